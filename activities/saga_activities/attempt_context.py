@@ -24,7 +24,7 @@ ActionBody: TypeAlias = "Callable[[SqlSession | None], Awaitable[Any]]"
 
 
 class ReplyPending(Exception):
-    """The attempt goes on without a worker: whoever hears the reply completes it, by the token of the attempt."""
+    """The attempt continues without a worker: the consumer of the reply completes it by its task token."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,17 @@ async def repeat_heartbeats(attempt: AttemptContext) -> AsyncIterator[AttemptCon
 
     Yields the attempt with a ``heartbeat`` that sets what is repeated.
     """
-    told: Any = None
+    heartbeat_details: Any = None
 
     def heartbeat(details: Any = None) -> None:
-        nonlocal told
-        told = details
+        nonlocal heartbeat_details
+        heartbeat_details = details
         attempt.heartbeat(details)
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL)
-            attempt.heartbeat(told)
+            attempt.heartbeat(heartbeat_details)
 
     task = asyncio.create_task(beat())
     try:

@@ -63,20 +63,20 @@ class DatabaseConnections:
             await guard.engine.dispose()
 
     def _open(self, name: str) -> Guard:
-        found = self.settings.get(name)
-        if found is None or found.get("kind", "sql") != "sql":
+        connection = self.settings.get(name)
+        if connection is None or connection.get("kind", "sql") != "sql":
             known = ", ".join(self.names()) or "none"
             raise UsageError(
                 f"there is no SQL connection {name!r}; there are: {known}",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
-        isolation = str(found.get("isolation", "")).upper() or None
+        isolation = str(connection.get("isolation", "")).upper() or None
         if isolation is not None and isolation not in ISOLATION_LEVELS:
             raise UsageError(
                 f"connection {name}: isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}"
             )
-        size = self._pool_size or _parse_pool_size(name, found.get("pool_size", 20))
-        return Guard(name, open_engine(name, str(found.get("url", "")), size), isolation=isolation)
+        size = self._pool_size or _parse_pool_size(name, connection.get("pool_size", 20))
+        return Guard(name, open_engine(name, str(connection.get("url", "")), size), isolation=isolation)
 
 
 def _parse_pool_size(name: str, configured: object) -> int:

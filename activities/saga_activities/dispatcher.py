@@ -59,7 +59,7 @@ _BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, int, str 
 
 
 class ActionNotRegistered(Exception):
-    """This worker cannot perform the action, and has not tried: another one may. One sentence."""
+    """The action is not registered on this worker; another worker may have it."""
 
 
 class Dispatcher:
@@ -90,8 +90,8 @@ class Dispatcher:
         the worker.
         """
         if invocation.at_most_once and attempt.number > 1:
-            sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
-            return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
+            message = "an earlier attempt ended without a response, and this participant must not be called twice"
+            return Outcome("unknown", failure=Failure("Unknown", message), retryable=False)
         try:
             if invocation.action not in self._prepared_actions:
                 return await self._run_attempt(invocation, attempt)
@@ -105,29 +105,31 @@ class Dispatcher:
         return await (self._run_guarded if invocation.guard is not None else self._run_unguarded)(invocation, attempt)
 
     async def _run_guarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
-        asked = invocation.guard
-        assert asked is not None
-        guard = self._databases.guard(asked.connection)
+        guard_spec = invocation.guard
+        assert guard_spec is not None
+        guard = self._databases.guard(guard_spec.connection)
         address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
         if invocation.action == RECORD_RESULT:
             result = invocation.arguments.get("result")
-            return await guard.record_manual_result(address, invocation.op, result, mode=asked.mode, **clock)
+            return await guard.record_manual_result(address, invocation.op, result, mode=guard_spec.mode, **clock)
         if invocation.op == "seal":
             return await guard.seal(address, **clock)
         limits: dict[str, Any] = dict(clock)
         if invocation.action in self._prepared_actions:
             limits["idle_limit"] = IDLE_TRANSACTION_TIMEOUT
-            if told := await self._stored_outcome(guard, address, invocation, attempt):
-                return told
+            if stored := await self._stored_outcome(guard, address, invocation, attempt):
+                return stored
         body = confirmed = None
         try:
-            if asked.mode != "mark":
+            if guard_spec.mode != "mark":
                 body = await self._prepare_body(invocation.action, invocation.arguments, invocation, attempt)
-            if asked.confirmed == "elsewhere":
+            if guard_spec.confirmed == "elsewhere":
                 confirmed = "elsewhere"
-            elif asked.confirmed is not None:
-                confirmed = await self._prepare_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
+            elif guard_spec.confirmed is not None:
+                confirmed = await self._prepare_body(
+                    guard_spec.confirmed[0], guard_spec.confirmed[1], invocation, attempt
+                )
         except (InvalidArguments, UsageError, ActionNotRegistered):
             raise
         except Exception as error:  # noqa: BLE001 - becomes an outcome: nothing is visible yet
@@ -137,24 +139,24 @@ class Dispatcher:
                 return await guard.undo(
                     address,
                     body,
-                    mode=asked.mode,
-                    known_done=asked.known_done,
+                    mode=guard_spec.mode,
+                    known_done=guard_spec.known_done,
                     confirmed_body=confirmed,
                     **limits,
                 )
             case "confirm":
-                return await guard.confirm(address, body, mode=asked.mode, **limits)
+                return await guard.confirm(address, body, mode=guard_spec.mode, **limits)
             case _:
                 assert body is not None
-                told = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
+                stored = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
                 if (
-                    told.kind == "done"
+                    stored.kind == "done"
                     and invocation.action == messaging.PUBLISH
                     and invocation.arguments.get("wait") == messaging.UNTIL_PUBLISHED
                 ):
                     deadline = time.time() + _time_left(attempt)
-                    return await wait_until_published(guard.engine, told.result, attempt, deadline) or told
-                return told
+                    return await wait_until_published(guard.engine, stored.result, attempt, deadline) or stored
+                return stored
 
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext
@@ -238,8 +240,8 @@ class Dispatcher:
         if home is not None:
             guard = self._databases.guard(home)
             address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
-            told = await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
-            return probe_outcome(told.result) if told.kind == "done" else replace(told, kind="unknown")
+            outcome = await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
+            return probe_outcome(outcome.result) if outcome.kind == "done" else replace(outcome, kind="unknown")
         return await run_unguarded(body, invocation.op)
 
     def _home(self, invocation: Invocation) -> str | None:
@@ -290,16 +292,16 @@ def _time_left(attempt: AttemptContext) -> float:
     return max(left - min(0.5, left / 10), 0.05)
 
 
-def probe_outcome(answer: Any) -> Outcome:
+def probe_outcome(result: Any) -> Outcome:
     """The outcome of a probe action. Any other result is evaluated by the probe's own expressions."""
-    match answer:
+    match result:
         case Done():
-            return Outcome.done({"probe": "done", "result": answer.result})
+            return Outcome.done({"probe": "done", "result": result.result})
         case Absent():
             return Outcome.done({"probe": "absent"}, marker="absent")
         case Unknown():
-            return Outcome.done({"probe": "unknown", "message": answer.message})
-    return Outcome.done(answer)
+            return Outcome.done({"probe": "unknown", "message": result.message})
+    return Outcome.done(result)
 
 
 # Interface for built-in actions of other packages, with long work outside their guarded transaction.

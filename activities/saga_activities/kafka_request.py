@@ -62,43 +62,43 @@ class KafkaRequestAction:
         if invocation.action == REPLY_PROBE:
             return await self._probe(invocation, attempt)
         if not attempt.task_token:
-            raise UsageError(f"{REQUEST} needs Temporal, which wakes the saga when the reply comes")
+            raise UsageError(f"{REQUEST} needs Temporal, which resumes the saga when the reply arrives")
         command = _command(invocation, self._kafka.prefix, attempt.traceparent)
         waiter = Waiter(attempt.task_token, attempt.number, invocation.earlier_attempts)
 
-        async def ask(sql: SqlSession) -> Any:
-            found = await lock_request(sql, _row_values(invocation, attempt))
-            again = invocation.op != "do" and found.is_refused and _is_new_call(found, invocation)
-            if found.outcome is not None and not again:
-                return _recorded_outcome(found, attempt)
-            if found.is_new or again:
-                event = replace(command, id=_event_id(invocation, again))
+        async def request(sql: SqlSession) -> Any:
+            row = await lock_request(sql, _row_values(invocation, attempt))
+            is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, invocation)
+            if row.outcome is not None and not is_repeated:
+                return _recorded_outcome(row, attempt)
+            if row.is_new or is_repeated:
+                event = replace(command, id=_event_id(invocation, is_repeated))
                 await insert_event(sql, event, invocation, max_bytes=self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, waiter)
             return _REPLY_PENDING
 
-        told = await self._transaction(invocation, attempt, ask)
-        if told.kind != "done":
-            return told
-        if told.result is _REPLY_PENDING:
+        outcome = await self._transaction(invocation, attempt, request)
+        if outcome.kind != "done":
+            return outcome
+        if outcome.result is _REPLY_PENDING:
             raise ReplyPending(invocation.key)
-        return told.result
+        return outcome.result
 
     async def _probe(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """The probe: returns the state of the row, and seals the command if there is none."""
 
-        async def look(sql: SqlSession) -> Any:
-            found = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
-            if found.outcome is None:
-                message = "the command is on its way or was received, and there is no reply to it"
+        async def look_up(sql: SqlSession) -> Any:
+            row = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
+            if row.outcome is None:
+                message = "the command was sent, and there is no reply to it"
                 return Outcome.done({"probe": "unknown", "message": message}, attempt=attempt.number)
-            if found.outcome == DONE:
-                result = outcome_of_reply(DONE, found.data or "null", attempt.number).result
+            if row.outcome == DONE:
+                result = outcome_of_reply(DONE, row.data or "null", attempt.number).result
                 return Outcome.done({"probe": "done", "result": result}, attempt=attempt.number)
             return Outcome.done({"probe": "absent"}, attempt=attempt.number, marker="absent")
 
-        told = await self._transaction(invocation, attempt, look)
-        return told.result if told.kind == "done" else replace(told, kind="unknown")
+        outcome = await self._transaction(invocation, attempt, look_up)
+        return outcome.result if outcome.kind == "done" else replace(outcome, kind="unknown")
 
     async def _transaction(self, invocation: Invocation, attempt: AttemptContext, body: Any) -> Outcome:
         if self._kafka.outbox is None:
@@ -110,7 +110,7 @@ class KafkaRequestAction:
 
 def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
     if row.outcome == SEALED:
-        failure = Failure("AlreadyCompensated", "the saga went backward before this command was written")
+        failure = Failure("AlreadyCompensated", "the saga was rolled back before this command was written")
         return Outcome("late", failure=failure, retryable=False)
     return outcome_of_reply(row.outcome or DONE, row.data or "null", attempt.number)
 
@@ -145,13 +145,13 @@ def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Ev
         raise UsageError(f"{REQUEST} has no argument {unknown[0]!r}")
     topic, reply_topic = given.get("topic"), given.get("reply_topic") or default_reply_topic(prefix)
     if not isinstance(topic, str) or not topic or not isinstance(reply_topic, str):
-        raise UsageError(f"{REQUEST} needs a `topic`, which is a text; a `reply_topic` is one, too")
+        raise UsageError(f"{REQUEST} needs `topic`, a string; `reply_topic` is a string too")
     headers = given.get("headers") or {}
     if not isinstance(headers, Mapping):
-        raise UsageError(f"`headers` of {REQUEST} is a mapping")
+        raise UsageError(f"`headers` of {REQUEST} must be a mapping")
     for name in headers:
         if is_reserved(name):
-            raise UsageError(f"the header {name!r} of {REQUEST} is the engine's own: choose another name")
+            raise UsageError(f"the header {name!r} of {REQUEST} is reserved for the engine: choose another name")
     ours = {KEY_HEADER: invocation.key, "sagaop": invocation.op, "sagareplyto": reply_topic}
     if traceparent is not None:
         ours["traceparent"] = traceparent
@@ -235,10 +235,10 @@ async def record_reply(engine: AsyncEngine, reply: Reply, now: float) -> tuple[b
         written = await connection.execute(
             sa.update(request_table).where(here, request_table.c.outcome.is_(None)).values(**values)
         )
-        found = (await connection.execute(_select_row(reply.key))).first()
-    if found is None:
+        row = (await connection.execute(_select_row(reply.key))).first()
+    if row is None:
         return False, None
-    return written.rowcount == 1, _to_request_row(found)
+    return written.rowcount == 1, _to_request_row(row)
 
 
 def _select_row(key: str) -> sa.Select[Any, Any, Any]:
@@ -277,7 +277,7 @@ _MAX_STEP_KEY: int = request_table.c.step_key.type.length  # pyright: ignore[rep
 
 
 class MalformedReply(ValueError):
-    """A message that says nothing anybody could use, in one sentence."""
+    """A reply that cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,18 +293,18 @@ def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
     """Raises :class:`MalformedReply`."""
     key, outcome = headers.get(KEY_HEADER, ""), headers.get(OUTCOME_HEADER, "")
     if not key:
-        raise MalformedReply(f"the header {KEY_HEADER} is missing: nobody can say which command was answered")
+        raise MalformedReply(f"the header {KEY_HEADER} is missing: the command cannot be identified")
     if len(key) > _MAX_STEP_KEY or "\0" in key:
-        raise MalformedReply(f"the header {KEY_HEADER} is no key of a command")
+        raise MalformedReply(f"the header {KEY_HEADER} is not the key of a command")
     if outcome not in REPLY_OUTCOMES:
-        said = f"is {outcome!r}" if outcome else "is missing"
-        raise MalformedReply(f"the header {OUTCOME_HEADER} {said}; it is one of {', '.join(REPLY_OUTCOMES)}")
-    said = _parse_json(value)
-    text = json.dumps(said if outcome == DONE else _refusal_data(said, outcome), ensure_ascii=False)
+        problem = f"is {outcome!r}" if outcome else "is missing"
+        raise MalformedReply(f"the header {OUTCOME_HEADER} {problem}; it is one of {', '.join(REPLY_OUTCOMES)}")
+    parsed = _parse_json(value)
+    text = json.dumps(parsed if outcome == DONE else _refusal_data(parsed, outcome), ensure_ascii=False)
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise MalformedReply(f"the value holds half a character: {error.reason}") from None
+        raise MalformedReply(f"the value contains half a surrogate pair: {error.reason}") from None
     if size > MAX_RESULT_BYTES:
         omitted = {"omitted": "size", "bytes": size}
         text = json.dumps(omitted if outcome == DONE else _refusal_data(omitted, outcome))
@@ -313,10 +313,10 @@ def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
 
 def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:
     """The outcome of a recorded reply; ``attempt`` is the number of the attempt that receives it."""
-    said = json.loads(data)
+    parsed = json.loads(data)
     if outcome == DONE:
-        return Outcome.done(said, attempt=attempt)
-    failure = Failure("Rejected" if outcome == REJECTED else "Failed", said["reason"], said["details"])
+        return Outcome.done(parsed, attempt=attempt)
+    failure = Failure("Rejected" if outcome == REJECTED else "Failed", parsed["reason"], parsed["details"])
     kind = "rejected" if outcome == REJECTED else "failed"
     return Outcome(kind, failure=failure, attempt=attempt, retryable=False)
 
@@ -330,8 +330,8 @@ def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
         case str() if data:
             return {"reason": data, "details": {}}
         case dict():
-            return {"reason": f"the participant answered {outcome}", "details": data}
-    return {"reason": f"the participant answered {outcome}", "details": {}}
+            return {"reason": f"the participant replied {outcome}", "details": data}
+    return {"reason": f"the participant replied {outcome}", "details": {}}
 
 
 def _parse_json(value: bytes | None) -> Any:
@@ -349,4 +349,4 @@ def _parse_json(value: bytes | None) -> Any:
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")

@@ -105,7 +105,8 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
     if not re.fullmatch(TOPIC_NAME, event.topic):
         shown = f"{event.topic[:60]}…" if len(event.topic) > 60 else event.topic
         raise UnusableResult(
-            f"{shown!r} is not the name of a topic: 1 to 249 letters, digits, `.`, `-` and `_`, and none of Kafka's own"
+            f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal "
+            f"topic of Kafka"
         )
     if len(event_id) > _MAX_EVENT_ID:
         raise UnusableResult(
@@ -142,7 +143,7 @@ def _header_strings(event: Event) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in _json_value(event, event.headers).items():
         if value is None or isinstance(value, dict | list):
-            raise UnusableResult(f"a header is a text; {name!r} of the event for {event.topic} is {value!r}")
+            raise UnusableResult(f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}")
         headers[name] = value if isinstance(value, str) else json.dumps(value)
     return headers
 
@@ -151,7 +152,7 @@ def _utf8_size(event: Event, text: str | None) -> int:
     try:
         return 0 if text is None else len(text.encode())
     except UnicodeEncodeError as error:
-        raise UnusableResult(f"the event for {event.topic} holds text that is not UTF-8: {error.reason}") from error
+        raise UnusableResult(f"the event for {event.topic} contains text that is not UTF-8: {error.reason}") from error
 
 
 # Events of the built-in steps `outbox.emit`, `kafka.publish` and `sql` (`emit`), in the guard's transaction.
@@ -174,13 +175,13 @@ def read_events(items: Any, invocation: Invocation) -> list[Event]:
     nothing would release the event.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
-        raise UsageError(f"the events of {invocation.action} have to be a list, not {json.dumps(items)[:80]}")
+        raise UsageError(f"the events of {invocation.action} must be a list, not {json.dumps(items)[:80]}")
     return [_read_event(one, invocation) for one in items]
 
 
 def _read_event(item: Any, invocation: Invocation) -> Event:
     if not isinstance(item, Mapping) or not isinstance(item.get("topic"), str) or "value" not in item:
-        raise UsageError(f"an event of {invocation.action} needs a `topic`, which is a text, and a `value`")
+        raise UsageError(f"an event of {invocation.action} needs `topic`, a string, and `value`")
     unknown = [name for name in item if name not in _EVENT_FIELDS]
     if unknown:
         raise UsageError(f"an event has no field {unknown[0]!r}; it has {', '.join(_EVENT_FIELDS)}")
@@ -204,8 +205,8 @@ def hold_refusal(invocation: Invocation) -> str | None:
     if invocation.op != "do" or (invocation.guard is not None and invocation.guard.holds is not None):
         return None
     return (
-        f"the definition this saga runs does not say that {invocation.action} holds events, so nothing would release "
-        "this one: write `hold: true` out, or declare the Python action with holds=True before the saga starts"
+        f"the definition of this saga does not declare that {invocation.action} holds events, so nothing would "
+        f"release this one: write `hold: true`, or declare the Python action with holds=True before the saga starts"
     )
 
 
@@ -241,31 +242,31 @@ async def wait_until_published(
     stored = result.get("events") if isinstance(result, Mapping) else None
     wanted = {event["id"]: event["topic"] for event in stored or ()}
     open_ids, why = list(wanted), ""
-    for pause in _POLL_INTERVALS:
+    for interval in _POLL_INTERVALS:
         try:
             open_ids, why = await _unpublished(engine, open_ids)
         except Exception as error:
-            trouble = classify_database_error(error)
-            if trouble is None or not trouble.infrastructure:
+            classified = classify_database_error(error)
+            if classified is None or not classified.infrastructure:
                 raise
-            why = trouble.message
+            why = classified.message
         if not open_ids:
             return None
         topics = ", ".join(sorted({wanted[one] for one in open_ids}))
         left = deadline - time.time()
-        if left <= pause:
-            sentence = f"stored, but {len(open_ids)} of {len(wanted)} events are not published yet ({topics})"
-            return Outcome("unknown", failure=Failure("NotPublished", f"{sentence}{why and ': '}{why}"))
+        if left <= interval:
+            message = f"stored, but {len(open_ids)} of {len(wanted)} events are not published yet ({topics})"
+            return Outcome("unknown", failure=Failure("NotPublished", f"{message}{why and ': '}{why}"))
         attempt.heartbeat({"waiting_for": "the relay", "events": len(open_ids), "topics": topics})
-        await asyncio.sleep(pause)
+        await asyncio.sleep(interval)
 
 
 async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:
     waiting, why = [], ""
     async with engine.connect() as connection:
         for start in range(0, len(ids), _STATUS_BATCH):
-            found = await connection.execute(_SELECT_STATUS, {"ids": ids[start : start + _STATUS_BATCH]})
-            for row in found:
+            rows = await connection.execute(_SELECT_STATUS, {"ids": ids[start : start + _STATUS_BATCH]})
+            for row in rows:
                 if row.status != PUBLISHED:
                     waiting.append(row.event_id)
                     why = row.note or why

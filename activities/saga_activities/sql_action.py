@@ -26,10 +26,10 @@ async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[st
     """
     result: list[dict[str, Any]] = []
     for statement in _statements(arguments):
-        answer = await sql.run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
-        _check_rows(statement, len(answer.rows) if answer.rows is not None else answer.rowcount)
-        if answer.rows is not None:
-            result = [to_json_value(row) for row in answer.rows]
+        returned = await sql.run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
+        _check_rows(statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
+        if returned.rows is not None:
+            result = [to_json_value(row) for row in returned.rows]
     return result
 
 
@@ -46,8 +46,8 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
     expected = statement.get("expect_rows")
     if expected is None or rows == expected:
         return
-    sentence = statement.get("rejected") or f"the statement met {rows} rows, {expected} were expected"
-    raise Rejected(sentence, rows=rows, expected=expected)
+    message = statement.get("rejected") or f"the statement affected {rows} rows; {expected} are expected"
+    raise Rejected(message, rows=rows, expected=expected)
 
 
 def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str, Any]:

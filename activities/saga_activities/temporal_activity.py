@@ -224,10 +224,10 @@ class DefinitionLoader:
     async def _load_undo(self, undo_of: str, request: Any) -> dict[str, Any]:
         packed = await self._read_machine(undo_of)
         if packed is None:
-            raise RefusedError(f"the state of {undo_of} is gone, so it cannot be undone")
-        asked = request if isinstance(request, dict) else {}
+            raise RefusedError(f"the state of {undo_of} no longer exists, so it cannot be undone")
+        fields = request if isinstance(request, dict) else {}
         return {
             "machine": unpack_state(packed),
-            "reason": asked.get("reason"),
-            "who": asked.get("who"),
+            "reason": fields.get("reason"),
+            "who": fields.get("who"),
         }

@@ -68,7 +68,7 @@ class Action:
         signature = self.signature
         for parameter in signature.twice(arguments):
             raise ValueError(
-                f"{self.name}: {parameter.name!r} and {parameter.variable!r} are one argument, given twice"
+                f"{self.name}: {parameter.name!r} and {parameter.variable!r} name the same argument; give only one"
             )
         bound = {}
         for name, value in arguments.items():
@@ -80,8 +80,8 @@ class Action:
                 bound[signature.variable(name)] = parameter.adapter.validate_python(value)
             except ValidationError as error:
                 problem = error.errors()[0]
-                place = ".".join(str(part) for part in (name, *problem["loc"]))
-                raise ValueError(f"{self.name}: argument {place}: {problem['msg']}") from None
+                location = ".".join(str(part) for part in (name, *problem["loc"]))
+                raise ValueError(f"{self.name}: argument {location}: {problem['msg']}") from None
         for parameter in signature.missing(arguments):
             raise ValueError(f"{self.name} needs the argument {parameter.name!r}")
         return bound
@@ -132,14 +132,14 @@ def action(
 
     if holds and connection is None:
         raise UsageError(
-            f"the action {name} holds events and has no database to hold them in",
-            help="say which one: @action(…, connection=…, holds=True)",
+            f"the action {name} holds events, but has no connection",
+            help="declare it: @action(…, connection=…, holds=True)",
         )
 
     def mark(function: F) -> F:
         if (nameless := without_a_name(function)) is not None:
             raise UsageError(
-                f"the action {name} takes {nameless}, which a definition cannot give by name",
+                f"the action {name} takes {nameless}, which a definition cannot pass by name",
                 help="name every argument, or take **kwargs; a decorator keeps the signature with functools.wraps",
             )
         setattr(function, ACTION_ATTRIBUTE, Action(name, function, connection, rejects, idempotent, seals, holds))
@@ -155,20 +155,20 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     ``root``, loaded by its path, so that it cannot collide with another module.
     Raises UsageError when a module cannot be loaded or two actions have the same name.
     """
-    found: dict[str, Action] = {}
+    actions: dict[str, Action] = {}
     for name, module in load_modules(names, root):
         for value in list(vars(module).values()):
             one = getattr(value, ACTION_ATTRIBUTE, None)
             if not isinstance(one, Action):
                 continue
-            other = found.get(one.name)
+            other = actions.get(one.name)
             if other is not None and other.function is not one.function:
                 raise UsageError(
-                    f"two actions are called {one.name}: in {other.function.__module__} and in {name}",
+                    f"two actions are named {one.name}: in {other.function.__module__} and in {name}",
                     help="give one of them another name",
                 )
-            found[one.name] = one
-    return Actions(list(found.values()))
+            actions[one.name] = one
+    return Actions(list(actions.values()))
 
 
 def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType]]:
@@ -218,10 +218,10 @@ def _load_file(name: str, root: Path) -> ModuleType:
 
 
 def _describe_error(error: BaseException) -> str:
-    place = ""
+    location = ""
     if isinstance(error, SyntaxError):
-        place = f" (line {error.lineno})"
-    return f"{type(error).__name__}: {error}{place}"
+        location = f" (line {error.lineno})"
+    return f"{type(error).__name__}: {error}{location}"
 
 
 # --- results of a probe action -------------------------------------------------------------------------------------

@@ -73,10 +73,10 @@ def consumer(
     """
 
     def mark(function: F) -> F:
-        found = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
+        consumer = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
         if max_attempts < 1 or timeout <= 0:
-            raise UsageError(f"the consumer {found.name} needs at least one attempt and some time for it")
-        setattr(function, HANDLER_ATTRIBUTE, found)
+            raise UsageError(f"the consumer {consumer.name} needs at least one attempt and a timeout above zero")
+        setattr(function, HANDLER_ATTRIBUTE, consumer)
         return function
 
     return mark
@@ -93,20 +93,20 @@ def bridge(topic: str, *, to: str, name: str | None = None, max_attempts: int = 
     """
 
     def mark(function: F) -> F:
-        found = Bridge(_handler_name(name, function), topic, to, function, max_attempts)
+        bridge = Bridge(_handler_name(name, function), topic, to, function, max_attempts)
         if inspect.iscoroutinefunction(function):
-            raise UsageError(f"the bridge {found.name} must be a plain `def`: it has nothing to wait for")
-        setattr(function, HANDLER_ATTRIBUTE, found)
+            raise UsageError(f"the bridge {bridge.name} must be a plain `def`, without I/O to wait for")
+        setattr(function, HANDLER_ATTRIBUTE, bridge)
         return function
 
     return mark
 
 
 def _handler_name(name: str | None, function: Callable[..., Any]) -> str:
-    found = name or function.__name__
-    if len(found) > MAX_NAME_LENGTH:
-        raise UsageError(f"the name {found[:40]}… is longer than {MAX_NAME_LENGTH} characters")
-    return found
+    handler_name = name or function.__name__
+    if len(handler_name) > MAX_NAME_LENGTH:
+        raise UsageError(f"the name {handler_name[:40]}… is longer than {MAX_NAME_LENGTH} characters")
+    return handler_name
 
 
 class MessageHandlers:
@@ -119,7 +119,7 @@ class MessageHandlers:
             if other.function is not one.function:
                 kind = type(one).__name__.lower()
                 raise UsageError(
-                    f"two {kind}s are called {one.name}: in {other.function.__module__} and {one.function.__module__}",
+                    f"two {kind}s are named {one.name}: in {other.function.__module__} and {one.function.__module__}",
                     help=f"give one of them another name: @{kind}(…, name=…)",
                 )
 
@@ -171,7 +171,7 @@ class Message:
     def sql(self) -> Any:
         """The transaction that writes the inbox row; like ``step.sql``. Raises UsageError outside of a consumer."""
         if self._sql is None:
-            raise UsageError("only a consumer has a database: a bridge and a trigger have none")
+            raise UsageError("only a consumer has a database; a bridge and a trigger have none")
         return self._sql
 
     def emit(
@@ -198,7 +198,7 @@ class Message:
         create is not newer. Raises UsageError outside of a consumer.
         """
         if self._newer is None:
-            raise UsageError("only a consumer remembers versions: a bridge and a trigger have no database")
+            raise UsageError("only a consumer stores versions; a bridge and a trigger have no database")
         return self._newer(entity, version)
 
     def as_trigger(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Exceptions that actions raise, and errors that the engine reports to users.
 
 The docstring of an exception is its default message. Every error shown to a user is a :class:`SagaError`: one
-sentence, with what to do next.
+sentence, lower case, without a full stop, with what to do next.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def _default_message(error: type[Exception]) -> str:
+    """The first line of the docstring in the form of a message."""
+    line = (error.__doc__ or error.__name__).strip().splitlines()[0].rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
 class SagaError(Exception):
-    """The saga engine was used in a way it cannot follow."""
+    """The saga engine cannot do this."""
 
     exit_code = 1
 
     def __init__(self, message: str | None = None, *, help: str | None = None) -> None:
-        self.message = message or (self.__doc__ or type(self).__name__).strip()
+        self.message = message or _default_message(type(self))
         self.help = help
         super().__init__(self.message)
         if help:
@@ -37,9 +43,9 @@ class RefusedError(SagaError):
 
 
 class Rejected(Exception):
-    """A definite business no: nothing happened, and nothing will under this key.
+    """A definite business refusal: nothing happened, and nothing will under this key.
 
-    Raise it from an action. It is never retried. ``details`` are shown to people and are available to
+    Raise it from an action. It is never retried. ``details`` are shown to operators and are available to
     compensations as ``saga.reason.details``.
     """
 
@@ -53,21 +59,21 @@ class AlreadyCompensated(Exception):
     """This step has already been undone or sealed, so a late attempt was refused."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (self.__doc__ or "").strip())
+        super().__init__(message or _default_message(type(self)))
 
 
 class InfrastructureError(Exception):
-    """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""
+    """A database or a network failed; the attempt is retried and says nothing about the business."""
 
 
 class Unavailable(InfrastructureError):
-    """What runs the action did not start, or was lost; nothing happened, and this was no attempt of the action."""
+    """What runs the action did not start, or was lost; nothing happened, and this counts as no attempt."""
 
 
 class NeedsOperator(Exception):
-    """Only a person can go on; nothing was changed.
+    """An operator must decide; nothing was changed.
 
-    ``why`` is the short reason people see with the parked step, ``details`` are shown with it.
+    ``why`` is the short reason shown with the parked step, ``details`` are shown with it.
     """
 
     def __init__(self, why: str, **details: Any) -> None:
@@ -77,6 +83,6 @@ class NeedsOperator(Exception):
 
 
 def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The end of an error message: the nearest known name as a suggestion, or a full stop."""
+    """The end of an error message: the nearest known name as a suggestion, or nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "."
+    return f"; did you mean {near[0]}?" if near else ""

@@ -62,7 +62,7 @@ class Step:
         """The guard's transaction; see saga_activities.guard.session. Raises UsageError without ``connection=``."""
         if self._sql is None:
             raise UsageError(
-                "this action has no database: say which one with @action(…, connection=…)",
+                "this action has no database: declare one with @action(…, connection=…)",
             )
         return self._sql
 
@@ -179,7 +179,7 @@ def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
 def read_signature(function: Callable[..., Any]) -> Signature:
     """Read the signature of an action's function. Raises NameError when an annotation cannot be resolved."""
     hints = get_type_hints(function, include_extras=True)
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     rest, step, unusable = None, None, {ENVELOPE}
     for position, one in enumerate(inspect.signature(function).parameters.values()):
         hint = hints.get(one.name, Any)
@@ -190,12 +190,12 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         elif one.kind is not inspect.Parameter.VAR_KEYWORD:
             required = one.default is inspect.Parameter.empty
             default = None if required else one.default
-            found.append(Parameter(_in_definitions(one.name), one.name, required, hint, default))
+            parameters.append(Parameter(_in_definitions(one.name), one.name, required, hint, default))
         elif getattr(get_origin(hint), "_name", None) == "Unpack":
-            found += _keys(get_args(hint)[0])
+            parameters += _keys(get_args(hint)[0])
         else:
             rest = Parameter(one.name, one.name, False, hint)
-    return Signature(tuple(found), rest, step, frozenset(unusable))
+    return Signature(tuple(parameters), rest, step, frozenset(unusable))
 
 
 def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:

@@ -215,7 +215,7 @@ ROWS: tuple[Row, ...] = (
         "22",
         "arguments-too-large",
         participant.arguments_too_large,
-        gone("definition", "bytes; Temporal takes"),
+        gone("definition", "bytes; Temporal accepts"),
         edit=tripled("hold", "capture", "ship", "release"),
     ),
     Row("22", "result-too-large", participant.result_too_large, gone("failed", "bytes")),

@@ -84,7 +84,7 @@ class ClassifiedError:
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
     """Classify ``error``; None if it does not come from a database or a network."""
     if isinstance(error, InfrastructureError):
-        return ClassifiedError(str(error) or (InfrastructureError.__doc__ or ""), infrastructure=True)
+        return ClassifiedError(str(error) or "a database or a network failed", infrastructure=True)
     if isinstance(error, sa.TimeoutError):
         return ClassifiedError("no connection to the database was free in time", infrastructure=True)
     origin = error.orig if isinstance(error, sa.DBAPIError) else error
@@ -119,9 +119,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
 
 def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:
     if code == "57014":
-        return ClassifiedError(
-            "the statement took longer than the attempt may last", infrastructure=False, timed_out=True
-        )
+        return ClassifiedError("the statement exceeded the time of the attempt", infrastructure=False, timed_out=True)
     lost = code in ("", "57P01", "57P02", "57P05", "25P03", "25P04", "40003") or code.startswith("08")
     infrastructure = lost or code in _INFRASTRUCTURE_SQLSTATES or code[:2] in _INFRASTRUCTURE_SQLSTATE_CLASSES
     return ClassifiedError(_error_message(origin), infrastructure=infrastructure, connection_lost=lost)

@@ -127,18 +127,18 @@ class Guard(TransactionRunner):
         An existing row wins. Raises ``ValueError`` for any other ``op``.
         """
 
-        async def said(_: SqlSession) -> object:
+        async def recorded(_: SqlSession) -> object:
             return result
 
         if op == "do":
-            return await self.do(entry_key, None, said, scheduled_at=scheduled_at, deadline=deadline)
+            return await self.do(entry_key, None, recorded, scheduled_at=scheduled_at, deadline=deadline)
         if op == "undo":
             return await self.undo(
-                entry_key, said, mode=mode, confirmed_body=said, scheduled_at=scheduled_at, deadline=deadline
+                entry_key, recorded, mode=mode, confirmed_body=recorded, scheduled_at=scheduled_at, deadline=deadline
             )
         if op == "confirm":
-            return await self.confirm(entry_key, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
-        raise ValueError(f"a person can settle do, undo or confirm, not {op}")
+            return await self.confirm(entry_key, recorded, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
+        raise ValueError(f"an operator can record a result of do, undo or confirm, not {op}")
 
     async def decide_held_events(
         self, entry_key: EntryKey, *, committed: bool, scheduled_at: float, deadline: float
@@ -161,11 +161,11 @@ class Guard(TransactionRunner):
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:
-            told = rules.stored_outcome(op, await tx.rows(), args_hash)
-            return ScriptResult(told or Outcome.done(_NOT_DECIDED, attempt=None))
+            stored = rules.stored_outcome(op, await tx.rows(), args_hash)
+            return ScriptResult(stored or Outcome.done(_NOT_DECIDED, attempt=None))
 
-        told = await self.run(entry_key, op, script, time.time(), deadline)
-        return None if told.kind == "done" and told.result is _NOT_DECIDED else told
+        stored = await self.run(entry_key, op, script, time.time(), deadline)
+        return None if stored.kind == "done" and stored.result is _NOT_DECIDED else stored
 
     async def run_probe(
         self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float
@@ -189,17 +189,17 @@ def keep_alive(body: GuardedBody, idle_limit: float | None) -> GuardedBody:
     """
     if idle_limit is None:
         return body
-    pause = idle_limit / 4
+    interval = idle_limit / 4
 
     async def run(sql: SqlSession) -> Any:
-        over = asyncio.Event()
-        speaking = asyncio.create_task(_ping(sql, pause, over))
+        ended = asyncio.Event()
+        pings = asyncio.create_task(_ping(sql, interval, ended))
         try:
             return await body(sql)
         finally:
-            over.set()
+            ended.set()
             # Not cancelled: cutting off a statement would cost the connection.
-            await asyncio.wait({speaking})
+            await asyncio.wait({pings})
 
     return run
 

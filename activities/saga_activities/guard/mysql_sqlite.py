@@ -95,8 +95,8 @@ class SqlAlchemyTransaction:
             await self._begin()
         if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._scheduled_at})).first() is not None:
             raise BelowWatermark()
-        found = (await self._send(self._select_rows, self._key_values)).mappings()
-        return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in found}
+        rows = (await self._send(self._select_rows, self._key_values)).mappings()
+        return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in rows}
 
     async def commit(self, row_write: RowWrite | None) -> None:
         if row_write is not None and row_write.result is not None:
@@ -106,8 +106,8 @@ class SqlAlchemyTransaction:
         try:
             await self._send("COMMIT")
         except SQLAlchemyError as error:
-            trouble = classify_database_error(error)
-            if trouble is not None and trouble.connection_lost:
+            classified = classify_database_error(error)
+            if classified is not None and classified.connection_lost:
                 raise LostCommit(str(error)) from error
             raise
 

@@ -120,8 +120,8 @@ class PostgresTransaction:
         try:
             cursor = await self._send(text, values)
         except psycopg.Error as error:
-            trouble = classify_database_error(error)
-            if self._raw.closed or (trouble is not None and trouble.connection_lost):
+            classified = classify_database_error(error)
+            if self._raw.closed or (classified is not None and classified.connection_lost):
                 raise LostCommit(str(error)) from error
             raise
         if cursor.statusmessage != "COMMIT":  # COMMIT of a failed transaction reports ROLLBACK, without an error

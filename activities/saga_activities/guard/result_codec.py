@@ -20,7 +20,7 @@ MARKER_KEY = "saga:marker"
 
 
 class UnusableResult(ValueError):
-    """A result that cannot be stored, whatever is tried: too large, or not JSON."""
+    """A result that cannot be stored: too large, or not JSON."""
 
 
 def to_json_value(value: Any) -> Any:
@@ -37,7 +37,7 @@ def to_json_value(value: Any) -> Any:
             return str(value)
         case float():
             if value != value or value in (float("inf"), float("-inf")):
-                raise UnusableResult(f"a result must not hold {value}: JSON has no such number")
+                raise UnusableResult(f"a result must not contain {value}: JSON has no such number")
             return value
         case Decimal() | UUID():
             return str(value)
@@ -71,7 +71,7 @@ def encode(result: Any) -> str | None:
     if plain is None:
         return None
     if isinstance(plain, dict) and MARKER_KEY in plain:
-        raise UnusableResult(f"a result must not hold the key {MARKER_KEY!r}: the guard keeps its own words there")
+        raise UnusableResult(f"a result must not contain the key {MARKER_KEY!r}: it is reserved for the guard")
     text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_RESULT_BYTES:

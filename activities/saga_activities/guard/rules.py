@@ -54,9 +54,9 @@ def stored_do_outcome(rows: GuardRows, args_hash: str | None) -> Outcome:
     """The outcome of an attempt of `do` that found its row."""
     row = rows["do"]
     if is_sealed(row):
-        return late("this step was sealed before the attempt came: it never happened and never will")
+        return late("this step was sealed before the attempt arrived: it never happened and never will")
     if has_been_undone(rows):
-        return late("this step has been undone; the attempt came too late")
+        return late("this step has been undone; the attempt arrived too late")
     if not same_arguments(row, args_hash):
         return needs_operator(
             "ArgumentsChanged",
@@ -256,7 +256,7 @@ def late(message: str) -> Outcome:
 def unknown_effect() -> Outcome:
     return needs_operator(
         "UnknownEffect",
-        "the guard does not know this effect",
+        "the guard has no row of this effect",
         "the step is known to be done, but its row is not in this database: nothing was changed",
         marker="unknown_effect",
     )

@@ -43,7 +43,7 @@ _OLD_INDEX = "saga_outbox_status"
 
 
 class NewerTables(RuntimeError):
-    """The tables were made by a newer version of the engine: update this worker."""
+    """The tables were created by a newer version of the engine: update this worker."""
 
 
 async def create_tables(engine: AsyncEngine, shards: int = DEFAULT_SHARDS) -> None:
@@ -82,14 +82,14 @@ async def _stored_version(connection: AsyncConnection) -> int | None:
     exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version_table.name))
     if not exists:
         return None
-    found = (
+    version = (
         await connection.execute(sa.select(version_table.c.version).where(version_table.c.part == "guard"))
     ).scalar()
-    if found is not None and found > SCHEMA_VERSION:
+    if version is not None and version > SCHEMA_VERSION:
         raise NewerTables(
-            f"the guard's tables have version {found}, this engine knows {SCHEMA_VERSION}: update the engine"
+            f"the guard's tables have version {version}, this engine supports {SCHEMA_VERSION}: update the engine"
         )
-    return found
+    return version
 
 
 def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
@@ -115,7 +115,7 @@ async def _apply_upgrade(connection: AsyncConnection, statement: str) -> None:
     try:
         await connection.exec_driver_sql(statement)
     except DBAPIError as error:
-        if not any(word in str(error.orig).lower() for word in _ALREADY_APPLIED):
+        if not any(phrase in str(error.orig).lower() for phrase in _ALREADY_APPLIED):
             raise
 
 

@@ -47,11 +47,11 @@ class Row(Mapping[str, Any]):
 
 
 class AttemptOver(SagaError):
-    """The attempt of this action is over: its transaction takes no more statements."""
+    """The attempt of this action has ended: its transaction accepts no more statements."""
 
 
 class UnexpectedRows(SagaError):
-    """The statement gave another number of rows than the action asked for."""
+    """The statement returned another number of rows than the action expects."""
 
 
 class StatementResult(NamedTuple):
@@ -97,14 +97,14 @@ class SqlSession:
         """The only row, or None. Raises :class:`UnexpectedRows` for more than one."""
         rows = await self.all(statement, parameters, **named)
         if len(rows) > 1:
-            raise UnexpectedRows(f"the statement gave {len(rows)} rows, at most one was expected")
+            raise UnexpectedRows(f"the statement returned {len(rows)} rows; at most one is expected")
         return rows[0] if rows else None
 
     async def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
         """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
         rows = await self.all(statement, parameters, **named)
         if len(rows) != 1:
-            raise UnexpectedRows(f"the statement gave {len(rows)} rows, exactly one was expected")
+            raise UnexpectedRows(f"the statement returned {len(rows)} rows; exactly one is expected")
         return rows[0]
 
     async def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:

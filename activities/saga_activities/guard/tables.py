@@ -29,7 +29,7 @@ class EntryKey:
             if not value or len(value) > longest:
                 raise ValueError(f"a {what} needs 1 to {longest} characters in a guarded step, not {len(value)}")
             if value != value.rstrip() or "\0" in value:
-                raise ValueError(f"the {what} {value!r} must not end in white space or hold a NUL character")
+                raise ValueError(f"the {what} {value!r} must not end in white space or contain a NUL character")
         if self.generation < 1:
             raise ValueError(f"a generation starts at 1, not {self.generation}")
 

@@ -46,15 +46,15 @@ HELD_EVENT_STATUS: Mapping[HeldDecision, str] = {"release": "NEW", "drop": "DROP
 
 
 class BelowWatermark(Exception):
-    """The attempt is older than anything this database still remembers."""
+    """The attempt is older than the watermark of this database."""
 
 
 class LostCommit(Exception):
-    """COMMIT was sent and nobody knows whether it happened."""
+    """COMMIT was sent, and its outcome is unknown."""
 
 
 class NotCommitted(InfrastructureError):
-    """The database answered COMMIT with a rollback."""
+    """The database responded to COMMIT with a rollback."""
 
 
 class GuardTransaction(Protocol):

@@ -56,7 +56,7 @@ class TransactionRunner:
     ) -> Outcome:
         """Run ``script`` in one transaction and return its outcome; its decision is stored with COMMIT."""
         if deadline <= time.time():
-            return timeout_outcome("the attempt's time was over before it began")
+            return timeout_outcome("the attempt timed out before it began")
         attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
         if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has run yet
             attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
@@ -98,10 +98,10 @@ class TransactionRunner:
             if room.expired():
                 return outcome_of_error(InfrastructureError("no connection to the database was free in time"), None)
             if limit.expired():
-                return timeout_outcome("the attempt's time was over; the transaction was rolled back")
-            trouble = database_errors.classify_database_error(error)
-            if tx is not None and not tx.answered and trouble is not None and trouble.connection_lost:
-                return _StaleConnection(trouble)
+                return timeout_outcome("the attempt timed out; the transaction was rolled back")
+            classified = database_errors.classify_database_error(error)
+            if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
+                return _StaleConnection(classified)
             return outcome_of_error(error, doom)
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
@@ -139,20 +139,20 @@ class TransactionRunner:
         """After a lost COMMIT: if the row exists, it happened; if not, the outcome is unknown, since it may still."""
         deadline = time.time() + COMMIT_GRACE
         tx: GuardTransaction | None = None
-        told: Outcome | None = None
-        why = f"the answer to COMMIT got lost: {error}"
+        stored: Outcome | None = None
+        why = f"the response to COMMIT was lost: {error}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
                 tx = await begin_transaction(
                     self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
                 )
-                told = rules.stored_outcome(op, await tx.rows(), args_hash)
+                stored = rules.stored_outcome(op, await tx.rows(), args_hash)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
-            why = f"{why}; asking again failed too: {second}"
+            why = f"{why}; the check of its outcome failed too: {second}"
         finally:
             await _roll_back(tx)
-        if told is not None:
-            return told
+        if stored is not None:
+            return stored
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
 
 
@@ -231,17 +231,19 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     """
     if (
         statement_error is not None
-        and (trouble := database_errors.classify_database_error(statement_error)) is not None
-        and trouble.infrastructure
+        and (classified := database_errors.classify_database_error(statement_error)) is not None
+        and classified.infrastructure
     ):
-        return database_errors.failed_outcome(trouble, statement_error)
+        return database_errors.failed_outcome(classified, statement_error)
     match error:
         case Rejected():
             return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
         case AlreadyCompensated():
             return rules.late(str(error))
         case BelowWatermark():
-            return rules.late("this attempt is older than anything the database still remembers")
+            return rules.late(
+                "this attempt is older than the watermark of the database, below which guard rows are purged"
+            )
         case UnusableResult():
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
         case UsageError():
@@ -258,8 +260,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
             return Outcome(
                 "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why
             )
-    if (trouble := database_errors.classify_database_error(error)) is not None:
-        return database_errors.failed_outcome(trouble, error)
+    if (classified := database_errors.classify_database_error(error)) is not None:
+        return database_errors.failed_outcome(classified, error)
     details = getattr(error, "details", None)
     name = type(error).__name__
     return Outcome("failed", failure=Failure(name, str(error) or name, details if isinstance(details, dict) else {}))

@@ -92,17 +92,17 @@ async def run_http(
             response = await call.send(headers)
     except TimeoutError:
         return call.no_response(
-            "HttpTimeout", f"{call.participant} did not answer {request.target} within {timeout:g} s"
+            "HttpTimeout", f"{call.participant} did not respond to {request.target} within {timeout:g} s"
         )
     except CredentialsError as error:
-        return call.no_response("HttpCredentials", f"{call.participant} was not asked ({request.target}): {error}")
+        return call.no_response("HttpCredentials", f"{call.participant} was not called ({request.target}): {error}")
     except (httpx.ConnectError, httpx.ProxyError) as error:
         call.reached = call.was_unauthorized
         return call.no_response(
             "HttpConnection", f"{call.participant} cannot be reached for {request.target}: {_error_text(error)}"
         )
     except httpx.InvalidURL as error:
-        return _no_effect(Failure("definition", f"the address cannot be used: {error}"), attempt, retryable=False)
+        return _no_effect(Failure("definition", f"the URL cannot be used: {error}"), attempt, retryable=False)
     except (httpx.HTTPError, OSError) as error:
         # A TLS alert after the handshake arrives as a bare SSLError, which is an OSError.
         return call.no_response(
@@ -150,7 +150,7 @@ class _HttpAttempt:
         """The outcome of a response."""
         failure = Failure(
             "HttpStatus",
-            f"{self.participant} answered {response.status_line} to {self.request.target}",
+            f"{self.participant} responded {response.status_line} to {self.request.target}",
             {"status": response.status} | ({"body": response.text[:MAX_EXCERPT]} if _is_text(response) else {}),
         )
         match classify_status(response.status, arguments):
@@ -170,8 +170,8 @@ class _HttpAttempt:
             return Outcome.done(limit_size(to_result(response)), attempt=self.number)
         except ResultError as error:
             # The effect exists, but later steps would depend on a value that cannot be computed.
-            sentence = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
-            return Outcome("unknown", failure=Failure("definition", sentence), attempt=self.number, retryable=False)
+            message = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
+            return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:
@@ -200,7 +200,9 @@ def _probe_result(response: HttpResponse) -> dict[str, Any]:
 
 def _is_text(response: HttpResponse) -> bool:
     kind = response.headers.get("content-type", "").lower()
-    return bool(response.text) and (kind.startswith("text/") or any(word in kind for word in ("json", "xml", "urlenc")))
+    return bool(response.text) and (
+        kind.startswith("text/") or any(subtype in kind for subtype in ("json", "xml", "urlenc"))
+    )
 
 
 def _error_text(error: Exception) -> str:

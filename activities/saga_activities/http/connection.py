@@ -79,11 +79,11 @@ class HttpConnection:
             headers={**self.settings.headers, **request.headers, **headers},
             content=request.content,
         )
-        answer = await client.send(message, stream=True)
+        response = await client.send(message, stream=True)
         try:
-            return await _read_response(answer, self.credentials)
+            return await _read_response(response, self.credentials)
         finally:
-            await answer.aclose()
+            await response.aclose()
 
     async def aclose(self) -> None:
         """Close the pool. A later use of the connection opens a new one."""
@@ -142,20 +142,20 @@ def _limit_log_levels() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-async def _read_response(answer: httpx.Response, credentials: Credentials) -> HttpResponse:
-    headers = {name.lower(): credentials.mask(value) for name, value in answer.headers.items()}
-    kept = bytearray()
-    async for part in answer.aiter_bytes():
-        kept += part
-        if len(kept) > MAX_BODY_BYTES:
+async def _read_response(response: httpx.Response, credentials: Credentials) -> HttpResponse:
+    headers = {name.lower(): credentials.mask(value) for name, value in response.headers.items()}
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
             announced = headers.get("content-length", "") if "content-encoding" not in headers else ""
-            size = int(announced) if announced.isdecimal() else len(kept)
-            return HttpResponse(answer.status_code, headers, omitted=max(size, len(kept)))
+            size = int(announced) if announced.isdecimal() else len(body)
+            return HttpResponse(response.status_code, headers, omitted=max(size, len(body)))
     try:
-        text = kept.decode(answer.charset_encoding or "utf-8", errors="replace")
+        text = body.decode(response.charset_encoding or "utf-8", errors="replace")
     except LookupError:
-        text = kept.decode("utf-8", errors="replace")
-    return HttpResponse(answer.status_code, headers, credentials.mask(text))
+        text = body.decode("utf-8", errors="replace")
+    return HttpResponse(response.status_code, headers, credentials.mask(text))
 
 
 class HttpConnections:
@@ -177,7 +177,7 @@ class HttpConnections:
         except KeyError:
             raise UsageError(
                 f"there is no HTTP connection {name!r}",
-                help=f'Add [connections.{name}] with kind = "http" to saga.toml.',
+                help=f'add [connections.{name}] with kind = "http" to saga.toml',
             ) from None
 
     async def aclose(self) -> None:

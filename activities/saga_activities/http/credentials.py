@@ -21,7 +21,7 @@ _MIN_MASKED_LENGTH = 6
 
 
 class CredentialsError(Exception):
-    """No credentials could be had; the sentence names the place, never a secret."""
+    """No credentials were obtained; the message names their source, never a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +99,18 @@ class Credentials:
             # RFC 6749 section 2.3.1: both are form-encoded before they are joined.
             headers["authorization"] = self._basic(quote_plus(identity), quote_plus(secret))
         try:
-            answer = await client.post(auth.token_url, data=form, headers=headers)
+            response = await client.post(auth.token_url, data=form, headers=headers)
         except (httpx.HTTPError, OSError) as error:
-            raise CredentialsError(f"the token endpoint did not answer ({type(error).__name__})") from None
-        if answer.status_code != HTTPStatus.OK:
-            raise CredentialsError(f"the token endpoint answered {answer.status_code} {answer.reason_phrase}")
+            raise CredentialsError(f"the token endpoint did not respond ({type(error).__name__})") from None
+        if response.status_code != HTTPStatus.OK:
+            raise CredentialsError(f"the token endpoint responded {response.status_code} {response.reason_phrase}")
         try:
-            body = answer.json()
+            body = response.json()
             token, lifetime = body["access_token"], float(body.get("expires_in", "inf"))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise CredentialsError("the token endpoint answered without an access_token") from None
+            raise CredentialsError("the token endpoint responded without an access_token") from None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise CredentialsError("the token endpoint answered with an access_token that is no text")
+            raise CredentialsError("the token endpoint responded with an access_token that is not a string")
         self._remember(token)
         # Renewed a little early, so that it does not expire in transit.
         return _AccessToken(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
@@ -151,7 +151,7 @@ def signature_headers(secret: SecretSetting, id: str, content: bytes | None) -> 
     except UsageError as error:
         raise CredentialsError(error.message.rstrip(".")) from None
     except (binascii.Error, EmptyWebhookSecretError):
-        raise CredentialsError(f"{secret.setting} is no secret of Standard Webhooks (whsec_ and Base64)") from None
+        raise CredentialsError(f"{secret.setting} is not a Standard Webhooks secret (whsec_ and Base64)") from None
     now = datetime.now(UTC)
     signature = webhook.sign(id, now, (content or b"").decode())
     return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: str(int(now.timestamp())), WEBHOOK_SIGNATURE: signature}

@@ -18,7 +18,7 @@ _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection",
 
 
 class InvalidRequestError(ValueError):
-    """The arguments cannot be made into a request; the sentence says which one and why."""
+    """The arguments do not form a request; the message says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def _url(arguments: Mapping[str, Any], base: str | None) -> str:
         return base.rstrip("/") + "/" + _address_part(path, "path").lstrip("/")
     parts = urlsplit(_address_part(url, "url"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidRequestError("`url` must be a complete http:// or https:// address")
+        raise InvalidRequestError("`url` must be a complete http:// or https:// URL")
     if parts.username or parts.password:
-        raise InvalidRequestError("`url` holds a user or password; put them under `auth` of a connection")
+        raise InvalidRequestError("`url` contains a user or password; put them under `auth` of a connection")
     if base is not None and _origin(str(url)) != _origin(base):
         # A URL computed from data must not send the connection's credentials to another host.
         raise InvalidRequestError("`url` names another host than its connection")
@@ -78,12 +78,14 @@ def _url(arguments: Mapping[str, Any], base: str | None) -> str:
 
 def _address_part(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidRequestError(f"`{name}` must be a text, not {_describe_type(value)}")
+        raise InvalidRequestError(f"`{name}` must be a string, not {_describe_type(value)}")
     if any(ord(character) <= 32 or ord(character) == 127 for character in value) or "#" in value or "\\" in value:
-        raise InvalidRequestError(f"`{name}` holds a blank, a control character, # or \\; they cannot be in an address")
+        raise InvalidRequestError(
+            f"`{name}` contains a space, a control character, # or \\, which a URL must not contain"
+        )
     # An id with `..` in it must not turn `/orders/<id>` into another resource.
     if any(segment in (".", "..") for segment in unquote(value.split("?")[0]).split("/")):
-        raise InvalidRequestError(f"`{name}` holds a `.` or `..` segment")
+        raise InvalidRequestError(f"`{name}` contains a `.` or `..` segment")
     return value
 
 
@@ -130,7 +132,7 @@ def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
             continue
         text = _scalar_string(value, f"headers.{name}")
         if not text.isascii() or any(ord(character) < 32 or ord(character) == 127 for character in text):
-            raise InvalidRequestError(f"the header {name} may hold printable ASCII only")
+            raise InvalidRequestError(f"the header {name} may contain printable ASCII only")
         result[lower] = text
     return result
 
@@ -138,7 +140,7 @@ def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
 def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
     given = [name for name in ("json", "form", "body") if name in arguments]
     if len(given) > 1:
-        raise InvalidRequestError(f"`{given[0]}` and `{given[1]}` are both a body; one is enough")
+        raise InvalidRequestError(f"`{given[0]}` and `{given[1]}` are both a body; give only one")
     if not given:
         return None, None
     value = arguments[given[0]]
@@ -153,7 +155,7 @@ def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
         pairs = [(str(name), _scalar_string(item, f"form.{name}")) for name, item in value.items() if item is not None]
         return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
     if not isinstance(value, str):
-        raise InvalidRequestError(f"`body` must be a text, not {_describe_type(value)}; use `json` for data")
+        raise InvalidRequestError(f"`body` must be a string, not {_describe_type(value)}; use `json` for data")
     return value.encode(), "text/plain; charset=utf-8"
 
 
@@ -162,7 +164,7 @@ def _scalar_string(value: Any, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise InvalidRequestError(f"`{name}` must be a text, a number or a boolean, not {_describe_type(value)}")
+    raise InvalidRequestError(f"`{name}` must be a string, a number or a boolean, not {_describe_type(value)}")
 
 
 def _describe_type(value: Any) -> str:

@@ -82,7 +82,7 @@ def check_patterns(arguments: Mapping[str, Any]) -> None:
     for name in ("done", "rejected"):
         for pattern in _patterns(arguments, name, ()):
             if _status_range(pattern) is None:
-                raise InvalidRequestError(f"`{name}` holds {pattern!r}; write a status (201) or a class (2xx)")
+                raise InvalidRequestError(f"`{name}` contains {pattern!r}; write a status (201) or a class (2xx)")
 
 
 def status_matches(status: int, patterns: Iterable[Any]) -> bool:
@@ -116,12 +116,12 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
         seconds = float(value)
     else:
         try:
-            moment = parsedate_to_datetime(value)
+            timestamp = parsedate_to_datetime(value)
         except ValueError:
             return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = (moment - now()).total_seconds()
+        if timestamp.tzinfo is None:
+            timestamp = timestamp.replace(tzinfo=UTC)
+        seconds = (timestamp - now()).total_seconds()
     return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
@@ -142,7 +142,7 @@ ResultFunction = Callable[[HttpResponse], Any]
 
 
 class ResultError(ValueError):
-    """``result`` does not compile, or cannot be computed from this answer."""
+    """``result`` does not compile, or cannot be computed from this response."""
 
 
 def compile_result(source: Any) -> ResultFunction:

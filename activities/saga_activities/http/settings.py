@@ -31,7 +31,7 @@ class SecretSetting:
         """The secret itself. Raises UsageError, which names the location, never the value."""
         text = resolve_secret(self.secret, setting=self.setting, root=self.root)
         if not text.isascii() or not text.isprintable() or not text:
-            raise UsageError(f"{self.setting} is empty or holds something that cannot be sent in a header.")
+            raise UsageError(f"{self.setting} is empty or contains characters that cannot be sent in a header")
         return text
 
 
@@ -106,14 +106,14 @@ def http_settings(connection: Connection) -> HttpSettings:
     url = connection.url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{where}.url must be a complete http:// or https:// address.")
+        raise UsageError(f"{where}.url must be a complete http:// or https:// URL")
     if parts.username or parts.password:
-        raise UsageError(f"{where}.url holds a user or password.", help="Put it under auth = { basic = { … } }.")
+        raise UsageError(f"{where}.url contains a user or password", help="put it under auth = { basic = { … } }")
     if parts.query or parts.fragment:
-        raise UsageError(f"{where}.url must end before ? and #.", help="Put them into `query` of the step.")
+        raise UsageError(f"{where}.url must end before ? and #", help="put them into `query` of the step")
     auth, mtls = _auth(f"{where}.auth", options.get("auth"), root)
     if mtls is not None and parts.scheme != "https":
-        raise UsageError(f"{where}.auth.mtls needs an https:// url.")
+        raise UsageError(f"{where}.auth.mtls needs an https:// URL")
     header = _text(where, "idempotency", options.get("idempotency", DEFAULT_KEY_HEADER))
     key_header = None if header.lower() == "none" else header
     signing = options.get("signing_secret")
@@ -134,8 +134,8 @@ def _ca(setting: str, verify: Any, root: Path) -> Path | None:
         return None
     if not isinstance(verify, str):
         raise UsageError(
-            f"{setting}.verify cannot be switched off.",
-            help="Name the PEM file of the certificate authority that signed the participant's certificate.",
+            f"{setting}.verify cannot be switched off",
+            help="name the PEM file of the certificate authority that signed the participant's certificate",
         )
     return root / verify
 
@@ -143,7 +143,7 @@ def _ca(setting: str, verify: Any, root: Path) -> Path | None:
 def _headers(setting: str, options: Mapping[str, Any]) -> Mapping[str, str]:
     headers = options.get("headers", {})
     if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
-        raise UsageError(f"{setting}.headers must be a table of texts.", help="A secret belongs under auth.")
+        raise UsageError(f"{setting}.headers must be a table of strings", help="put secrets under auth")
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -151,39 +151,39 @@ def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTL
     if table is None:
         return None, None
     if not isinstance(table, Mapping) or not table:
-        raise UsageError(f"{setting} must be a table such as {{ bearer = {{ env = … }} }}.")
+        raise UsageError(f"{setting} must be a table such as {{ bearer = {{ env = … }} }}")
     _check_fields(setting, table, {"bearer", "basic", "header", "oauth2", "mtls"})
     mtls = _mtls(f"{setting}.mtls", table["mtls"], folder) if "mtls" in table else None
     others = [kind for kind in table if kind != "mtls"]
     if len(others) > 1:
-        raise UsageError(f"{setting} names {' and '.join(others)}; one of them is enough (mtls may come with it).")
+        raise UsageError(f"{setting} names {' and '.join(others)}; give only one (besides mtls)")
     if not others:
         return None, mtls
     kind, value = others[0], table[others[0]]
-    place = f"{setting}.{kind}"
+    key = f"{setting}.{kind}"
     if kind == "bearer":
-        return BearerAuth(_secret(place, value, folder)), mtls
+        return BearerAuth(_secret(key, value, folder)), mtls
     if not isinstance(value, Mapping):
-        raise UsageError(f"{place} must be a table.")
+        raise UsageError(f"{key} must be a table")
     if kind == "basic":
-        _check_fields(place, value, {"user", "password"})
-        user = _text_or_secret(place, "user", value.get("user"), folder)
-        return BasicAuth(user, _secret(f"{place}.password", value.get("password"), folder)), mtls
+        _check_fields(key, value, {"user", "password"})
+        user = _text_or_secret(key, "user", value.get("user"), folder)
+        return BasicAuth(user, _secret(f"{key}.password", value.get("password"), folder)), mtls
     if kind == "header":
-        _check_fields(place, value, {"name", "value"})
-        header = _text(place, "name", value.get("name"))
-        return HeaderAuth(header, _secret(f"{place}.value", value.get("value"), folder)), mtls
-    return _oauth2(place, value, folder), mtls
+        _check_fields(key, value, {"name", "value"})
+        header = _text(key, "name", value.get("name"))
+        return HeaderAuth(header, _secret(f"{key}.value", value.get("value"), folder)), mtls
+    return _oauth2(key, value, folder), mtls
 
 
 def _oauth2(setting: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
     _check_fields(setting, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
     token_url = _text(setting, "token_url", table.get("token_url"))
     if urlsplit(token_url).scheme not in ("http", "https"):
-        raise UsageError(f"{setting}.token_url must be a complete http:// or https:// address.")
+        raise UsageError(f"{setting}.token_url must be a complete http:// or https:// URL")
     send = table.get("send", "basic")
     if send not in ("basic", "body"):
-        raise UsageError(f'{setting}.send must be "basic" or "body".')
+        raise UsageError(f'{setting}.send must be "basic" or "body"')
     return OAuth2Auth(
         token_url,
         _text_or_secret(setting, "client_id", table.get("client_id"), folder),
@@ -196,7 +196,7 @@ def _oauth2(setting: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
 
 def _mtls(setting: str, table: Any, folder: Path) -> MutualTLS:
     if not isinstance(table, Mapping):
-        raise UsageError(f"{setting} must be a table with certificate and key.")
+        raise UsageError(f"{setting} must be a table with certificate and key")
     _check_fields(setting, table, {"certificate", "key", "password"})
     password = _secret(f"{setting}.password", table["password"], folder) if "password" in table else None
     certificate, key = (_file(setting, name, table.get(name), folder) for name in ("certificate", "key"))
@@ -213,8 +213,8 @@ def _file(setting: str, name: str, value: Any, folder: Path) -> Path:
 def _secret(setting: str, value: Any, folder: Path) -> SecretSetting:
     if not isinstance(value, Mapping):
         raise UsageError(
-            f"{setting} must say where the secret is, not what it is.",
-            help='Write { env = "NAME" } or { file = "path" }; it is read on the worker.',
+            f"{setting} must name where the secret is stored, not contain it",
+            help='write { env = "NAME" } or { file = "path" }; it is read on the worker',
         )
     return SecretSetting(setting, parse_secret(value, setting), folder)
 
@@ -227,7 +227,7 @@ def _text_or_secret(setting: str, name: str, value: Any, folder: Path) -> str | 
 
 def _text(setting: str, name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{setting} needs {name}, a text.")
+        raise UsageError(f"{setting} needs {name}, a string")
     return value
 
 

@@ -70,7 +70,7 @@ class KafkaAdmin:
         try:
             self._admin: Any = self._library.AdminClient({**properties, "error_cb": self._on_error, "log_level": 0})
         except KafkaException as error:
-            raise UsageError(f"kafka.client: {kafka_error_info(error).text}.") from None
+            raise UsageError(f"kafka.client: {kafka_error_info(error).text}") from None
 
     def _on_error(self, error: Any) -> None:
         """The reason for a failed connection is only reported here; the waiting call just times out.
@@ -86,8 +86,8 @@ class KafkaAdmin:
 
     def topics(self) -> dict[str, int]:
         """The visible topics, with their number of partitions."""
-        found = self._metadata().topics
-        return {name: len(one.partitions) for name, one in found.items() if one.error is None}
+        topics = self._metadata().topics
+        return {name: len(one.partitions) for name, one in topics.items() if one.error is None}
 
     def broker_count(self) -> int:
         return len(self._metadata().brokers)
@@ -104,21 +104,25 @@ class KafkaAdmin:
 
     def describe(self, name: str) -> TopicDescription:
         """A topic with its configuration."""
-        found = self._metadata(name).topics[name]
-        if found.error is not None:
-            raise _operation_error(f"topic {name}", kafka_error_info(found.error))
-        partitions = found.partitions
+        topic = self._metadata(name).topics[name]
+        if topic.error is not None:
+            raise _operation_error(f"topic {name}", kafka_error_info(topic.error))
+        partitions = topic.partitions
         replicas = len(partitions[0].replicas) if partitions else 0
-        asked = self._library.ConfigResource("topic", name)
+        resource = self._library.ConfigResource("topic", name)
         try:
-            config = self._result(f"topic {name}", lambda: self._admin.describe_configs([asked])[asked])
+            config = self._result(f"topic {name}", lambda: self._admin.describe_configs([resource])[resource])
         except KafkaOperationError as problem:
             if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
                 raise
             return TopicDescription(name, len(partitions), replicas)
-        kept = int(config["retention.ms"].value)
+        retention_ms = int(config["retention.ms"].value)
         return TopicDescription(
-            name, len(partitions), replicas, config["cleanup.policy"].value, None if kept < 0 else kept / 1000
+            name,
+            len(partitions),
+            replicas,
+            config["cleanup.policy"].value,
+            None if retention_ms < 0 else retention_ms / 1000,
         )
 
     def offsets(self, name: str) -> dict[int, PartitionOffsets]:
@@ -127,31 +131,33 @@ class KafkaAdmin:
 
         committed, everything = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         partitions = list(self._metadata(name).topics[name].partitions)
-        found: list[dict[int, int]] = []
+        listings: list[dict[int, int]] = []
         for spec, level in (
             (self._library.OffsetSpec.earliest(), everything),
             (self._library.OffsetSpec.latest(), committed),
             (self._library.OffsetSpec.latest(), everything),
         ):
-            asked = {TopicPartition(name, one): spec for one in partitions}
-            found.append(self._call(f"topic {name}", lambda asked=asked, level=level: self._list_offsets(asked, level)))
-        return {one: PartitionOffsets(*(answer[one] for answer in found)) for one in partitions}
+            specs = {TopicPartition(name, one): spec for one in partitions}
+            listings.append(
+                self._call(f"topic {name}", lambda specs=specs, level=level: self._list_offsets(specs, level))
+            )
+        return {one: PartitionOffsets(*(offsets[one] for offsets in listings)) for one in partitions}
 
     def _list_offsets(self, specs: Any, level: Any) -> dict[int, int]:
-        answers = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
-        return {place.partition: answer.result(self._timeout).offset for place, answer in answers.items()}
+        futures = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
+        return {key.partition: future.result(self._timeout).offset for key, future in futures.items()}
 
     def authorized_operations(self, name: str) -> set[str]:
         """The operations that this client is authorized for: READ, WRITE, DESCRIBE …"""
         from confluent_kafka import TopicCollection
 
-        found = self._result(
+        description = self._result(
             f"topic {name}",
             lambda: self._admin.describe_topics(
                 TopicCollection([name]), include_authorized_operations=True, request_timeout=self._timeout
             )[name],
         )
-        return {one.name for one in found.authorized_operations or []}
+        return {one.name for one in description.authorized_operations or []}
 
     def check_transactions(self, id: str | None = None) -> None:
         """Initialize a transactional producer under an otherwise unused id: checks ACLs and transaction timeout."""
@@ -167,28 +173,28 @@ class KafkaAdmin:
         """The committed offsets of a consumer group: partition → the next offset; absent: none committed."""
         from confluent_kafka import Consumer, TopicPartition
 
-        places = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
+        partitions = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
         # Uses a consumer that does not join the group: because of a bug of the library, the admin client's own call
         # crashes the process when the coordinator does not respond at once.
         consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
         try:
-            found = self._call(f"group {group}", lambda: consumer.committed(places, self._timeout))
+            committed = self._call(f"group {group}", lambda: consumer.committed(partitions, self._timeout))
         finally:
             consumer.close()
-        return {one.partition: one.offset for one in found if one.offset >= 0}
+        return {one.partition: one.offset for one in committed if one.offset >= 0}
 
     def max_transaction_timeout(self) -> float | None:
         """The broker's maximum transaction timeout in seconds; None without the right to read it."""
         node = next(iter(self._metadata().brokers))
-        asked = self._library.ConfigResource("broker", str(node))
+        resource = self._library.ConfigResource("broker", str(node))
         try:
-            config = self._result("the broker", lambda: self._admin.describe_configs([asked])[asked])
+            config = self._result("the broker", lambda: self._admin.describe_configs([resource])[resource])
         except KafkaOperationError as problem:
             if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
                 raise
             return None
-        found = config.get("transaction.max.timeout.ms")
-        return int(found.value) / 1000 if found is not None and found.value else None
+        entry = config.get("transaction.max.timeout.ms")
+        return int(entry.value) / 1000 if entry is not None and entry.value else None
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -223,11 +229,11 @@ class KafkaAdmin:
     def _await_leaders(self, name: str) -> None:
         end = time.monotonic() + self._timeout
         while time.monotonic() < end:
-            found = self._metadata(name).topics[name]
-            if found.partitions and all(one.leader >= 0 for one in found.partitions.values()):
+            topic = self._metadata(name).topics[name]
+            if topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()):
                 return
             time.sleep(0.05)
-        raise KafkaOperationError(f"Kafka: the topic {name} was made, but it has no leader yet.")
+        raise KafkaOperationError(f"Kafka: the topic {name} was created, but has no leader yet; try again")
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -259,8 +265,8 @@ class KafkaAdmin:
                     (self._client_errors or [failure])[-1],
                 )
             # A coordinator that has just moved or started still loads its state.
-            again = classify_kafka_error(failure).action == "retry" or failure.name in repeat
-            if not again or time.monotonic() > end:
+            retriable = classify_kafka_error(failure).action == "retry" or failure.name in repeat
+            if not retriable or time.monotonic() > end:
                 raise _operation_error(what, failure, self.settings)
             time.sleep(0.1)
 
@@ -275,9 +281,11 @@ def _operation_error(
     verdict = classify_kafka_error(error_info)
     if settings is not None and error_info.name in (*_NO_RESPONSE, *_REFUSALS):
         help = (
-            "[kafka.client] in saga.toml" if verdict.action == "refused" else "saga dev up, or check bootstrap_servers"
+            "check [kafka.client] in saga.toml"
+            if verdict.action == "refused"
+            else "run saga dev up, or check bootstrap_servers"
         )
         return KafkaOperationError(
-            f"Kafka at {settings.servers} cannot be used: {verdict.reason}.", help=help, error_info=error_info
+            f"Kafka at {settings.servers} cannot be used: {verdict.reason}", help=help, error_info=error_info
         )
-    return KafkaOperationError(f"Kafka, {what}: {verdict.reason}.", error_info=error_info)
+    return KafkaOperationError(f"Kafka, {what}: {verdict.reason}", error_info=error_info)

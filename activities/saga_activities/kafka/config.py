@@ -55,7 +55,7 @@ def require_client() -> None:
     """Raises UsageError if the package confluent-kafka is not installed."""
     if importlib.util.find_spec("confluent_kafka") is None:
         raise UsageError(
-            "Kafka needs the package confluent-kafka, which is not installed.",
+            "Kafka needs the package confluent-kafka, which is not installed",
             help="pip install 'saga-orchestrator[kafka]'",
         )
 

@@ -71,30 +71,31 @@ _RETRIABLE = {
 _NEEDS_ABORT = {"TRANSACTION_ABORTABLE", "_INVALID_DIFFERENT_RECORD", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}
 
 _REFUSED: Mapping[str, tuple[RefusalScope, str]] = {
-    "MSG_SIZE_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
-    "RECORD_LIST_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
-    "INVALID_MSG_SIZE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
-    "INVALID_RECORD": ("event", "the topic does not take an event of this form (compacted topics need a key)"),
-    "POLICY_VIOLATION": ("event", "a policy of the broker does not allow it"),
-    "INVALID_TIMESTAMP": ("event", "the topic does not take an event of this time"),
-    "UNKNOWN_TOPIC_OR_PART": ("topic", "the topic is not there"),
-    "_UNKNOWN_TOPIC": ("topic", "the topic is not there"),
+    "MSG_SIZE_TOO_LARGE": ("event", "the event is larger than the topic accepts (max.message.bytes)"),
+    "RECORD_LIST_TOO_LARGE": ("event", "the event is larger than the topic accepts (max.message.bytes)"),
+    "INVALID_MSG_SIZE": ("event", "the event is larger than the topic accepts (max.message.bytes)"),
+    "INVALID_RECORD": ("event", "the topic does not accept this record (a compacted topic needs a key)"),
+    "POLICY_VIOLATION": ("event", "a policy of the broker forbids it"),
+    "INVALID_TIMESTAMP": ("event", "the topic does not accept the timestamp of the event"),
+    "UNKNOWN_TOPIC_OR_PART": ("topic", "the topic does not exist"),
+    "_UNKNOWN_TOPIC": ("topic", "the topic does not exist"),
     "_UNKNOWN_PARTITION": ("topic", "the topic has no such partition"),
-    "TOPIC_EXCEPTION": ("topic", "the name is none for a topic"),
-    "TOPIC_AUTHORIZATION_FAILED": ("topic", "this user may not use the topic: an ACL is missing"),
-    "GROUP_AUTHORIZATION_FAILED": ("client", "this user may not use the consumer group: an ACL is missing (READ)"),
+    "TOPIC_EXCEPTION": ("topic", "the topic name is invalid"),
+    "TOPIC_AUTHORIZATION_FAILED": ("topic", "this user is not authorized for the topic: an ACL is missing"),
+    "GROUP_AUTHORIZATION_FAILED": ("client", "this user is not authorized for the consumer group: an ACL is missing "
+    "(READ)"),
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
-        "client", "this user may not use the transactional id: an ACL is missing (WRITE and DESCRIBE)",
+        "client", "this user is not authorized for the transactional id: an ACL is missing (WRITE and DESCRIBE)",
     ),
-    "CLUSTER_AUTHORIZATION_FAILED": ("client", "this user may not do that on the cluster: an ACL is missing"),
+    "CLUSTER_AUTHORIZATION_FAILED": ("client", "this user is not authorized on the cluster: an ACL is missing"),
     "INVALID_TRANSACTION_TIMEOUT": (
         "setting", "kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)",
     ),
-    "_AUTHENTICATION": ("client", "it does not accept the credentials"),
-    "SASL_AUTHENTICATION_FAILED": ("client", "it does not accept the credentials"),
-    "UNSUPPORTED_SASL_MECHANISM": ("client", "it does not know this sasl.mechanism"),
-    "ILLEGAL_SASL_STATE": ("client", "it does not accept the credentials"),
-    "_SSL": ("client", "there is no TLS connection"),
+    "_AUTHENTICATION": ("client", "the broker does not accept the credentials"),
+    "SASL_AUTHENTICATION_FAILED": ("client", "the broker does not accept the credentials"),
+    "UNSUPPORTED_SASL_MECHANISM": ("client", "the broker does not support this sasl.mechanism"),
+    "ILLEGAL_SASL_STATE": ("client", "the broker does not accept the credentials"),
+    "_SSL": ("client", "the TLS connection failed"),
     "UNSUPPORTED_VERSION": ("client", "the broker is too old"),
     "_UNSUPPORTED_FEATURE": ("client", "the broker is too old"),
     "_INVALID_ARG": ("client", "the client does not accept a setting"),
@@ -104,18 +105,18 @@ _REFUSED: Mapping[str, tuple[RefusalScope, str]] = {
 def classify_kafka_error(error: KafkaError | KafkaException | KafkaErrorInfo) -> ErrorVerdict:
     """The reaction to an error of a producer, a consumer or the admin client."""
     failure = error if isinstance(error, KafkaErrorInfo) else kafka_error_info(error)
-    said = _error_message(failure)
+    message = _error_message(failure)
     if failure.name in _REFUSED:
-        return ErrorVerdict("refused", said, scope=_REFUSED[failure.name][0])
+        return ErrorVerdict("refused", message, scope=_REFUSED[failure.name][0])
     if failure.name in _FENCED:
-        return ErrorVerdict("rebuild", said, fenced=True)
+        return ErrorVerdict("rebuild", message, fenced=True)
     if failure.fatal or failure.name in _UNKNOWN_OUTCOME:
-        return ErrorVerdict("rebuild", said)
+        return ErrorVerdict("rebuild", message)
     if failure.requires_abort or failure.name in _NEEDS_ABORT:
-        return ErrorVerdict("abort", said)
+        return ErrorVerdict("abort", message)
     if failure.retriable or failure.name in _RETRIABLE:
-        return ErrorVerdict("retry", said)
-    return ErrorVerdict("rebuild", said)
+        return ErrorVerdict("retry", message)
+    return ErrorVerdict("rebuild", message)
 
 
 def kafka_error_info(error: KafkaError | KafkaException) -> KafkaErrorInfo:

@@ -37,8 +37,8 @@ def abort_hanging_events(
     settings: KafkaSettings, producer: TransactionalProducer, topic: str, event_ids: Iterable[str]
 ) -> None:
     """:func:`abort_hanging` for the events of these ids, which are known to be in no committed transaction."""
-    wanted = cache(lambda: frozenset(event_ids))  # rarely needed
-    abort_hanging(settings, producer, topic, lambda headers: headers.get("ce_id") in wanted())
+    known_ids = cache(lambda: frozenset(event_ids))  # rarely needed
+    abort_hanging(settings, producer, topic, lambda headers: headers.get("ce_id") in known_ids())
 
 
 def abort_hanging(
@@ -65,12 +65,15 @@ def abort_hanging(
     except KafkaOperationError as problem:
         if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
             raise
-        log.warning("%s: no right to READ, to see what is left of an earlier transaction", topic)
+        context = {"topic": topic, "operation": "READ"}
+        log.warning("not authorized, hanging transactions are not looked up", extra={"context": context})
         return
     if both := tries & done:
-        log.warning("%s: partitions %s have tries beside what has happened, and nothing is ended there", topic, both)
+        context = {"topic": topic, "partitions": sorted(both)}
+        log.warning("partitions hold committed records, their transactions are not aborted", extra={"context": context})
     if partitions := tries - done:
-        log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
+        context = {"topic": topic, "partitions": sorted(partitions)}
+        log.warning("hanging transaction is aborted", extra={"context": context})
         producer.abort_in((topic, one) for one in partitions)
 
 
@@ -90,7 +93,7 @@ def visible_events(
     until = time.monotonic() + settings.transaction_timeout + _POLL_INTERVAL
     while True:
         offsets = cluster.offsets(topic)
-        waiting = {one: found for one, found in offsets.items() if found.undecided_records}
+        waiting = {one: limits for one, limits in offsets.items() if limits.undecided_records}
         if (
             not _open_partitions(settings, topic, (is_wanted,), waiting)[0]
             or time.monotonic() > until
@@ -99,7 +102,7 @@ def visible_events(
             break
         time.sleep(_POLL_INTERVAL)
     first = range_reader.offsets_since(settings, topic, start_time, offsets)
-    ranges = {one: (first[one], found.last_stable) for one, found in offsets.items()}
+    ranges = {one: (first[one], limits.last_stable) for one, limits in offsets.items()}
     return {
         id for message in range_reader.read_ranges(settings, topic, ranges) if (id := _event_id(message)) in event_ids
     }
@@ -113,14 +116,14 @@ def _open_partitions(
 ) -> tuple[set[int], ...]:
     """For each predicate, the partitions with such records at or after the last stable offset: their transaction is
     open, or it is complete, but an earlier one of another producer is open."""
-    ranges = {one: (found.last_stable, found.high_watermark) for one, found in undecided_partitions.items()}
-    places = tuple(set[int]() for _ in predicates)
+    ranges = {one: (limits.last_stable, limits.high_watermark) for one, limits in undecided_partitions.items()}
+    selected = tuple(set[int]() for _ in predicates)
     for message in range_reader.read_ranges(settings, topic, ranges, uncommitted=True):
         headers = read_headers(message)
-        for place, which in zip(places, predicates, strict=True):
+        for partitions, which in zip(selected, predicates, strict=True):
             if which(headers):
-                place.add(message.partition() or 0)
-    return places
+                partitions.add(message.partition() or 0)
+    return selected
 
 
 def _event_id(message: Any) -> str:

@@ -31,14 +31,14 @@ def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict
     seconds the current offsets are returned. Raises KafkaOperationError.
     """
     cluster = KafkaAdmin(settings)
-    first = found = cluster.offsets(topic)
+    first = current = cluster.offsets(topic)
     end = time.monotonic() + timeout
-    while any(found[one].last_stable < offsets.high_watermark for one, offsets in first.items()):
+    while any(current[one].last_stable < offsets.high_watermark for one, offsets in first.items()):
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-        found = cluster.offsets(topic)
-    return found
+        current = cluster.offsets(topic)
+    return current
 
 
 def offsets_since(
@@ -50,16 +50,16 @@ def offsets_since(
 
     consumer = _consumer(settings)
     try:
-        asked = [TopicPartition(topic, one, max(0, round(start_time * 1000))) for one in offsets]
-        found = consumer.offsets_for_times(asked, READ_TIMEOUT)
+        timestamps = [TopicPartition(topic, one, max(0, round(start_time * 1000))) for one in offsets]
+        positions = consumer.offsets_for_times(timestamps, READ_TIMEOUT)
     except KafkaException as error:
         raise _operation_error(topic, kafka_error_info(error)) from None
     finally:
         consumer.close()
-    for one in found:
+    for one in positions:
         if one.error is not None:
             raise _operation_error(topic, kafka_error_info(one.error))
-    return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].last_stable for one in found}
+    return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].last_stable for one in positions}
 
 
 def read_ranges(
@@ -100,7 +100,7 @@ def read_ranges(
                     if offset + 1 == left[partition]:
                         del left[partition]
             if left and time.monotonic() > until:
-                raise KafkaOperationError(f"Kafka, topic {topic}: nothing came for {READ_TIMEOUT:.0f} s.")
+                raise KafkaOperationError(f"Kafka, topic {topic}: no record arrived within {READ_TIMEOUT:.0f} s")
     finally:
         consumer.close()
 
@@ -118,8 +118,8 @@ def _consumer(settings: KafkaSettings, *, uncommitted: bool = False) -> Any:
 def _operation_error(topic: str, error_info: KafkaErrorInfo) -> KafkaOperationError:
     if error_info.name == "_AUTO_OFFSET_RESET":
         return KafkaOperationError(
-            f"Kafka, topic {topic}: records that were to be read are gone.", error_info=error_info
+            f"Kafka, topic {topic}: records of the requested range have been deleted", error_info=error_info
         )
     return KafkaOperationError(
-        f"Kafka, topic {topic}: {classify_kafka_error(error_info).reason}.", error_info=error_info
+        f"Kafka, topic {topic}: {classify_kafka_error(error_info).reason}", error_info=error_info
     )

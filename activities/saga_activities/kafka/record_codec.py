@@ -25,7 +25,7 @@ RecordHeaders = Sequence[tuple[str, bytes]]
 
 
 class MalformedRecord(Exception):
-    """A record that no consumer can read, however often it comes. The text says why."""
+    """A record that no attempt can read; the message says why."""
 
 
 class EncodedRecord(NamedTuple):
@@ -151,10 +151,10 @@ def decode(message: Message) -> DecodedRecord:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def read_headers(message: Message) -> dict[str, str]:
     """Headers as strings; invalid UTF-8 is escaped, so that it does not make a record malformed."""
-    found: Any = message.headers() or []
-    return {name: (text or b"").decode(errors="backslashreplace") for name, text in found}
+    headers: Any = message.headers() or []
+    return {name: (text or b"").decode(errors="backslashreplace") for name, text in headers}

@@ -171,17 +171,18 @@ class TransactionalProducer:
             producer.abort_transaction(_CALL_SLICE)
         except KafkaException as error:
             # Nothing was open, or Kafka is unreachable: then the next producer of the id ends the transaction.
-            log.debug("%s: not aborted: %s", self.transactional_id, error)
+            context = {"transactional_id": self.transactional_id}
+            log.debug("transaction not aborted: %s", error, extra={"context": context})
 
     def _raise_if_failed(self) -> None:
         if self._failed_deliveries:
             # Most deliveries only fail with the transaction; the first refusal is the cause.
-            found = [(classify_kafka_error(failure), about) for failure, about in self._failed_deliveries]
-            verdict, about = next((one for one in found if one[0].action == "refused"), found[0])
+            verdicts = [(classify_kafka_error(failure), about) for failure, about in self._failed_deliveries]
+            verdict, about = next((one for one in verdicts if one[0].action == "refused"), verdicts[0])
             raise KafkaTransactionError(verdict, about)
         if time.monotonic() > self._deadline or self.cancelled.is_set():
             raise KafkaTransactionError(
-                classify_kafka_error(KafkaErrorInfo("_TIMED_OUT", "the brokers did not take the records in time"))
+                classify_kafka_error(KafkaErrorInfo("_TIMED_OUT", "the brokers did not accept the records in time"))
             )
 
     def _on_delivery(self, opaque: Any, error: Any, _: Any) -> None:
@@ -210,7 +211,7 @@ class TransactionalProducer:
     def _on_error(self, error: Any) -> None:
         """The reason for a failed connection is only reported here; the waiting call just times out."""
         self._client_errors.append(kafka_error_info(error))
-        log.debug("%s: %s", self.transactional_id, error)
+        log.debug("client error: %s", error, extra={"context": {"transactional_id": self.transactional_id}})
 
     def _refusals(self) -> list[KafkaErrorInfo]:
         """Refusals among the client's errors: librdkafka itself retries forever with credentials that are refused."""

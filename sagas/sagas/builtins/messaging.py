@@ -34,8 +34,7 @@ FORM_DESCRIPTION = "x-form"
 TOPIC: dict[str, Any] = {
     "type": "string",
     "pattern": f"^{TOPIC_NAME}$",
-    FORM_DESCRIPTION: "a name that Kafka allows for a topic: 1 to 249 letters, digits, `.`, `_` and `-`, "
-    "and none of Kafka's own",
+    FORM_DESCRIPTION: "a valid topic name: 1 to 249 letters, digits, `.`, `_` and `-`, and no internal topic of Kafka",
 }
 
 _ENGINE_HEADER_PREFIXES = ("saga", "ce_", "content-type")
@@ -96,7 +95,7 @@ def first_reserved_header(headers: Mapping[str, Any]) -> str | None:
 
 def reserved_header_message(header: str) -> str:
     """The error message for an event that sets this header."""
-    return f"the header `{header}` of an event is the engine's own: choose another name"
+    return f"the header `{header}` of an event is reserved for the engine: choose another name"
 
 
 def is_held(event: Any) -> bool:

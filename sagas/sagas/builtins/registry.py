@@ -111,7 +111,7 @@ BUILTINS: Mapping[str, Builtin] = {
         ),
         Builtin(
             "saga",
-            "a nested saga; it brings its own undo",
+            "a nested saga, with its own compensations",
             "engine",
             _object(["name"], {"name": _STRING, "input": {}}),
             own_undo=True,
@@ -144,7 +144,7 @@ BUILTINS: Mapping[str, Builtin] = {
         ),
         Builtin(
             spark.SPARK,
-            "a Spark job whose output is staged, audited, published and taken back",
+            "a Spark job whose output is staged, audited, published, and reverted on undo",
             "spark",
             spark.SPARK_PARAMETERS,
             own_undo=True,
@@ -170,7 +170,7 @@ BUILTINS: Mapping[str, Builtin] = {
         ),
         Builtin(
             messaging.REQUEST,
-            "a command to a topic; the saga goes on when the reply comes",
+            "a command to a topic; the saga continues when the reply arrives",
             "kafka",
             messaging.REQUEST_PARAMETERS,
         ),

@@ -45,29 +45,29 @@ def validate_statement(statement: str, dialect: str) -> str:
 
     ``dialect`` is SQLAlchemy's dialect name. Raises :class:`RefusedStatement`.
     """
-    words, text = _scan(statement, dialect)
-    if not words:
+    keywords, text = _scan(statement, dialect)
+    if not keywords:
         raise RefusedStatement("an empty statement: write one SQL statement")
     allowed = _ALLOWED | _ALLOWED_IN_POSTGRESQL if dialect == "postgresql" else _ALLOWED
-    first = words[0]
+    first = keywords[0]
     if first not in allowed:
         kind = (
-            "ends or steers the transaction" if first in _TRANSACTION_KEYWORDS else "is not a query or a change of rows"
+            "controls the transaction" if first in _TRANSACTION_KEYWORDS else "is neither a query nor a change of rows"
         )
         raise RefusedStatement(
             f"{first} is refused in a guarded step: it {kind}",
             help="a step is one transaction of the guard; change the schema with a migration tool",
         )
-    main = first if first != "WITH" else next((word for word in words[1:] if word in _ALLOWED), first)
-    if main == "SELECT" and "INTO" in words:
-        raise RefusedStatement("SELECT … INTO is refused in a guarded step: it makes a table or a file")
+    main = first if first != "WITH" else next((keyword for keyword in keywords[1:] if keyword in _ALLOWED), first)
+    if main == "SELECT" and "INTO" in keywords:
+        raise RefusedStatement("SELECT … INTO is refused in a guarded step: it creates a table or a file")
     return text
 
 
 def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
     """The unquoted words outside parentheses in upper case, and the statement with escaped colons in literals."""
     mysql = dialect in ("mysql", "mariadb")
-    words: list[str] = []
+    keywords: list[str] = []
     pieces: list[str] = []
     depth = 0
     ended = False
@@ -86,7 +86,7 @@ def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
                 raise RefusedStatement("an executable comment (/*! … */) is refused in a guarded step")
             position = _comment_end(statement, start, nested=dialect == "postgresql")
         elif kind == "dollar" and dialect == "postgresql":
-            position = _find_end(statement, token.group(), position, "a dollar-quoted text")
+            position = _find_end(statement, token.group(), position, "a dollar-quoted string")
         elif kind in ("quote", "escape"):
             quote = token.group()[-1]
             backslash = kind == "escape" or (mysql and quote != "`")
@@ -102,15 +102,15 @@ def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
         if ended:
             raise RefusedStatement("several statements in one string are refused", help="write a list of statements")
         if piece == ";":
-            ended = bool(words)
+            ended = bool(keywords)
         elif piece == "(":
             depth += 1
         elif piece == ")":
             depth -= 1
         elif kind == "word" and depth == 0:
-            words.append(piece.upper())
+            keywords.append(piece.upper())
     text = "".join(pieces).rstrip()
-    return words, text[:-1] if ended and text.endswith(";") else text
+    return keywords, text[:-1] if ended and text.endswith(";") else text
 
 
 def _comment_end(statement: str, start: int, *, nested: bool) -> int:
@@ -127,7 +127,7 @@ def _comment_end(statement: str, start: int, *, nested: bool) -> int:
 
 def _quote_end(statement: str, position: int, quote: str, backslash: bool) -> int:
     while True:
-        end = _find_end(statement, quote, position, "a quoted text")
+        end = _find_end(statement, quote, position, "a quoted string")
         if backslash:
             before = statement[position : end - 1]
             if (len(before) - len(before.rstrip("\\"))) % 2:
@@ -142,5 +142,5 @@ def _quote_end(statement: str, position: int, quote: str, backslash: bool) -> in
 def _find_end(statement: str, what: str, position: int, name: str) -> int:
     end = statement.find(what, position)
     if end < 0:
-        raise RefusedStatement(f"{name} in the statement has no end")
+        raise RefusedStatement(f"{name} in the statement is not closed")
     return end + len(what)

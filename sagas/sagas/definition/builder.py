@@ -68,7 +68,7 @@ def build_draft(
     for id in graph.order:
         after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
         steps.append(_build_step(written[id], graph.needs[id], environment, after_commit))
-    notify, told = build_notifications(root.get("notify") or [], environment)
+    notify, notification_nodes = build_notifications(root.get("notify") or [], environment)
     definition = Definition(
         saga=root.get("saga", ""),
         steps=tuple(draft.step for draft in steps),
@@ -84,7 +84,9 @@ def build_draft(
         notify=notify,
         triggers=_build_triggers(root),
     )
-    return SagaDraft(file, root, definition, tuple(steps), graph, actions, connections, spark, kafka, notify=told)
+    return SagaDraft(
+        file, root, definition, tuple(steps), graph, actions, connections, spark, kafka, notify=notification_nodes
+    )
 
 
 def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:

@@ -88,10 +88,10 @@ class Report:
         return sorted(self._diagnostics.values(), key=lambda d: (d.line, d.column, d.code))
 
 
-def suggestion_help(word: str, known: Iterable[str], otherwise: str = "") -> str:
+def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A help text that proposes the closest known name; ``otherwise`` if none is close."""
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f"Did you mean `{close[0]}`?" if close else otherwise
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else otherwise
 
 
 def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -123,186 +123,185 @@ def _warning(title: str, help: str) -> DiagnosticCode:
 
 DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     # SAGA1xx: the structure of the file
-    "SAGA100": _error("The file is not readable YAML", "Correct the YAML at this place."),
+    "SAGA100": _error("the file is not readable YAML", "correct the YAML at this position"),
     "SAGA101": _error(
-        "An expression has to be quoted",
-        'Put the whole value in quotes: "${{ … }}". YAML gives `: `, `{`, `}` and ` #` a meaning of its own.',
+        "an expression must be quoted",
+        'put the whole value in quotes, "${{ … }}": YAML interprets `: `, `{`, `}` and ` #`',
     ),
-    "SAGA102": _error("The same key twice", "Remove one of them; YAML would silently keep only one."),
+    "SAGA102": _error("the same key twice", "remove one of them; YAML would silently keep only one"),
     "SAGA103": _warning(
-        "A rejection could come after the pivot",
-        "After the pivot nothing leads backward, so a rejection parks the saga. Move the step before the pivot, "
-        "declare the action with rejects=False, or say `on_failure: park` or `continue`.",
+        "a rejection is possible after the pivot",
+        "after the pivot nothing is rolled back, so a rejection parks the saga: move the step before the pivot, "
+        "declare the action with rejects=False, or write `on_failure: park` or `continue`",
     ),
-    "SAGA104": _error("Unknown field", "Remove it, or start its name with `x-` to keep it for yourself."),
-    "SAGA105": _error("A required field is missing", "Add the field."),
-    "SAGA106": _error("A field has the wrong type or value", "Write the value as described."),
-    "SAGA107": _error("A name is not allowed", "Choose another name."),
-    "SAGA108": _error("Two steps have the same id", "Give every step an id of its own."),
-    "SAGA109": _error("Not a duration", "Write a number with a unit: 500ms, 90s, 10m, 2h or 7d."),
-    "SAGA110": _error("The file cannot be read", "Check the path, the permissions and that the file is UTF-8 text."),
-    "SAGA111": _error("Two definitions have the same name", "Rename one of the two sagas."),
-    "SAGA112": _error("`input` is not a JSON Schema", "Write a JSON Schema (2020-12) at this place."),
-    "SAGA113": _error("Fields that exclude each other", "Keep one of the two."),
+    "SAGA104": _error("unknown field", "remove it, or start its name with `x-` to keep it as a comment"),
+    "SAGA105": _error("a required field is missing", "add the field"),
+    "SAGA106": _error("a field has the wrong type or value", "write the value as described"),
+    "SAGA107": _error("a name is not allowed", "choose another name"),
+    "SAGA108": _error("two steps have the same id", "give every step an id of its own"),
+    "SAGA109": _error("not a duration", "write a number with a unit: 500ms, 90s, 10m, 2h or 7d"),
+    "SAGA110": _error("the file cannot be read", "check the path, the permissions and that the file is UTF-8 text"),
+    "SAGA111": _error("two definitions have the same name", "rename one of the two sagas"),
+    "SAGA112": _error("`input` is not a JSON Schema", "write a JSON Schema (2020-12) here"),
+    "SAGA113": _error("fields that exclude each other", "keep one of the two"),
     "SAGA114": _error(
         "`heartbeat` is not shorter than `timeout`",
-        "A beat must be able to be missed before the attempt times out: make `heartbeat` shorter.",
+        "make `heartbeat` shorter, so that one can be missed before the attempt times out",
     ),
     "SAGA115": _error(
         "`deadline` with `recovery: forward`",
-        "A deadline leads backward, and this saga only goes forward. Use `warn_after` to be told when it is late.",
+        "a deadline rolls back, and this saga only goes forward: use `warn_after` to be notified when it is late",
     ),
-    "SAGA116": _error("`execution: local` is not possible here", "Remove it; the step then runs as a normal activity."),
+    "SAGA116": _error("`execution: local` is not possible here", "remove it; the step then runs as a normal activity"),
     "SAGA117": _error(
-        "A sensitive value in a label or an id",
-        "Labels and ids are plain text in Temporal and in logs: use a value that is not `x-sensitive`.",
+        "a sensitive value in a label or an id",
+        "labels and ids are plain text in Temporal and in logs: use a value that is not `x-sensitive`",
     ),
-    "SAGA118": _warning("A field that has no effect here", "Remove it."),
+    "SAGA118": _warning("a field that has no effect here", "remove it"),
     "SAGA130": _error(
-        "A trigger sends a signal that no `wait` takes", "Name the `signal` of a `wait` step of this saga."
+        "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"
     ),
     "SAGA131": _error(
-        "A trigger with `signal` does not say which saga it wakes",
-        'Add `id`, for example id: "${{ trigger.headers.sagaid }}".',
+        "a trigger with `signal` does not name the saga it signals",
+        'add `id`, for example id: "${{ trigger.headers.sagaid }}"',
     ),
-    "SAGA132": _error("The input of a trigger does not fit `input`", "Write an input that the schema allows."),
+    "SAGA132": _error("the input of a trigger does not fit `input`", "write an input that the schema allows"),
     "SAGA140": _error(
-        "An action that cannot notify anybody",
-        "Use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own.",
+        "an action that cannot deliver a notification",
+        "use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own",
     ),
-    "SAGA141": _warning("A moment that never comes", "Remove it from `when`."),
+    "SAGA141": _warning("an event that never occurs", "remove it from `when`"),
     # SAGA2xx: the graph and the kinds of the steps
-    "SAGA201": _error("`needs` names no step", "Name the id of a step of this saga."),
-    "SAGA202": _error("Steps need each other in a circle", "Remove one of the `needs`."),
-    "SAGA203": _error("More than one pivot", "A saga has one point of no return: keep `pivot: true` on one step."),
-    "SAGA204": _error("A field that a pivot cannot have", "Remove it, or move it to another step."),
+    "SAGA201": _error("`needs` names no step", "name the id of a step of this saga"),
+    "SAGA202": _error("steps need each other in a cycle", "remove one of the `needs`"),
+    "SAGA203": _error("more than one pivot", "a saga has one point of no return: keep `pivot: true` on one step"),
+    "SAGA204": _error("a field that a pivot cannot have", "remove it, or move it to another step"),
     "SAGA205": _error(
-        "An effect before the commit point without `compensate`",
-        "Say how to undo it with `compensate`, make it the pivot with `pivot: true`, or say `effect: none` "
-        "if it only reads.",
+        "an effect before the commit point without `compensate`",
+        "add `compensate`, make it the pivot with `pivot: true`, or write `effect: none` if it only reads",
     ),
     "SAGA206": _error(
         "`compensate` on a retriable step",
-        "After the commit point nothing is undone: remove `compensate`, or move the step before the pivot.",
+        "after the commit point nothing is undone: remove `compensate`, or move the step before the pivot",
     ),
     "SAGA207": _error(
         "`effect: none` on a step with an effect",
-        "A read has nothing to undo, to confirm or to decide: remove one of the two.",
+        "a read has nothing to undo, to confirm or to decide: remove one of the two",
     ),
     "SAGA208": _error(
         "`on_failure: compensate` after the commit point",
-        "Nothing leads backward there. Leave it out to retry without limit, or say `park` or `continue`.",
+        "nothing is rolled back there: leave it out to retry without limit, or write `park` or `continue`",
     ),
     "SAGA209": _error(
-        "A step with an effect runs parallel to the pivot",
-        "Nobody could say whether it has to be undone: put it before the pivot, or let it need the pivot.",
+        "a step with an effect runs parallel to the pivot",
+        "whether it must be undone would be undecided: put it before the pivot, or let it need the pivot",
     ),
     "SAGA210": _error(
-        "A limit of attempts that cannot count",
-        "After the commit point retries have no limit. Remove it, or say `on_failure: park` or `continue`.",
+        "a limit of attempts that cannot apply",
+        "after the commit point retries have no limit: remove it, or write `on_failure: park` or `continue`",
     ),
     "SAGA211": _error(
-        "A nested saga that cannot be undone before the commit point",
-        "Make it the pivot, put it after the pivot, or give the step a `compensate` of its own.",
+        "a nested saga that cannot be undone before the commit point",
+        "make it the pivot, put it after the pivot, or give the step a `compensate` of its own",
     ),
-    "SAGA212": _error("A field that goes backward in a saga with `recovery: forward`", "Remove it."),
-    "SAGA213": _error("A nested saga that is not defined", "Name a saga of this project."),
+    "SAGA212": _error("a field for rollback in a saga with `recovery: forward`", "remove it"),
+    "SAGA213": _error("a nested saga that is not defined", "name a saga of this project"),
     "SAGA220": _warning(
-        "An unguarded pivot without `probe`",
-        "If an attempt times out nobody can tell whether it took effect, and the saga parks. Add a `probe`.",
+        "an unguarded pivot without `probe`",
+        "if an attempt times out, its effect is unknown and the saga parks: add a `probe`",
     ),
     "SAGA221": _warning(
-        "An unguarded step without `probe` or idempotency",
-        "An unknown attempt is never repeated and is undone blindly. Add a `probe`, or use an idempotency key.",
+        "an unguarded step without `probe` or idempotency",
+        "an unknown attempt is never repeated, and is undone blindly: add a `probe`, or use an idempotency key",
     ),
     "SAGA222": _warning(
-        "A probe that can never answer",
-        "Say what its answer means with `done` and `absent`, or let the action return Done(result), Absent or Unknown.",
+        "a probe that can never have a result",
+        "map its response with `done` and `absent`, or let the action return Done(result), Absent or Unknown",
     ),
     "SAGA230": _warning(
-        "A `timeout` of one second or less",
-        "Temporal's Web UI flags it: a short pause of the worker would fail the attempt. Give it more time.",
+        "a `timeout` of one second or less",
+        "give it more time: a short pause of the worker would fail the attempt, and Temporal's Web UI flags it",
     ),
     "SAGA231": _warning(
         "`max_attempts: 1`",
-        "Temporal's Web UI flags it: one lost connection ends the step. Allow at least two attempts.",
+        "allow at least two attempts: one lost connection would end the step, and Temporal's Web UI flags it",
     ),
     "SAGA232": _warning(
         "`give_up_after` leaves no room for a second attempt",
-        "Temporal's Web UI flags it: make it at least twice the `timeout`.",
+        "make it at least twice the `timeout`; Temporal's Web UI flags it",
     ),
     "SAGA233": _warning(
         "`heartbeat` is nearly as long as `timeout`",
-        "Temporal's Web UI flags it: keep `heartbeat` below four fifths of the `timeout`.",
+        "keep `heartbeat` below four fifths of the `timeout`; Temporal's Web UI flags it",
     ),
     # SAGA3xx: expressions
-    "SAGA301": _error("An expression does not parse", "Expressions are CEL, see https://cel.dev."),
+    "SAGA301": _error("an expression does not parse", "expressions are CEL, see https://cel.dev"),
     "SAGA302": _error(
-        "An expression names something unknown",
-        "Known names: input, steps.<id>, item and index (with for_each), saga, step.key, step.forward_key, vars.",
+        "an expression names something unknown",
+        "known names: input, steps.<id>, item and index (with for_each), saga, step.key, step.forward_key, vars",
     ),
     "SAGA303": _error(
-        "A reference to a step that is not an ancestor",
-        "Its result is not there yet: add it to `needs`, or move the step below it.",
+        "a reference to a step that is not an ancestor",
+        "its result is not there yet: add it to `needs`, or move the step below it",
     ),
-    "SAGA304": _error("Arithmetic on strings", "Make an exact number of it first: decimal(x)."),
+    "SAGA304": _error("arithmetic on strings", "convert it to an exact number first: decimal(x)"),
     "SAGA305": _warning(
-        "A result that may be null is used bare",
-        "Say what to use instead: default(steps.x.result, …), or test it: steps.x.result != null ? … : ….",
+        "a result that may be null is used without a default",
+        "give a default: default(steps.x.result, …), or test for null: steps.x.result != null ? … : …",
     ),
     "SAGA306": _error(
-        "`for_each` over something that is no list",
-        "Declare the input as `type: array`, or write an expression that gives a list.",
+        "`for_each` over a value that is not a list",
+        "declare the input as `type: array`, or write an expression that returns a list",
     ),
     "SAGA307": _warning(
-        "A compensation or a confirm looks for the effect under its own key",
-        "Write step.forward_key, the key of the forward call: there `step.key` ends in `/undo` or `/confirm`.",
+        "a compensation or a confirm uses its own key to find the effect",
+        "write step.forward_key, the key of the forward call: there `step.key` ends in `/undo` or `/confirm`",
     ),
     # SAGA4xx: actions and their arguments
-    "SAGA401": _error("Unknown action", "Run `saga actions` for the known ones."),
-    "SAGA402": _error("A required argument is missing", "Add it under `with`."),
-    "SAGA403": _error("Unknown argument", "Remove it, or add it to the action's signature."),
-    "SAGA404": _error("An argument has the wrong type", "Write a value of the type the action takes."),
-    "SAGA405": _error("Unknown or unsuitable connection", "Name a connection of saga.toml of the right kind."),
+    "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
+    "SAGA402": _error("a required argument is missing", "add it under `with`"),
+    "SAGA403": _error("unknown argument", "remove it, or add it to the action's signature"),
+    "SAGA404": _error("an argument has the wrong type", "write a value of the type that the action takes"),
+    "SAGA405": _error("unknown or unsuitable connection", "name a connection of saga.toml of the right kind"),
     "SAGA406": _error(
-        "A statement that a guarded step refuses",
-        "Write one query or one change of rows per statement; several statements are a list under `run`. The guard "
-        "begins and ends the transaction, and a migration tool changes the schema.",
+        "a statement that a guarded step refuses",
+        "write one query or one change of rows per statement, several as a list under `run`; leave the "
+        "transaction to the guard and changes of the schema to a migration tool",
     ),
     "SAGA407": _error(
-        "A field that a Spark step brings itself",
-        "Remove it: the engine publishes after the commit point, and discards or takes back when going backward.",
+        "a field that a Spark step defines itself",
+        "remove it: the engine publishes after the commit point, and discards or reverts when rolling back",
     ),
     "SAGA408": _error(
-        "A Spark step is incomplete or says two things at once",
-        "Give it one `job` or `sql`, one `output` or `outputs`, one source per input and one place per output.",
+        "a Spark step is incomplete or contradictory",
+        "give it one `job` or `sql`, one `output` or `outputs`, one source per input and one target per output",
     ),
     "SAGA409": _error(
-        "A sink that cannot do this",
-        "Choose a mode that the sink has, or another sink; what each one can do is in docs/how-to/spark-jobs.md.",
+        "a sink that cannot do this",
+        "choose a mode that the sink has, or another sink; what each one can do is in docs/how-to/spark-jobs.md",
     ),
     "SAGA410": _error(
-        "A Spark step without a ledger",
-        'Name the SQL connection that keeps its guard and fence rows: [spark] ledger = "…" in saga.toml.',
+        "a Spark step without a ledger",
+        'name the SQL connection that stores its guard and fence rows: [spark] ledger = "…" in saga.toml',
     ),
-    "SAGA411": _error("Unknown catalog", "Name a catalog of saga.toml."),
+    "SAGA411": _error("unknown catalog", "name a catalog of saga.toml"),
     "SAGA412": _error(
-        "No database for events to Kafka",
-        'Name the SQL connection whose outbox keeps them until they are published: [kafka] outbox = "…" in saga.toml.',
+        "no database for events to Kafka",
+        'name the SQL connection whose outbox stores them until they are published: [kafka] outbox = "…" in saga.toml',
     ),
-    "SAGA413": _error("`hold` has to be literal", "Write `hold: true` or `hold: false`."),
+    "SAGA413": _error("`hold` must be a literal", "write `hold: true` or `hold: false`"),
     "SAGA414": _error(
-        "`outbox.drop` or `outbox.release` where nothing is held",
-        "`outbox.drop` stands under `compensate`, `outbox.release` under `confirm`, of a step whose events say "
-        "`hold: true` before the commit point.",
+        "`outbox.drop` or `outbox.release` where no event is held",
+        "use `outbox.drop` under `compensate`, and `outbox.release` under `confirm`, of a step before the commit "
+        "point whose events have `hold: true`",
     ),
-    "SAGA415": _error("`reply_topic` has to be literal", "Write the name of the topic."),
+    "SAGA415": _error("`reply_topic` must be a literal", "write the name of the topic"),
     "SAGA416": _error(
-        "A header that the engine writes itself",
-        "Give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`.",
+        "a header that the engine writes itself",
+        "give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`",
     ),
     # SAGA9xx: planned features
-    "SAGA900": _error("Not in this version", "Leave it out for now."),
+    "SAGA900": _error("not in this version", "leave it out for now"),
 }
 
 
@@ -374,7 +373,7 @@ def _sarif_result(one: Diagnostic, rule: int) -> dict[str, Any]:
         "ruleId": one.code,
         "ruleIndex": rule,
         "level": one.severity,
-        "message": {"text": f"{one.message}. {one.help}".strip()},
+        "message": {"text": f"{one.message}; {one.help}".strip()},
         "locations": [
             {
                 "physicalLocation": {

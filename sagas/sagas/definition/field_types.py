@@ -38,12 +38,12 @@ def describe_node(node: YamlNode) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value}"' if len(value) <= 40 else "a text"
+        return f'"{value}"' if len(value) <= 40 else "a string"
     return str(value)
 
 
 def report_mismatch(node: YamlNode, report: Report, expected: str) -> None:
-    report.add("SAGA106", node, f"expected {expected}, found {describe_node(node)}", f"Write {expected} here.")
+    report.add("SAGA106", node, f"expected {expected}, found {describe_node(node)}", f"write {expected} here")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class String:
     """A string; with ``pattern`` a name, whose form ``description`` gives in words."""
 
     pattern: str | None = None
-    description: str = "a text"
+    description: str = "a string"
     reserved: tuple[str, ...] = ()
     allow_empty: bool = False
 
@@ -91,7 +91,7 @@ class Duration:
             report.add("SAGA109", node, str(error))
             return None
         if seconds <= 0 and not self.zero:
-            report.add("SAGA109", node, "a duration of nothing is not possible here")
+            report.add("SAGA109", node, "a duration of zero is not possible here")
             return None
         return seconds
 
@@ -152,8 +152,10 @@ class Choice:
                 return option
         words = ", ".join(f"`{str(option).lower()}`" for option in self.options)
         close = suggestion_help(node.value, map(str, self.options)) if isinstance(node.value, str) else ""
-        wanted = f"one of {words}" if len(self.options) > 1 else words
-        report.add("SAGA106", node, f"expected {wanted}, found {describe_node(node)}", close or f"Write {wanted} here.")
+        expected = f"one of {words}" if len(self.options) > 1 else words
+        report.add(
+            "SAGA106", node, f"expected {expected}, found {describe_node(node)}", close or f"write {expected} here"
+        )
         return None
 
     def schema(self) -> Schema:
@@ -228,8 +230,10 @@ class ListOf:
             return report_mismatch(node, report, "a list")
         if len(node.value) < self.minimum:
             entries = "one entry" if self.minimum == 1 else f"{self.minimum} entries"
-            found = "an empty list" if not node.value else f"{len(node.value)}"
-            report.add("SAGA106", node, f"expected a list of at least {entries}, found {found}", "Add what is missing.")
+            actual = "an empty list" if not node.value else f"{len(node.value)}"
+            report.add(
+                "SAGA106", node, f"expected a list of at least {entries}, found {actual}", "add the missing entries"
+            )
             return None
         return [value for value in (self.item_type.read(item, report) for item in node.value) if value is not None]
 
@@ -247,10 +251,10 @@ class StringMap:
 
     def read(self, node: YamlNode, report: Report) -> dict[str, str] | None:
         if not isinstance(node.value, dict):
-            return report_mismatch(node, report, "a mapping of names to texts")
+            return report_mismatch(node, report, "a mapping of names to strings")
         if len(node.value) > self.maximum:
             report.add(
-                "SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "Remove some of them."
+                "SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "remove some of them"
             )
         result = {}
         for name, value in node.value.items():
@@ -259,7 +263,7 @@ class StringMap:
                     "SAGA107", node.key_position(name), f"`{name}` is not a name of letters, digits, `.`, `-` and `_`"
                 )
             if isinstance(value.value, dict | list) or value.value is None:
-                report_mismatch(value, report, "a text")
+                report_mismatch(value, report, "a string")
             else:
                 text = value.value
                 result[name] = str(text).lower() if isinstance(text, bool) else str(text)
@@ -357,8 +361,8 @@ class MappingType:
             value = self.by_name[self.shorthand].field_type.read(node, report)
             return ParsedMapping(node, {self.shorthand: value})
         if not isinstance(node.value, dict):
-            wanted = "a name or a mapping" if self.shorthand else "a mapping"
-            return report_mismatch(node, report, f"{wanted} for {self.label}")
+            expected = "a name or a mapping" if self.shorthand else "a mapping"
+            return report_mismatch(node, report, f"{expected} for {self.label}")
         values = {}
         for name, value in node.value.items():
             one = self.by_name.get(name)
@@ -373,10 +377,10 @@ class MappingType:
                 report.add("SAGA105", node, f"{self.label} needs the field `{one.name}`")
         for first, second in self.exclusive:
             if first in node.value and second in node.value:
-                place = max(
+                position = max(
                     node.key_position(first), node.key_position(second), key=lambda mark: (mark.line, mark.column)
                 )
-                report.add("SAGA113", place, f"`{second}` and `{first}` exclude each other")
+                report.add("SAGA113", position, f"`{second}` and `{first}` exclude each other")
         return ParsedMapping(node, values)
 
     def _report_unknown(self, name: str, node: YamlNode, report: Report) -> None:
@@ -403,6 +407,6 @@ class MappingType:
         return {"anyOf": [self.by_name[self.shorthand].field_type.schema(), result]}
 
 
-def report_planned(what: str, part: str, place: Positioned, report: Report) -> None:
+def report_planned(what: str, part: str, position: Positioned, report: Report) -> None:
     """Report that ``what`` belongs to a planned feature."""
-    report.add("SAGA900", place, f"`{what}` is not in this version", f"It comes with {part}; leave it out for now.")
+    report.add("SAGA900", position, f"`{what}` is not in this version", f"it comes with {part}; leave it out for now")

@@ -80,8 +80,8 @@ def resolve_reference(schema: Any, root: Any) -> Any:
             if not isinstance(target, Mapping) or part not in target:
                 return schema
             target = target[part]
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = both(target, beside) if beside and isinstance(target, Mapping) else target
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = both(target, siblings) if siblings and isinstance(target, Mapping) else target
     return schema
 
 
@@ -178,10 +178,10 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
 
     validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     errors = sorted(validator.iter_errors(filled), key=lambda error: [str(part) for part in error.absolute_path])
-    sentences = [_error_message(error) for error in errors[:MAX_ERRORS]]
+    messages = [_error_message(error) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
-        sentences.append(f"and {len(errors) - MAX_ERRORS} more mistakes")
-    return filled, sentences
+        messages.append(f"and {len(errors) - MAX_ERRORS} more errors")
+    return filled, messages
 
 
 def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
@@ -205,11 +205,11 @@ def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
 
 
 def _error_message(error: Any) -> str:
-    place = "input" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    location = "input" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in error.instance)
-        return f"{place} needs `{missing}`"
+        return f"{location} needs `{missing}`"
     message = error.message
     if len(message) > 200:
         message = f"does not fit `{error.validator}`: {error.validator_value!r}"[:200]
-    return f"{place}: {message}"
+    return f"{location}: {message}"

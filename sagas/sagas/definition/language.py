@@ -42,10 +42,12 @@ RESERVED_IDS = ("do", "undo", "confirm", "probe", "output")
 MAX_LABELS = 10
 MAX_PARALLEL = 200
 
-_WITH = Field("with", Arguments(), "the arguments; may hold expressions")
+_WITH = Field("with", Arguments(), "the arguments; may contain expressions")
 _TASK_QUEUE = Field("task_queue", String(), "Temporal task queue of the worker that serves it")
 _TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, default 30s")
-_HEARTBEAT = Field("heartbeat", Duration(), "for long actions: an attempt is dead without a beat for this long")
+_HEARTBEAT = Field(
+    "heartbeat", Duration(), "for long actions: an attempt without a heartbeat for this long counts as dead"
+)
 _EXECUTION = Field(
     "execution", Choice(("remote", "local")), "`local`: a Temporal local activity, for short guarded steps"
 )
@@ -71,7 +73,7 @@ RETRY = MappingType(
         ("intervals", "max_interval"),
     ),
 )
-_RETRY = Field("retry", RETRY, "how often and how patiently it is tried")
+_RETRY = Field("retry", RETRY, "the attempts and their intervals")
 
 _USES = Field("uses", String(), "the action", required=True)
 _OPERATION_FIELDS = (_USES, _WITH, _TIMEOUT, _HEARTBEAT, _RETRY, _TASK_QUEUE)
@@ -87,8 +89,8 @@ PROBE = MappingType(
     "probe",
     (
         *_OPERATION_FIELDS,
-        Field("done", Condition(), "CEL over `response`: true when the effect is there"),
-        Field("absent", Condition(), "CEL over `response`: true when the effect is not there"),
+        Field("done", Condition(), "CEL over `response`: true when the effect exists"),
+        Field("absent", Condition(), "CEL over `response`: true when there is no effect"),
         Field("result", Condition(), "CEL over `response`: the step's result when it is done"),
     ),
     shorthand="uses",
@@ -99,11 +101,11 @@ STEP = MappingType(
     (
         Field(
             "id",
-            String(STEP_ID, "a step id: small letters, digits and `_`, beginning with a letter", RESERVED_IDS),
+            String(STEP_ID, "a step id: lower-case letters, digits and `_`, beginning with a letter", RESERVED_IDS),
             "unique name of the step",
             required=True,
         ),
-        Field("name", String(), "a sentence for people, default the id"),
+        Field("name", String(), "a description for operators, default the id"),
         _USES,
         _WITH,
         Field(
@@ -129,7 +131,7 @@ STEP = MappingType(
         Field("savepoint", Json(), "undo back to here only", planned_for="savepoints"),
         _TASK_QUEUE,
         Field("priority", Integer(1, 5), "Temporal's priority, 1 is the most urgent"),
-        Field("fairness_key", String(), "Temporal's fairness key; may hold an expression"),
+        Field("fairness_key", String(), "Temporal's fairness key; may contain an expression"),
         _EXECUTION,
     ),
     extensible=True,
@@ -154,8 +156,8 @@ KAFKA_TRIGGER = MappingType(
     (
         Field(
             "topic",
-            String(TOPIC_NAME, "the name of a topic: letters, digits, `.`, `-` and `_`, and none of Kafka's own"),
-            "the topic whose events start sagas, or wake them",
+            String(TOPIC_NAME, "a topic name: letters, digits, `.`, `-` and `_`, and no internal topic of Kafka"),
+            "the topic whose events start or signal sagas",
             required=True,
         ),
         Field(
@@ -164,8 +166,8 @@ KAFKA_TRIGGER = MappingType(
             "template of the saga's id, over `trigger`; default the saga's own `id`, else the event's id",
         ),
         Field("input", Json(), "the input of the saga, or the data of the signal; default `${{ trigger.value }}`"),
-        Field("signal", String(), "wakes the waiting saga `id` with this signal instead of starting one"),
-        Field("filter", Condition(), "CEL over `trigger`: false leaves the event out"),
+        Field("signal", String(), "sends this signal to the waiting saga `id` instead of starting one"),
+        Field("filter", Condition(), "CEL over `trigger`: false ignores the event"),
     ),
 )
 TRIGGERS = MappingType(
@@ -179,14 +181,14 @@ TRIGGERS = MappingType(
 NOTIFY = MappingType(
     "a notification",
     (
-        Field("when", OneOrMore(Choice(MILESTONES)), "the moments at which somebody is told", required=True),
+        Field("when", OneOrMore(Choice(MILESTONES)), "the events that are notified", required=True),
         _USES,
-        Field("with", Arguments(), "the arguments; may hold expressions, also over `event`"),
+        Field("with", Arguments(), "the arguments; may contain expressions, also over `event`"),
         _TIMEOUT,
         Field(
             "intervals",
             ListOf(Duration(zero=True), minimum=1),
-            "waits before attempt 2, 3 …, then it is given up; default 1s, 5s, 30s, 5m, 30m, 2h",
+            "waits before attempt 2, 3 …, after the last it is given up; default 1s, 5s, 30s, 5m, 30m, 2h",
         ),
         _TASK_QUEUE,
     ),
@@ -198,7 +200,7 @@ SAGA = MappingType(
     (
         Field(
             "saga",
-            String(SAGA_NAME, "a saga name: small letters, digits and `-`, beginning with a letter"),
+            String(SAGA_NAME, "a saga name: lower-case letters, digits and `-`, beginning with a letter"),
             "name of the saga and workflow type in Temporal",
             required=True,
         ),
@@ -207,15 +209,15 @@ SAGA = MappingType(
         Field("id", String(), "template of the saga id, default `<saga>-<uuid7>`"),
         Field("labels", StringMap(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
         Field("input", Json(), "JSON Schema 2020-12 of the input"),
-        Field("output", Json(), "what a finished saga returns; may hold expressions"),
-        Field("deadline", Duration(), "leads backward when it passes before the commit point"),
+        Field("output", Json(), "what a finished saga returns; may contain expressions"),
+        Field("deadline", Duration(), "rolls back when it passes before the commit point"),
         Field("warn_after", Duration(), "only raises OVERDUE"),
         Field("recovery", Choice(("backward", "forward")), "`forward`: never undone, every step is retriable"),
         Field("defaults", DEFAULTS, "values for steps that have none of their own"),
         Field("locks", Json(), "semantic locks", planned_for="semantic locks"),
         Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
-        Field("notify", ListOf(NOTIFY), "who is told, best effort, when the saga comes to certain moments"),
-        Field("triggers", TRIGGERS, "what starts or wakes sagas of itself: events of topics"),
+        Field("notify", ListOf(NOTIFY), "notifications to other systems, best effort"),
+        Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),
     extensible=True,

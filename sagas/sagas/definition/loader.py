@@ -63,8 +63,8 @@ def load_definitions(
             report.add("SAGA110", Position(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
             continue
-        draft, found = parse_draft(text, str(path), actions, connections, spark, kafka)
-        diagnostics += found
+        draft, reported = parse_draft(text, str(path), actions, connections, spark, kafka)
+        diagnostics += reported
         if draft is None:
             broken.add(path.name)
         elif draft.definition.saga in drafts:
@@ -145,8 +145,8 @@ def _build_graph(steps: list[ParsedMapping], report: Report) -> StepGraph | None
     for id, step in first.items():
         for node in _written_needs(step):
             if isinstance(node.value, str) and node.value not in first:
-                help = suggestion_help(node.value, first, f"Steps are {quoted_names(first)}.")
-                report.add("SAGA201", node, f"`{id}` needs `{node.value}`, which is no step", help)
+                help = suggestion_help(node.value, first, f"the steps are {quoted_names(first)}")
+                report.add("SAGA201", node, f"`{id}` needs `{node.value}`, which is not a step", help)
                 sound = False
     if not sound:
         return None
@@ -154,7 +154,7 @@ def _build_graph(steps: list[ParsedMapping], report: Report) -> StepGraph | None
         return build_step_graph({id: step.values.get("needs") for id, step in first.items()})
     except CycleError as error:
         step = first[error.steps[0]]
-        report.add("SAGA202", step.position_of("needs"), f"steps need each other in a circle: {error}")
+        report.add("SAGA202", step.position_of("needs"), f"steps need each other in a cycle: {error}")
         return None
 
 
@@ -176,17 +176,17 @@ def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
 
     A path that does not exist is kept, so that reading it produces a diagnostic.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            found[path] = None
+            files[path] = None
             continue
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(one for one in folders if one not in _SKIPPED_FOLDERS and not one.startswith("."))
             for name in sorted(names):
                 if name.endswith((".yaml", ".yml")) and _is_definition(Path(folder) / name):
-                    found[Path(folder) / name] = None
-    return list(found)
+                    files[Path(folder) / name] = None
+    return list(files)
 
 
 def _is_definition(path: Path) -> bool:

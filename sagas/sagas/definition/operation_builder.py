@@ -185,11 +185,11 @@ class BuildContext:
 def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments with `run` as a list of statements."""
     run = arguments.get("run")
-    beside = {name: arguments.pop(name) for name in ("params", "expect_rows", "rejected") if name in arguments}
+    guard_only = {name: arguments.pop(name) for name in ("params", "expect_rows", "rejected") if name in arguments}
     if isinstance(run, str):
-        arguments["run"] = [{"sql": run, **beside}]
+        arguments["run"] = [{"sql": run, **guard_only}]
     elif isinstance(run, dict):
-        arguments["run"] = [{**run, **beside}]
+        arguments["run"] = [{**run, **guard_only}]
     return arguments
 
 

@@ -158,19 +158,20 @@ def _without_annotations(schema: Any) -> Any:
 def replacement_refusal(running: Definition, snapshot: Mapping[str, Any]) -> str | None:
     """Why the running saga cannot continue with this definition, as one sentence; None if it can."""
     try:
-        mended = from_snapshot(snapshot)
-        found = [(step.id, step.needs) for step in mended.steps]
+        corrected = from_snapshot(snapshot)
+        needs = [(step.id, step.needs) for step in corrected.steps]
     except (KeyError, TypeError, ValueError, AttributeError):
-        return "the definition is none that a run could carry: take it from a file with --definition"
-    if mended.saga != running.saga or found != [(step.id, step.needs) for step in running.steps]:
-        return "the definition has other steps than the running saga: only their contents may change"
-    if mended.recovery != running.recovery:
-        return f"the running saga has `recovery: {running.recovery}`, and that may not change"
-    for old, new in zip(running.steps, mended.steps, strict=True):
+        return "the definition does not have the form that a run carries: read it from a file with --definition"
+    if corrected.saga != running.saga or needs != [(step.id, step.needs) for step in running.steps]:
+        return "the definition has other steps than the running saga; only their contents may change"
+    if corrected.recovery != running.recovery:
+        return f"the running saga has `recovery: {running.recovery}`, which must not change"
+    for old, new in zip(running.steps, corrected.steps, strict=True):
         what = _changed_aspect(old, new)
         if what is not None:
             return (
-                f"{what} of {old.id} may not change while the saga runs: only expressions, arguments and patience may"
+                f"{what} of {old.id} must not change while the saga runs; only expressions, arguments, timeouts "
+                "and retries may"
             )
     return None
 
@@ -179,7 +180,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
     undo, other = old.compensate, new.compensate
     facts = {
         "the kind": (old.kind, new.kind),
-        "the place of the action": (_effect_location(old.do), _effect_location(new.do)),
+        "the location of the effect": (_effect_location(old.do), _effect_location(new.do)),
         "`for_each`": (old.for_each is None, new.for_each is None),
         "`confirm`": (_effect_location(old.confirm), _effect_location(new.confirm)),
         "`probe`": (old.probe is None or new.probe is not None, True),

@@ -13,7 +13,7 @@ from sagas.expressions import Template, compile_value
 
 
 class CycleError(Exception):
-    """Steps need each other in a circle; ``steps`` lists it, beginning with the step that is written first."""
+    """Steps need each other in a cycle; ``steps`` lists it, beginning with the step that is written first."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         super().__init__(" → ".join((*steps, steps[0])))
@@ -45,8 +45,8 @@ def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
     """
     ids = list(needs)
     position = {id: index for index, id in enumerate(ids)}
-    wanted = {id: ids[: position[id]] if some is None else list(dict.fromkeys(some)) for id, some in needs.items()}
-    order = _topological(wanted, position)
+    needed = {id: ids[: position[id]] if some is None else list(dict.fromkeys(some)) for id, some in needs.items()}
+    order = _topological(needed, position)
     rank = {id: index for index, id in enumerate(order)}
     bit = {id: 1 << index for index, id in enumerate(order)}
     ancestors: dict[str, int] = {}
@@ -54,7 +54,7 @@ def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
     for id in order:
         covered, kept, seen = 0, [], 0
         # From the latest need to the earliest, leaving out those that a later one implies.
-        for need in sorted(wanted[id], key=rank.__getitem__, reverse=True):
+        for need in sorted(needed[id], key=rank.__getitem__, reverse=True):
             seen |= bit[need] | ancestors[need]
             if not covered & bit[need]:
                 kept.append(need)
@@ -64,8 +64,8 @@ def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
     return StepGraph(tuple(order), reduced, bit, ancestors)
 
 
-def _topological(wanted: Mapping[str, Sequence[str]], position: Mapping[str, int]) -> list[str]:
-    sorter = graphlib.TopologicalSorter(wanted)
+def _topological(needed: Mapping[str, Sequence[str]], position: Mapping[str, int]) -> list[str]:
+    sorter = graphlib.TopologicalSorter(needed)
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
@@ -120,10 +120,10 @@ class ExecutionPlan:
 
     def compiled_template(self, path: tuple[str, ...], value: Any) -> Template:
         """The compiled template at this path of the definition, cached. Raises ExpressionError."""
-        found = self._templates.get(path)
-        if found is None:
-            found = self._templates[path] = compile_value(value)
-        return found
+        template = self._templates.get(path)
+        if template is None:
+            template = self._templates[path] = compile_value(value)
+        return template
 
     def runs_after_commit(self, step: str) -> bool:
         """True for a step that runs after the commit point, so that it is confirmed as soon as it is done."""

@@ -45,13 +45,13 @@ def to_seconds(value: object) -> float:
         raise ValueError(f"{value!r} is not a duration")
     length = parse_duration(value) if isinstance(value, str) else float(value)
     if length < 0:
-        raise ValueError(f"{value!r} is less than nothing")
+        raise ValueError(f"{value!r} is negative")
     return length
 
 
 def parse_timestamp(value: object) -> float:
     """An RFC 3339 string as seconds since the epoch, in UTC unless it has an offset. Raises ValueError."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a point in time")
-    moment = datetime.fromisoformat(value)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        raise ValueError(f"{value!r} is not a timestamp")
+    timestamp = datetime.fromisoformat(value)
+    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()

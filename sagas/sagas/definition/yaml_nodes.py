@@ -81,8 +81,8 @@ class YamlNode:
 
 
 class _InvalidYaml(Exception):
-    def __init__(self, code: str, place: Position, message: str, help: str | None = None) -> None:
-        self.code, self.place, self.message, self.help = code, place, message, help
+    def __init__(self, code: str, position: Position, message: str, help: str | None = None) -> None:
+        self.code, self.position, self.message, self.help = code, position, message, help
 
 
 def load_yaml(text: str, report: Report) -> YamlNode | None:
@@ -93,7 +93,7 @@ def load_yaml(text: str, report: Report) -> YamlNode | None:
         except YAMLError:
             return _Composer(_events(text, fast=False), report).compose()
     except _InvalidYaml as wrong:
-        report.add(wrong.code, wrong.place, wrong.message, wrong.help)
+        report.add(wrong.code, wrong.position, wrong.message, wrong.help)
     except YAMLError as error:
         _report_yaml_error(error, text, report)
     return None
@@ -124,46 +124,49 @@ class _Composer:
             if isinstance(event, DocumentStartEvent):
                 if root is not None:
                     raise _InvalidYaml(
-                        "SAGA100", _position(event), "the file holds more than one document", "One file, one saga."
+                        "SAGA100",
+                        _position(event),
+                        "the file contains more than one document",
+                        "write one saga per file",
                     )
                 root, _ = self._node(next(self._events), 0)
         if root is None:
-            raise _InvalidYaml("SAGA100", Position(1, 1), "the file is empty", "Begin with `saga: <name>`.")
+            raise _InvalidYaml("SAGA100", Position(1, 1), "the file is empty", "begin with `saga: <name>`")
         return root
 
     def _node(self, event: Any, depth: int) -> tuple[YamlNode, int]:
         """A node, and the number of nodes it stands for after its aliases are expanded."""
-        place = _position(event)
+        position = _position(event)
         if depth > MAX_DEPTH:
-            raise _InvalidYaml("SAGA100", place, f"values are nested deeper than {MAX_DEPTH} levels")
+            raise _InvalidYaml("SAGA100", position, f"values are nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, AliasEvent):
             name = str(event.anchor)
             if name in self._open_anchors:
-                raise _InvalidYaml("SAGA100", place, f"the anchor `{name}` contains itself")
+                raise _InvalidYaml("SAGA100", position, f"the anchor `{name}` contains itself")
             if name not in self._anchors:
-                raise _InvalidYaml("SAGA100", place, f"the anchor `{name}` is not defined above")
+                raise _InvalidYaml("SAGA100", position, f"the anchor `{name}` is not defined above")
             node = self._anchors[name]
             return node, self._sizes[id(node)]
         anchor = str(event.anchor) if event.anchor else None
         if anchor:
             self._open_anchors.add(anchor)
         if isinstance(event, ScalarEvent):
-            node, size = _compose_scalar(event, place), 1
+            node, size = _compose_scalar(event, position), 1
         elif isinstance(event, MappingStartEvent):
-            node, size = self._mapping(place, depth)
+            node, size = self._mapping(position, depth)
         elif isinstance(event, SequenceStartEvent):
-            node, size = self._sequence(place, depth)
+            node, size = self._sequence(position, depth)
         else:
-            raise _InvalidYaml("SAGA100", place, "the YAML ends too early")
+            raise _InvalidYaml("SAGA100", position, "the YAML ends too early")
         if size > MAX_NODES:
-            raise _InvalidYaml("SAGA100", place, f"the file grows to more than {MAX_NODES} values")
+            raise _InvalidYaml("SAGA100", position, f"the file expands to more than {MAX_NODES} values")
         if anchor:
             self._open_anchors.discard(anchor)
             self._anchors[anchor] = node
             self._sizes[id(node)] = size
         return node, size
 
-    def _sequence(self, place: Position, depth: int) -> tuple[YamlNode, int]:
+    def _sequence(self, position: Position, depth: int) -> tuple[YamlNode, int]:
         items: list[YamlNode] = []
         total = 1
         for event in self._events:
@@ -172,11 +175,11 @@ class _Composer:
             item, size = self._node(event, depth + 1)
             items.append(item)
             total += size
-        return YamlNode(items, place.line, place.column), total
+        return YamlNode(items, position.line, position.column), total
 
-    def _mapping(self, place: Position, depth: int) -> tuple[YamlNode, int]:
+    def _mapping(self, position: Position, depth: int) -> tuple[YamlNode, int]:
         values: dict[str, YamlNode] = {}
-        node = YamlNode(values, place.line, place.column)
+        node = YamlNode(values, position.line, position.column)
         merges: list[YamlNode] = []
         total = 1
         for event in self._events:
@@ -184,7 +187,7 @@ class _Composer:
                 break
             mark = _position(event)
             if not isinstance(event, ScalarEvent):
-                raise _InvalidYaml("SAGA100", mark, "a key has to be a plain word")
+                raise _InvalidYaml("SAGA100", mark, "a key must be a plain string")
             value, size = self._node(next(self._events), depth + 1)
             total += size
             key = event.value
@@ -192,10 +195,10 @@ class _Composer:
                 merges.append(value)
             elif key in values:
                 first = node.key_positions[key].line
-                self._report.add("SAGA102", mark, f"the key `{key}` is already there, in line {first}")
+                self._report.add("SAGA102", mark, f"the key `{key}` is already used in line {first}")
             else:
                 if "${{" in key and "}}" not in key:
-                    raise _InvalidYaml("SAGA101", mark, "this expression has to be quoted")
+                    raise _InvalidYaml("SAGA101", mark, "this expression must be quoted")
                 values[key] = value
                 node.key_positions[key] = mark
         for merge in merges:
@@ -217,25 +220,25 @@ def _merge(node: YamlNode, merge: YamlNode) -> None:
                 node.key_positions[key] = source.key_positions[key]
 
 
-def _compose_scalar(event: Any, place: Position) -> YamlNode:
+def _compose_scalar(event: Any, position: Position) -> YamlNode:
     text, style, tag = event.value, event.style, event.tag
     tag = str(tag) if tag else None
     plain = not style
-    node = YamlNode(text, place.line, place.column, quoted=None if style in ("|", ">") else not plain)
+    node = YamlNode(text, position.line, position.column, quoted=None if style in ("|", ">") else not plain)
     if tag and tag != "!" and not (tag.startswith(_CORE) or tag.startswith("!!")):
-        raise _InvalidYaml("SAGA100", place, f"the tag `{tag}` has no meaning here", "Remove the tag.")
+        raise _InvalidYaml("SAGA100", position, f"the tag `{tag}` has no meaning here", "remove the tag")
     kind = tag.removeprefix(_CORE).removeprefix("!!") if tag else None
     if kind in ("str", "!") or (kind is None and not plain):
         return node
     if kind is None and "${{" in text:
         if text.replace("$${{", "").count("${{") > text.count("}}"):
-            raise _InvalidYaml("SAGA101", place, "this expression has to be quoted")
+            raise _InvalidYaml("SAGA101", position, "this expression must be quoted")
         return node
-    node.value = _core_value(text, place, kind)
+    node.value = _core_value(text, position, kind)
     return node
 
 
-def _core_value(text: str, place: Position, kind: str | None) -> Any:
+def _core_value(text: str, position: Position, kind: str | None) -> Any:
     """The value of a plain scalar in the core schema of YAML 1.2, in which `yes`, `on` and dates are strings."""
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
@@ -244,14 +247,14 @@ def _core_value(text: str, place: Position, kind: str | None) -> Any:
     elif _FLOAT.match(text):
         value = float(text)
         if math.isinf(value):
-            raise _InvalidYaml("SAGA100", place, f"the number {text} is too large")
+            raise _InvalidYaml("SAGA100", position, f"the number {text} is too large")
     elif text.lower() in (".nan", ".inf", "-.inf", "+.inf"):
-        raise _InvalidYaml("SAGA100", place, f"{text} is not a number JSON knows")
+        raise _InvalidYaml("SAGA100", position, f"{text} is not a JSON number")
     else:
         value = text
-    wanted = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}
-    if kind is not None and (kind not in wanted or not isinstance(value, wanted[kind])):
-        raise _InvalidYaml("SAGA100", place, f"the tag `!!{kind}` does not fit here", "Remove the tag.")
+    expected = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}
+    if kind is not None and (kind not in expected or not isinstance(value, expected[kind])):
+        raise _InvalidYaml("SAGA100", position, f"the tag `!!{kind}` does not fit here", "remove the tag")
     return float(value) if kind == "float" else value
 
 
@@ -265,17 +268,17 @@ def _report_yaml_error(error: YAMLError, text: str, report: Report) -> None:
         report.add("SAGA100", Position(1, 1), f"the text is not YAML: {str(error).splitlines()[0]}")
         return
     mark = error.problem_mark
-    place = Position(mark.line + 1, mark.column + 1)
+    position = Position(mark.line + 1, mark.column + 1)
     lines = text.splitlines()
     suspects = [mark.line] + ([error.context_mark.line] if error.context_mark else [])
     for index in suspects:
         line = lines[index] if index < len(lines) else ""
         if _unquoted_expression(line) is not None:
             column = _unquoted_expression(line) or 0
-            report.add("SAGA101", Position(index + 1, column + 1), "this expression has to be quoted")
+            report.add("SAGA101", Position(index + 1, column + 1), "this expression must be quoted")
             return
     problem = " ".join(str(error.problem or error.context or "unexpected text").split())
-    report.add("SAGA100", place, f"the YAML is broken here: {problem}")
+    report.add("SAGA100", position, f"the YAML is malformed here: {problem}")
 
 
 def _unquoted_expression(line: str) -> int | None:

@@ -46,7 +46,7 @@ def call_error(node: FunctionCall) -> str | None:
         macros = ("has", "default", "all", "exists", "exists_one", "map", "filter")
         return f"there is no function '{node.name}'{suggestion(node.name, [*FUNCTIONS, *macros])}"
     if function.style == "method" and not node.method:
-        return f"{node.name} is written behind a value: x.{node.name}(…)"
+        return f"{node.name} is written after a value: x.{node.name}(…)"
     if function.style == "function" and node.method:
         return f"{node.name} is written before its value: {node.name}(x)"
     return _arity_error(node, function)
@@ -57,8 +57,8 @@ def _arity_error(node: FunctionCall, function: Function) -> str | None:
     given, least, most = len(node.args) - behind, function.min_arguments - behind, function.max_arguments - behind
     if least <= given <= most:
         return None
-    wanted = str(least) if least == most else f"{least} to {most}"
-    return f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {given}"
+    expected = str(least) if least == most else f"{least} to {most}"
+    return f"{node.name} takes {expected} argument{'' if expected == '1' else 's'}, not {given}"
 
 
 def null_test_operand(node: Binary) -> ExpressionNode | None:

@@ -121,7 +121,7 @@ def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
         if value.__class__ is dict:
             run.charge(len(value))
             if any(key.__class__ is not str for key in value):
-                raise ExpressionError(f"{text} has a key that is no string", offset)
+                raise ExpressionError(f"{text} has a key that is not a string", offset)
             return sorted(value)
         raise ExpressionError(f"{loop} needs a list or a map, and {text} is {type_name(value)}", offset)
 

@@ -176,10 +176,10 @@ class Compiler:
 
         def default(run: Evaluation) -> Any:
             try:
-                found = value(run)
+                result = value(run)
             except MissingError:
-                found = None
-            return fallback(run) if found is None else found
+                result = None
+            return fallback(run) if result is None else result
 
         return default
 

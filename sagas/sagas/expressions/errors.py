@@ -35,7 +35,7 @@ def _printable(message: str) -> str:
 
 
 class MissingError(ExpressionError):
-    """A field, an index or the value before it is not there: what ``default`` and ``has`` handle."""
+    """A field, an index or the value before it does not exist: what ``default`` and ``has`` handle."""
 
 
 class LimitError(ExpressionError):

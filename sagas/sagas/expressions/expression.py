@@ -45,7 +45,7 @@ class Expression:
             error.offset = max(error.offset, 0)
             raise
         except DecimalException:
-            raise ExpressionError(f"{self.source[:50]} meets a decimal that is not a finite number", 0) from None
+            raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return compile_expression, (self.source,)
@@ -61,7 +61,7 @@ def _without_braces(source: str) -> str:
     if text.startswith(OPENING):
         parts = split_template(text)
         if len(parts) != 1:
-            raise ExpressionError("this is text around an expression; an expression alone is needed here", 0)
+            raise ExpressionError("this is text around an expression; write an expression alone", 0)
         return parts[0].text.strip()
     return text
 
@@ -110,26 +110,26 @@ def compile_value(value: Any) -> Template:
     decimals without exponent, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an
     error. Map keys are never evaluated.
     """
-    found: list[_Occurrence] = []
-    render = _compile_node(value, (), found)
-    expressions = tuple((path, expression) for path, expression, _ in found)
-    return Template(expressions, tuple(offset for *_, offset in found), render or _constant(value))
+    occurrences: list[_Occurrence] = []
+    render = _compile_node(value, (), occurrences)
+    expressions = tuple((path, expression) for path, expression, _ in occurrences)
+    return Template(expressions, tuple(offset for *_, offset in occurrences), render or _constant(value))
 
 
-def _compile_node(value: Any, path: ValuePath, found: list[_Occurrence]) -> _Render | None:
+def _compile_node(value: Any, path: ValuePath, occurrences: list[_Occurrence]) -> _Render | None:
     """The function that renders a value; None if the value has no expressions."""
     if len(path) > MAX_DATA_DEPTH:
-        raise ExpressionError(f"a value of more than {MAX_DATA_DEPTH} levels inside each other is refused", 0)
+        raise ExpressionError(f"a value nested deeper than {MAX_DATA_DEPTH} levels is refused", 0)
     if isinstance(value, str):
-        return _compile_string(value, path, found) if OPENING in value else None
+        return _compile_string(value, path, occurrences) if OPENING in value else None
     if isinstance(value, Mapping):
-        fields = {key: _compile_node(item, (*path, str(key)), found) for key, item in value.items()}
+        fields = {key: _compile_node(item, (*path, str(key)), occurrences) for key, item in value.items()}
         if not any(fields.values()):
             return None
         pairs = [(key, render or _constant(value[key])) for key, render in fields.items()]
         return lambda context: {key: render(context) for key, render in pairs}
     if isinstance(value, list | tuple):
-        items = [_compile_node(item, (*path, at), found) for at, item in enumerate(value)]
+        items = [_compile_node(item, (*path, at), occurrences) for at, item in enumerate(value)]
         if not any(items):
             return None
         renders = [render or _constant(item) for render, item in zip(items, value, strict=True)]
@@ -141,7 +141,7 @@ def _constant(value: Any) -> _Render:
     return lambda context: value
 
 
-def _compile_string(value: str, path: ValuePath, found: list[_Occurrence]) -> _Render:
+def _compile_string(value: str, path: ValuePath, occurrences: list[_Occurrence]) -> _Render:
     parts: list[str | Expression] = []
     start = 0
     try:
@@ -152,7 +152,7 @@ def _compile_string(value: str, path: ValuePath, found: list[_Occurrence]) -> _R
             start = part.offset + len(part.text) - len(part.text.lstrip())
             expression = compile_expression(part.text)
             parts.append(expression)
-            found.append((path, expression, start))
+            occurrences.append((path, expression, start))
     except ExpressionError as error:
         error.path, error.offset = path, start + error.offset
         raise
@@ -173,5 +173,5 @@ def _format_in_string(expression: Expression, context: Mapping[str, Any]) -> str
     if isinstance(value, str):
         return value
     if value is None:
-        raise ExpressionError(f"{expression.source} is null and cannot stand inside text; write default(…, '')", 0)
+        raise ExpressionError(f"{expression.source} is null and cannot be part of a string; write default(…, '')", 0)
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -36,9 +36,9 @@ class Function:
 
 
 def _type_error(name: str, wants: str, value: Any) -> ExpressionError:
-    help_ = "; write decimal(x) for a number that is text" if value.__class__ is str and "number" in wants else ""
+    help_ = "; write decimal(x) for a number in a string" if value.__class__ is str and "number" in wants else ""
     return ExpressionError(
-        f"{name} takes {wants}, not {type_name(value).removeprefix('no ')}{_quoted_string(value)}{help_}"
+        f"{name} takes {wants}, not {type_name(value).removeprefix('not ')}{_quoted_string(value)}{help_}"
     )
 
 
@@ -185,7 +185,7 @@ def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     try:
         return _compile_pattern(pattern).search(text) is not None
     except UnicodeEncodeError:
-        raise ExpressionError("matches cannot read text with half a surrogate pair") from None
+        raise ExpressionError("matches cannot read a string with half a surrogate pair") from None
 
 
 def integer(run: Evaluation, value: Any) -> int:
@@ -202,7 +202,7 @@ def integer(run: Evaluation, value: Any) -> int:
         if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS):
             raise ExpressionError(f"int cannot read{_quoted_string(value)} as an integer")
         return int(value)
-    raise _type_error("int", "a number, a timestamp or text", value)
+    raise _type_error("int", "a number, a timestamp or a string", value)
 
 
 def decimal(run: Evaluation, value: Any) -> Decimal:
@@ -218,7 +218,7 @@ def _decimal(name: str, value: Any) -> Decimal:
     if is_number(value):
         return compute_exactly(EXACT.add, as_decimal(value), Decimal(0)) if value.__class__ is int else value
     if value.__class__ is not str:
-        raise _type_error(name, "a number or text", value)
+        raise _type_error(name, "a number or a string", value)
     return parse_decimal(value)
 
 
@@ -298,5 +298,5 @@ UNSUPPORTED = {
     "bytes": "bytes are not supported",
     "type": "type(x) is not supported",
     "dyn": "dyn(x) is not needed: nothing is typed before it is evaluated",
-    "now": "there is no clock: an expression gives the same value on replay; use saga.started_at",
+    "now": "there is no clock, because an expression has the same value on replay; use saga.started_at",
 }

@@ -46,16 +46,16 @@ def tokenize(source: str) -> list[Token]:
     """All tokens, followed by one of kind ``end``; raises ExpressionError at the first invalid token."""
     if len(source) > MAX_SOURCE_LENGTH:
         raise ExpressionError(f"an expression may have at most {MAX_SOURCE_LENGTH:,} characters", 0)
-    found: list[Token] = []
+    tokens: list[Token] = []
     at = 0
     while True:
         if space := _SPACE.match(source, at):
             at = space.end()
         if at == len(source):
-            found.append(Token("end", "the end", at, at))
-            return found
+            tokens.append(Token("end", "the end", at, at))
+            return tokens
         token = _token(source, at)
-        found.append(token)
+        tokens.append(token)
         at = token.end
 
 
@@ -74,7 +74,7 @@ def _token(source: str, at: int) -> Token:
     hint = {"=": "; write == to compare", "&": "; write &&", "|": "; write ||", "`": "; write a['field']"}.get(
         source[at], ""
     )
-    raise ExpressionError(f"{source[at]!r} means nothing here{hint}", at)
+    raise ExpressionError(f"{source[at]!r} is not allowed here{hint}", at)
 
 
 def _number(source: str, match: re.Match[str]) -> Token:
@@ -131,7 +131,8 @@ def _unescape(body: str, offset: int) -> str:
         escape = _ESCAPE.match(body, slash)
         if escape is None:
             raise ExpressionError(
-                f"'{body[slash : slash + 2]}' is no escape; for a plain backslash write \\\\ or r'…'", offset + slash
+                f"'{body[slash : slash + 2]}' is not an escape sequence; for a plain backslash write \\\\ or r'…'",
+                offset + slash,
             )
         simple, *codes, octal = escape.groups()
         if simple is not None:
@@ -139,7 +140,7 @@ def _unescape(body: str, offset: int) -> str:
         else:
             code = int(octal, 8) if octal is not None else int(next(c for c in codes if c is not None), 16)
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-                raise ExpressionError(f"'{escape.group()}' is no character", offset + slash)
+                raise ExpressionError(f"'{escape.group()}' is not a character", offset + slash)
             parts.append(chr(code))
         at = escape.end()
     return "".join(parts) + body[at:]
@@ -166,16 +167,16 @@ def split_template(string: str) -> list[TemplatePart]:
     parts: list[TemplatePart] = []
     literal: list[str] = []
     at = start = 0
-    while (found := string.find(OPENING, at)) >= 0:
-        if found > 0 and string[found - 1] == "$" and found - 1 >= at:
-            literal.append(string[at : found - 1] + OPENING)
-            at = found + len(OPENING)
+    while (opening := string.find(OPENING, at)) >= 0:
+        if opening > 0 and string[opening - 1] == "$" and opening - 1 >= at:
+            literal.append(string[at : opening - 1] + OPENING)
+            at = opening + len(OPENING)
             continue
-        literal.append(string[at:found])
+        literal.append(string[at:opening])
         if text := "".join(literal):
             parts.append(TemplatePart(text, start, False))
         literal = []
-        begin = found + len(OPENING)
+        begin = opening + len(OPENING)
         end = _find_closing(string, begin)
         parts.append(TemplatePart(string[begin:end], begin, True))
         at = start = end + len(CLOSING)
@@ -205,6 +206,6 @@ def _find_closing(string: str, begin: int) -> int:
             braces += {"{": 1, "}": -1 if braces else 0}.get(string[at], 0)
             at += 1
     raise ExpressionError(
-        f"'{OPENING}' is not closed with '{CLOSING}'; for the text itself write '{_ESCAPED_OPENING}'",
+        f"'{OPENING}' is not closed with '{CLOSING}'; for these characters themselves write '{_ESCAPED_OPENING}'",
         begin - len(OPENING),
     )

@@ -17,7 +17,7 @@ from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, to_cel, ty
 Operator = Callable[[Evaluation, Any, Any], Any]
 
 _DECIMAL_STRING = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
-_DECIMAL_HELP = "write decimal(x) to calculate with a number that is text"
+_DECIMAL_HELP = "write decimal(x) to calculate with a number in a string"
 
 
 class UnsuitableOperandsError(ExpressionError):
@@ -69,7 +69,7 @@ def concatenate(run: Evaluation, left: Any, right: Any) -> Any:
         return left + right
     if left is None or right is None:
         raise unsuitable_operands("write default(x, '') where it may be null")
-    raise unsuitable_operands("write string(x) to make text of a value")
+    raise unsuitable_operands("write string(x) to convert a value to a string")
 
 
 def subtract(run: Evaluation, left: Any, right: Any) -> Any:
@@ -145,7 +145,7 @@ def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
         return is_number(left) and is_number(right) and left == right
     if kind is list or kind is dict:
         if level > MAX_DATA_DEPTH:
-            raise LimitError(f"values of more than {MAX_DATA_DEPTH} levels inside each other cannot be compared")
+            raise LimitError(f"values nested deeper than {MAX_DATA_DEPTH} levels cannot be compared")
         if len(left) != len(right):
             return False
         run.charge(len(left))
@@ -171,7 +171,7 @@ def contained(run: Evaluation, left: Any, right: Any) -> bool:
             if deep_equal(run, left, item, 0):
                 return True
         return False
-    raise unsuitable_operands("the right side has to be a list or a map")
+    raise unsuitable_operands("the right side must be a list or a map")
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Operator:
@@ -218,7 +218,7 @@ def operand_error_message(op: str, left: str, left_value: Any, right: str, right
         strings = str in (left_value.__class__, right_value.__class__)
         reason = _DECIMAL_HELP if strings else ""
         if op == "+" and left_value.__class__ is right_value.__class__ is str:
-            reason += ", or join([a, b], '') to put text together"
+            reason += ", or join([a, b], '') to concatenate strings"
     return f"{both}; {reason}" if reason else both
 
 

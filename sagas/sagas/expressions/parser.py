@@ -61,8 +61,8 @@ def parse_expression(source: str) -> ExpressionNode:
 
 
 class _Parser:
-    def __init__(self, found: list[Token]) -> None:
-        self._tokens = found
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
         self._at = 0
         self._nesting = 0
 
@@ -97,10 +97,10 @@ class _Parser:
             raise self._unexpected(f"'{text}'")
         return self._take()
 
-    def _unexpected(self, wanted: str) -> ExpressionError:
+    def _unexpected(self, expected: str) -> ExpressionError:
         token = self._next
         seen = token.text if token.kind == "end" else f"'{token.text}'"
-        return ExpressionError(f"expected {wanted}, found {seen}", token.offset)
+        return ExpressionError(f"expected {expected}, found {seen}", token.offset)
 
     def _make(self, kind: type[_N], offset: int, end: int, *fields: Any) -> _N:
         node = kind(offset, end, 0, *fields)
@@ -112,7 +112,9 @@ class _Parser:
     def _expression(self, binds: int = 0) -> ExpressionNode:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise ExpressionError(f"more than {MAX_NESTING} levels inside each other; split it up", self._next.offset)
+            raise ExpressionError(
+                f"the expression is nested deeper than {MAX_NESTING} levels; split it up", self._next.offset
+            )
         left = self._prefix()
         while self._next.kind == "op" and _PRECEDENCE.get(self._next.text, 0) > binds:
             left = self._infix(left, self._take().text)
@@ -213,10 +215,10 @@ class _Parser:
             return self._make(Has, offset, end, args[0])
         if name.text == "default":
             if len(args) != 2:
-                raise ExpressionError("default takes a value and what to use without it: default(x, y)", name.offset)
+                raise ExpressionError("default takes a value and its replacement: default(x, y)", name.offset)
             return self._make(Default, offset, end, *args)
         if name.text in _COMPREHENSION_ARITIES:
-            raise ExpressionError(f"{name.text} belongs behind a list: list.{name.text}(x, …)", name.offset)
+            raise ExpressionError(f"{name.text} is a method of a list: list.{name.text}(x, …)", name.offset)
         return self._make(FunctionCall, offset, end, name.text, args, start is not None)
 
     def _comprehension(self, source: ExpressionNode, name: Token) -> ExpressionNode:

@@ -37,7 +37,7 @@ ANY_ELEMENT = "[]"
 """Any element of a list, in a path: ``input.lines.map(l, l.sku)`` looks up ("input", "lines", "[]", "sku")."""
 
 _NUMBERS = ("integer", "number")
-_ADVICE = "write decimal(x) to calculate with a number that is text"
+_ADVICE = "write decimal(x) to calculate with a number in a string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]
 
 def infer_type(expression: Expression, type_of: TypeOf) -> str | None:
     """The type of the expression's value; None if unknown. ``type_of`` as for :func:`check_types`."""
-    found = _TypeChecker(expression.source, type_of).infer(expression.node, {})
-    return found.kind
+    inferred = _TypeChecker(expression.source, type_of).infer(expression.node, {})
+    return inferred.kind
 
 
 class _TypeChecker:
@@ -74,8 +74,8 @@ class _TypeChecker:
         self._type_of = type_of
         self.found: list[tuple[int, str]] = []
 
-    def _report(self, node: ExpressionNode, sentence: str) -> None:
-        self.found.append((node.offset, sentence))
+    def _report(self, node: ExpressionNode, message: str) -> None:
+        self.found.append((node.offset, message))
 
     def _text(self, node: ExpressionNode) -> str:
         return self._source[node.offset : node.end]
@@ -162,7 +162,7 @@ class _TypeChecker:
         if node.op == "+" and (is_text(node.left) or is_text(node.right)):
             if any(kind not in ("string", None) for kind in kinds):
                 self._report(
-                    node, f"'+' cannot put a value that is no string into text in {self._text(node)}; write string(x)"
+                    node, f"'+' cannot concatenate a value that is not a string in {self._text(node)}; write string(x)"
                 )
             return _InferredType("string")
         for operand, kind in ((node.left, kinds[0]), (node.right, kinds[1])):

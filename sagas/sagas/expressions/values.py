@@ -52,7 +52,7 @@ _TYPE_NAMES = {
 
 def type_name(value: Any) -> str:
     """The type of a value with its article, for messages: ``a string``."""
-    return _TYPE_NAMES.get(value.__class__, "no JSON value")
+    return _TYPE_NAMES.get(value.__class__, "not a JSON value")
 
 
 def parse_decimal(text: str) -> Decimal:
@@ -69,7 +69,7 @@ def parse_decimal(text: str) -> Decimal:
 def format_decimal(number: Decimal) -> str:
     """The number without exponent or negative zero; raises ExpressionError if it is not finite or out of range."""
     if not number.is_finite() or abs(number.adjusted()) > 2 * DECIMAL_DIGITS:
-        raise ExpressionError("a decimal that is not finite or out of range is no JSON value")
+        raise ExpressionError("a decimal that is not finite or out of range is not a JSON value")
     return format(number if number else number.copy_abs(), "f")
 
 
@@ -82,7 +82,7 @@ def _convert(value: Any) -> Any:
     match value:
         case float():
             if not math.isfinite(value):
-                raise ExpressionError(f"{value} is no JSON number")
+                raise ExpressionError(f"{value} is not a JSON number")
             return parse_decimal(repr(value))  # repr is the shortest string that parses to the same float
         case str():
             return str.__str__(value)
@@ -92,7 +92,7 @@ def _convert(value: Any) -> Any:
             return dict(value)
         case tuple():
             return list(value)
-    raise ExpressionError(f"a value of type {type(value).__name__} is no JSON value")
+    raise ExpressionError(f"a value of type {type(value).__name__} is not a JSON value")
 
 
 class _ResultEncoder:
@@ -107,7 +107,7 @@ class _ResultEncoder:
         if self._values < 0:
             raise LimitError(f"the result has more than {MAX_RESULT_VALUES:,} values")
         if level > MAX_DATA_DEPTH:
-            raise LimitError(f"the result has more than {MAX_DATA_DEPTH} levels inside each other")
+            raise LimitError(f"the result is nested deeper than {MAX_DATA_DEPTH} levels")
         value = to_cel(value)
         kind = value.__class__
         if kind is str:
@@ -121,7 +121,7 @@ class _ResultEncoder:
     def _counted(self, text: str) -> str:
         self._text -= len(text)
         if self._text < 0:
-            raise LimitError(f"the result has more than {MAX_RESULT_CHARACTERS // 1_048_576} MiB of text")
+            raise LimitError(f"the result has more than {MAX_RESULT_CHARACTERS // 1_048_576} MiB of strings")
         return text
 
     def _key(self, key: Any) -> str:
@@ -173,10 +173,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def timestamp_from_string(text: str) -> datetime:
     """The timestamp in UTC; raises ExpressionError for other notations and for fractions below a microsecond."""
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         raise ExpressionError(f"'{text[:40]}' is not a timestamp such as 2026-05-01T10:30:00Z")
-    *numbers, fraction, zone = found.groups()
+    *numbers, fraction, zone = match.groups()
     fraction = (fraction or "").ljust(9, "0")
     if fraction[6:] != "000":
         raise ExpressionError(f"'{text[:40]}' is finer than a microsecond")
@@ -187,13 +187,13 @@ def timestamp_from_string(text: str) -> datetime:
         year, month, day, hour, minute, second = (int(number) for number in numbers)
         return datetime(year, month, day, hour, minute, second, int(fraction[:6]), UTC) - offset
     except (ValueError, OverflowError):
-        raise ExpressionError(f"'{text[:40]}' is not a moment of the calendar") from None
+        raise ExpressionError(f"'{text[:40]}' is not a date and time of the calendar") from None
 
 
-def timestamp_to_string(moment: datetime) -> str:
-    if moment.tzinfo is None:
-        raise ExpressionError("a timestamp without a time zone is no JSON value")
-    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+def timestamp_to_string(timestamp: datetime) -> str:
+    if timestamp.tzinfo is None:
+        raise ExpressionError("a timestamp without a time zone is not a JSON value")
+    text = timestamp.astimezone(UTC).replace(tzinfo=None).isoformat()
     return (text.rstrip("0") if "." in text else text) + "Z"
 
 
@@ -210,11 +210,11 @@ def date_from_string(text: str) -> str:
 
 def duration_from_string(text: str) -> timedelta:
     """Parse a duration; raises ExpressionError for other notations and for fractions below a microsecond."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise ExpressionError(f"'{text[:40]}' is not a duration such as 90s or 1h30m")
     total = 0
-    for whole, fraction, unit in _DURATION_PART.findall(found[2]):
+    for whole, fraction, unit in _DURATION_PART.findall(match[2]):
         scaled = int(whole + fraction) * _NANOSECONDS[unit]
         if scaled % 10 ** len(fraction):
             raise ExpressionError(f"'{text[:40]}' is finer than a nanosecond")
@@ -222,7 +222,7 @@ def duration_from_string(text: str) -> timedelta:
     if total % 1_000:
         raise ExpressionError(f"'{text[:40]}' is finer than a microsecond")
     try:
-        return timedelta(microseconds=total // 1_000) * (-1 if found[1] == "-" else 1)
+        return timedelta(microseconds=total // 1_000) * (-1 if match[1] == "-" else 1)
     except OverflowError:
         raise ExpressionError(f"'{text[:40]}' is longer than the calendar") from None
 

@@ -22,7 +22,7 @@ DEFINITION_FAILURE = "definition"
 
 
 class DefinitionError(Exception):
-    """An expression or an argument of the definition cannot be evaluated; trying again cannot help."""
+    """An expression or an argument of the definition cannot be evaluated; a retry cannot help."""
 
 
 def definition_outcome(error: DefinitionError) -> Outcome:
@@ -64,7 +64,7 @@ def _saga_names(run: SagaRun) -> dict[str, Any]:
 
 def failure_cause(entry: LedgerEntry) -> dict[str, object]:
     """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""
-    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not answer", "details": {}}
+    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not respond", "details": {}}
     return {
         "kind": entry.word or "failed",
         "step": entry.id,

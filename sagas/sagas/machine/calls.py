@@ -112,7 +112,9 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         mode = "own" if entry.confirm.marked or not step.do.guarded else "decide"
         key, made = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.made
     given = {"result": (entry.decision or {}).get("result")}
-    call = _new_call(run, entry, flight, action, RECORD_RESULT, given, f"✎ {op} {step.name}: done, says a person")
+    call = _new_call(
+        run, entry, flight, action, RECORD_RESULT, given, f"✎ {op} {step.name}: done, recorded by an operator"
+    )
     # The row is written where it is decisive: in the step's own guard, unless that guard has already decided
     # `elsewhere`, or the step has none.
     confirmed = (RECORD_RESULT, given) if op == "undo" else None
@@ -325,7 +327,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
             commands.append(nested.start_command(run, entry))
             if flight.cancelled:
                 commands.append(
-                    CancelSaga(flight.id, nested.child_saga_id(run, entry), "the parent saga goes backward")
+                    CancelSaga(flight.id, nested.child_saga_id(run, entry), "the parent saga is rolled back")
                 )
         elif flight.fires_at is not None:
             commands.append(StartTimer(flight.id, max(0.0, flight.fires_at - at), flight.summary))

@@ -30,7 +30,7 @@ def reach_commit_point(run: SagaRun) -> None:
         # It failed in parallel with the pivot. The pivot succeeded, so rollback is impossible and an operator decides.
         entry = run.entry(id)
         if entry is not None:
-            run.park(entry, "do", entry.error["message"] if entry.error else "it failed beside the pivot")
+            run.park(entry, "do", entry.error["message"] if entry.error else "it failed while the pivot was in flight")
     run.recorded_entries = []
     if not run.plan.to_confirm:
         return
@@ -105,7 +105,7 @@ def confirm_ended(
         if entry.decision is None:
             confirm_entry(run, entry)
         else:
-            run.park(entry, "confirm", "a person has decided about it")  # the decision is carried out by the caller
+            run.park(entry, "confirm", "an operator has decided about it")  # the decision is carried out by the caller
         return
     if outcome.kind == "done":
         mark_confirmed(run, entry)

@@ -47,7 +47,7 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     if wrong is not None:
         return wrong
     if run.finished:
-        return f"{run.saga_id} is over ({run.state}): there is nothing left to decide"
+        return f"{run.saga_id} has ended ({run.state}): there is nothing left to decide"
     if decision.step == OUTPUT_STEP and OUTPUT_STEP in run.parked:
         return _impossible_decision(decision, ["retry", "done"], "`output`")
     entry = run.entry(decision.step)
@@ -55,14 +55,16 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
         return _unknown_entry(run, decision.step)
     if entry.decision is not None:
         who = entry.decision.get("who")
-        return f"{who} has already decided about {entry.id} ({entry.decision['decision']}): the first decision wins"
+        return f"{who} has already decided about {entry.id} ({entry.decision['decision']}); the first decision applies"
     parked = run.parked.get(entry.id)
     op = parked.op if parked else current_operation(run, entry)
     blocking = run.children.get(entry.id, {}).get("waits")
     if parked is None and blocking:
         return f"{entry.id} waits for the nested saga {blocking[0]['id']}: decide there about {blocking[0]['step']}"
     if parked is None and not _is_stuck(run, entry, op, decision.at):
-        return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
+        return (
+            f"{entry.id} is {entry.state}: only what is parked or has been retried for over 15 minutes can be decided"
+        )
     return (
         _unsafe_retry(run, decision, entry, op)
         or _impossible_decision(decision, possible_decisions(run, entry, op), _describe_operation(entry, op))
@@ -102,15 +104,15 @@ def _malformed_decision(decision: DecisionMade) -> str | None:
     """Check the types of a decision: it is external JSON, so every field may have any type."""
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
-            return f"a decision needs the text `{name}`, not {value!r}"
+            return f"a decision needs the string `{name}`, not {value!r}"
     if decision.decision not in DECISIONS:
         near = get_close_matches(decision.decision, DECISIONS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return f"there is no decision `{decision.decision}`: the words are {', '.join(DECISIONS)}{hint}"
+        return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
     if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
         return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
     if decision.evidence is not None and not isinstance(decision.evidence, str):
-        return f"--evidence takes a text, not {json_type(decision.evidence)}"
+        return f"--evidence takes a string, not {json_type(decision.evidence)}"
     return None
 
 
@@ -122,7 +124,7 @@ def json_type(value: Any) -> str:
         case int() | float():
             return "a number"
         case str():
-            return "a text"
+            return "a string"
         case list():
             return "a list"
         case None:
@@ -166,7 +168,7 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, 
         decision.decision == "compensate" and pivot and not step.do.guarded
     )
     if needed and not (decision.evidence or "").strip():
-        return f"`{decision.decision}` for {_describe_operation(entry, op)} needs --evidence: how do you know?"
+        return f"`{decision.decision}` for {_describe_operation(entry, op)} needs --evidence, which says how you know"
     return None
 
 
@@ -180,9 +182,11 @@ def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: 
     if not unsure and (flight is None or flight.kind != "call"):
         return None
     if unsure and is_single_attempt(step) and step.probe is None:
-        return f"{entry.id} may have happened, and its participant must not be asked twice: look there, then decide"
+        return (
+            f"{entry.id} may have taken effect, and its participant must not be called twice: check there, then decide"
+        )
     if decision.arguments is not None:
-        return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"
+        return f"{entry.id} may have taken effect and has no guard: retry it without --with, or decide done or skip"
     return None
 
 
@@ -190,7 +194,7 @@ def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     if decision.definition is None:
         return None
     if not isinstance(decision.definition, Mapping):
-        return f"the definition has to be an object, not {json_type(decision.definition)}"
+        return f"the definition must be an object, not {json_type(decision.definition)}"
     return snapshot.replacement_refusal(run.definition, decision.definition)
 
 
@@ -410,7 +414,7 @@ def operator_cause(entry: LedgerEntry, decision: Mapping[str, Any]) -> dict[str,
         "kind": "operator",
         "step": entry.id,
         "type": "Operator",
-        "message": decision.get("reason") or "a person decided to go backward",
+        "message": decision.get("reason") or "an operator decided to roll back",
         "details": {"who": decision.get("who")},
     }
 
@@ -455,7 +459,7 @@ def manual_result_ended(
                 entry.resolved = True
             mark_compensated_manually(run, entry)
     elif outcome.kind in ("unknown", "failed") and outcome.retryable and outcome.park_reason is None:
-        summary = f"retry ✎ {step.name}: done, says a person"
+        summary = f"retry ✎ {step.name}: done, recorded by an operator"
         wait = step.do.retry.max_interval
         run.start_flight(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
     elif op == "do" and run.phase == "backward":
@@ -464,7 +468,7 @@ def manual_result_ended(
     else:
         entry.decision = None
         said = outcome.park_reason or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
-        run.park(entry, op, f"the guard did not take the decision: {said}")
+        run.park(entry, op, f"the guard refused the decision: {said}")
 
 
 def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:

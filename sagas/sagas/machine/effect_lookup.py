@@ -152,7 +152,7 @@ def _schedule_lookup(
         "seal" if step.do.guarded else "probe",
         purpose,
         seconds=seconds,
-        summary=f"ask again about {step.name}",
+        summary=f"probe {step.name} again",
         background=background,
     )
 
@@ -166,7 +166,7 @@ def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outco
     """Rule 10: a lookup that cannot be made waits for an operator."""
     op: EntryOperation = "undo" if purpose == "backward" else "do"
     sentence = outcome.park_reason or (
-        outcome.failure.message if outcome.failure else "nobody can say whether it happened"
+        outcome.failure.message if outcome.failure else "it is unknown whether it took effect"
     )
     if op == "undo" and entry.undo is not None:
         entry.undo.error = outcome.failure.to_json() if outcome.failure else None
@@ -259,7 +259,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
     elif calls.is_single_attempt(step) and step.probe is not None and entry.rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:
-        run.park(entry, "do", f"nobody can say whether {step.name} happened")
+        run.park(entry, "do", f"it is unknown whether {step.name} took effect")
         if step.probe is not None:
             retry_lookup(run, entry, "pivot", background=True)
 

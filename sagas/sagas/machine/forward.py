@@ -303,7 +303,7 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
     """Rule 16: the step was undone outside this run (a reused id, a reset). This is never a success."""
     if run.committed:
         entry.resolved = True
-        run.park(entry, "do", "the step had already been undone when this attempt came")
+        run.park(entry, "do", "the step had already been undone when this attempt arrived")
         return
     entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
     if entry.undo is not None:

@@ -291,7 +291,7 @@ def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
     if run.finished or run.committed or run.cancel_requested:
         return
     run.cancel_requested = True
-    message = event.message or "somebody asked for it"
+    message = event.message or "a cancel was requested"
     run.post(StartRollback(_external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
 
 

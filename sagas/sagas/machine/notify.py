@@ -54,7 +54,7 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
             generation=run.generation,
             action=do.uses,
             arguments=given,
-            summary=f"✉ tell {_receiver_name(do.uses, given)}: {run.definition.saga} is {milestone}",
+            summary=f"✉ notify {_receiver_name(do.uses, given)}: {run.definition.saga} is {milestone}",
             timeout=do.timeout,
             retry=Retry(max_attempts=1),
             task_queue=do.task_queue,

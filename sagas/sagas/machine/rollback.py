@@ -122,7 +122,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     elif flight.kind == "saga":
         if not flight.cancelled:
             flight.cancelled = True
-            message = str((run.reason or {}).get("message") or "the parent saga goes backward")
+            message = str((run.reason or {}).get("message") or "the parent saga is rolled back")
             run.emit(nested.cancel_command(run, entry, message))
     elif flight.ask == "write":
         return  # an operator's `done` is being recorded: the effect is undone once the guard has it
@@ -130,7 +130,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
         run.end_timer_flight(flight)
         if flight.kind == "wait":
             entry.outcome, entry.word = "failed", "failed"
-            entry.error = {"type": "Cancelled", "message": "the saga went backward", "details": {}}
+            entry.error = {"type": "Cancelled", "message": "the saga was rolled back", "details": {}}
         forward.leave_to_rollback(run, entry)
 
 
@@ -225,7 +225,7 @@ def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
         undo.started_at = run.now
     if is_nested(step) and step.compensate is None:
         if entry.id not in run.children:
-            run.park(entry, "undo", "no nested saga ever ran here: what a person did instead only a person can undo")
+            run.park(entry, "undo", "no nested saga ran here: what an operator did instead only an operator can undo")
             return
         command = nested.undo_command(run, entry)
         run.start_flight(command.id, "saga", entry, "undo")
@@ -259,7 +259,7 @@ def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         if entry.decision is None:
             _send_undo(run, entry)
         else:
-            run.park(entry, "undo", "a person has decided about it")  # the decision is carried out by the caller
+            run.park(entry, "undo", "an operator has decided about it")  # the decision is carried out by the caller
     else:
         undo_ended(run, entry, outcome, None, counted=False)
 
@@ -277,7 +277,7 @@ def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) ->
         undo.error = outcome.failure.to_json()
     hopeless = outcome.kind in ("rejected", "late") or (not outcome.retryable and not outcome.infrastructure)
     if outcome.marker == "unknown_effect":
-        run.park(entry, "undo", "the guard does not know this effect")
+        run.park(entry, "undo", "the guard has no row of this effect")
     elif outcome.park_reason is not None or hopeless:
         run.park(entry, "undo", outcome.park_reason or undo_failure(entry))
     else:
@@ -300,13 +300,13 @@ def undo_ended(
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
-        run.park(entry, "undo", "the guard does not know this effect")
+        run.park(entry, "undo", "the guard has no row of this effect")
     elif outcome.kind == "done":
         _undo_done(run, entry, outcome)
     elif outcome.park_reason is not None:
         run.park(entry, "undo", outcome.park_reason)
     elif outcome.kind == "late":
-        run.park(entry, "undo", "the guard refuses this compensation: it comes too late")
+        run.park(entry, "undo", "the guard refuses this compensation, because it is too late")
     elif entry.decision is not None:
         run.park(entry, "undo", undo_failure(entry))  # the decision is carried out by the caller
     elif is_nested(step) and step.compensate is None:

@@ -69,7 +69,9 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
 def load_run(data: Mapping[str, Any]) -> SagaRun:
     """Restore the run from the result of :func:`dump_run`. Raises ValueError for an unknown snapshot version."""
     if data.get("version") != SNAPSHOT_VERSION:
-        raise ValueError(f"a machine of version {data.get('version')!r}; this engine reads version {SNAPSHOT_VERSION}")
+        raise ValueError(
+            f"the snapshot has version {data.get('version')!r}; this engine reads version {SNAPSHOT_VERSION}"
+        )
     run = SagaRun(
         from_snapshot(data["definition"]),
         data["input"],

@@ -56,7 +56,7 @@ def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     name, then = given["signal"], given.get("on_timeout", "reject")
     if then == "continue":
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
-    sentence = f"no {name} came within {given.get('timeout')}"
+    sentence = f"no {name} arrived within {given.get('timeout')}"
     if then == "park":
         return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, park_reason=sentence)
     return Outcome("rejected", failure=Failure("Timeout", sentence), attempt=1, retryable=False)

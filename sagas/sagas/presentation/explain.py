@@ -16,7 +16,7 @@ from sagas.simulation.failure_points import with_failing_require
 KIND_DESCRIPTIONS = {
     "compensatable": "can be undone",
     "pivot": "the point of no return",
-    "retriable": "repeated until it is done",
+    "retriable": "retried until it is done",
     "read": "only reads",
 }
 
@@ -86,7 +86,7 @@ def explain(
     rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
     if not rejected:
         raise UsageError(
-            f"{fail} is not reached with this input, so it cannot fail", help="give another one with --input '{…}'"
+            f"{fail} is not reached with this input, so it cannot fail", help="give another input with --input '{…}'"
         )
     return Explanation(definition, run, fail)
 
@@ -98,11 +98,14 @@ def _with_outcomes(script: Script, outcomes: Mapping[str, Any]) -> Script:
 def describe_commit_point(definition: Definition) -> str:
     """A sentence that locates the commit point."""
     if definition.recovery == "forward":
-        return "The commit point is the start: nothing is ever undone, every step is repeated until it is done."
+        return "The commit point is the start: nothing is ever undone, every step is retried until it is done."
     pivot = definition.pivot
     if pivot is not None:
-        return f"The commit point is {pivot.id}: before it a failure undoes everything, after it there is only forward."
-    return "There is no pivot: the commit point is the moment at which the last step is done."
+        return (
+            f"The commit point is {pivot.id}: before it a failure undoes everything, after it the saga only "
+            "goes forward."
+        )
+    return "There is no pivot: the commit point is the success of the last step."
 
 
 def describe_notification(notification: Notification) -> str:
@@ -129,9 +132,9 @@ def describe_compensation(step: StepDefinition) -> str | None:
     if step.compensate is None:
         return None
     if step.do.uses == SPARK:
-        return "discarded before publication, taken back after it"
+        return "discarded before publication, reverted after it"
     if _drops_only(step):
-        return "its held events are dropped, once published they stay"
+        return "its held events are dropped; once published they stay"
     return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
 
 
@@ -153,7 +156,7 @@ def describe_undo_after_failure(step: StepDefinition) -> str:
         return "the nested saga's own undo"
     if _drops_only(step):
         return "its held events are dropped"
-    return "what is staged is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
+    return "its staged output is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
 
 
 def _drops_only(step: StepDefinition) -> bool:
@@ -163,16 +166,16 @@ def _drops_only(step: StepDefinition) -> bool:
 def explain_guarantee(step: StepDefinition) -> str:
     """A sentence that explains why the step has its guarantee."""
     if step.do.uses == "wait":
-        return "Waiting changes nothing outside."
+        return "Waiting has no effect."
     if step.do.uses == "require":
-        return "A condition is only looked at."
+        return "A condition is only evaluated."
     if is_read(step):
-        return "It only reads, so reading twice does no harm."
+        return "It only reads, so a retry has no effect."
     if is_nested(step):
         return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."
     if step.do.uses == SPARK:
         when = "after the commit point" if step.compensate else "right after that"
-        return f"Staged where nobody reads, audited, and published in one atomic commit {when}: once, or never."
+        return f"Staged unread, audited, and published in one atomic commit {when}: once, or never."
     if step.do.uses == REQUEST:
         return "The command is written once; its effect happens exactly once if the participant honours the key in it."
     if step.do.uses in EMITTERS:
@@ -183,5 +186,5 @@ def explain_guarantee(step: StepDefinition) -> str:
     if step.do.idempotent:
         return "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
     if step.probe is not None:
-        return f"The participant does not honour the key; {step.probe.operation.uses} is asked before any repetition."
-    return "The participant does not honour the key: after a lost answer nobody can say whether it happened."
+        return f"The participant does not honour the key; {step.probe.operation.uses} is called before any retry."
+    return "The participant does not honour the key: after a lost response it is unknown whether it took effect."

@@ -137,7 +137,7 @@ def step_title(step: StepDefinition) -> str:
 
 def undo_title(node: GraphNode) -> str:
     """What undoes the step, short enough for a diagram."""
-    return "discard, or take back" if node.step.do.uses == SPARK else " or ".join(node.undo)
+    return "discard, or revert" if node.step.do.uses == SPARK else " or ".join(node.undo)
 
 
 def _shape(node: GraphNode) -> str:
@@ -183,13 +183,13 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 
 def to_svg(graph: SagaGraph) -> str:
     """The whole drawing, readable on light and dark pages. A step's layer is its longest path from the start."""
-    place = _layout(graph)
-    across = 1 + max(layer for layer, _ in place.values())
-    down = max(row for _, row in place.values()) + 1
+    cells = _layout(graph)
+    across = 1 + max(layer for layer, _ in cells.values())
+    down = max(row for _, row in cells.values()) + 1
     width = 2 * MARGIN + across * BOX_WIDTH + (across - 1) * GAP_X
     height = 2 * MARGIN + down * ROW_HEIGHT - GAP_Y + 26
     boxes = {
-        id: (MARGIN + layer * (BOX_WIDTH + GAP_X), MARGIN + 26 + row * ROW_HEIGHT) for id, (layer, row) in place.items()
+        id: (MARGIN + layer * (BOX_WIDTH + GAP_X), MARGIN + 26 + row * ROW_HEIGHT) for id, (layer, row) in cells.items()
     }
     heading = graph.definition.saga + (f": {graph.state}" if graph.state else "")
     parts = [

@@ -37,7 +37,7 @@ def current_details(story: Mapping[str, Any]) -> str:
         lines += ["", f"⏸ **{entry['step']}** {waits}: {entry['why']}"]
         commands = entry.get("commands") or ()
         if commands:
-            lines += ["", "What a person may do:", "", "```", *commands, "```"]
+            lines += ["", "Decisions of an operator:", "", "```", *commands, "```"]
     for entry in story.get("residue") or ():
         left = "its effect stays" if entry["kind"] == "effect_stays" else "its effect is missing"
         lines += ["", f"✖ **{entry['step']}**: {left}"]
@@ -51,8 +51,8 @@ def current_details(story: Mapping[str, Any]) -> str:
 
 
 def _parked_phrase(op: str) -> str:
-    return {"undo": "could not be undone and waits for a person", "confirm": "could not be confirmed and waits"}.get(
-        op, "waits for a person"
+    return {"undo": "could not be undone and waits for an operator", "confirm": "could not be confirmed and waits"}.get(
+        op, "waits for an operator"
     )
 
 
@@ -88,9 +88,9 @@ def _reason_phrase(reason: Mapping[str, Any] | None) -> str:
 def _button_advice(story: Mapping[str, Any]) -> str:
     phase = story.get("phase")
     if story["state"] in ("COMPLETED", "COMPENSATED", "RESIDUE"):
-        return "This saga is over. The tab Memo keeps its whole story."
-    terminate = "**Terminate** runs nothing: every effect made so far stays, and nobody undoes it."
-    reset = "**Reset** runs the steps again under the same keys: guarded steps give their stored results."
+        return "This saga has ended. The tab Memo has its whole view."
+    terminate = "**Terminate** runs nothing: every effect so far stays, and nothing is undone."
+    reset = "**Reset** runs the steps again under the same keys: guarded steps return their stored results."
     if phase == "committed":
         return f"Past the point of no return: **Cancel** is refused. {terminate} {reset}"
     if phase == "backward":

@@ -46,8 +46,8 @@ class KafkaSettings:
         """The bootstrap servers, ``host:port`` separated by commas. Raises UsageError if none are set."""
         if self.bootstrap_servers is None:
             raise UsageError(
-                "The settings name no Kafka, and there is no embedded one.",
-                help="saga dev up    (or bootstrap_servers under [kafka] in saga.toml)",
+                "no Kafka is configured, and there is no embedded broker",
+                help="run saga dev up, or set bootstrap_servers under [kafka] in saga.toml",
             )
         return self.bootstrap_servers
 
@@ -67,7 +67,7 @@ class KafkaSettings:
     def _file(self, name: str, text: str) -> str:
         path = self.root / Path(text).expanduser()
         if not path.exists():
-            raise UsageError(f"kafka.client.{name} names {path}, which is not there.")
+            raise UsageError(f"kafka.client.{name} names {path}, which does not exist")
         return str(path)
 
 
@@ -118,14 +118,12 @@ def parse_kafka(
     outbox = _string(given, "outbox")
     if outbox is not None and outbox not in databases:
         raise UsageError(
-            f"kafka.outbox names {outbox}, which is no SQL connection{did_you_mean(outbox, tuple(databases))}",
-            help=f"[connections.{outbox}] in saga.toml",
+            f"kafka.outbox names {outbox}, which is not a SQL connection{did_you_mean(outbox, tuple(databases))}",
+            help=f"add [connections.{outbox}] to saga.toml",
         )
     prefix = _string(given, "prefix") or _DEFAULT.prefix
     if not _PREFIX.fullmatch(prefix):
-        raise UsageError(
-            f"kafka.prefix is {prefix}, but names in Kafka have letters, digits, `.`, `_` and `-` only (at most 100)."
-        )
+        raise UsageError(f"kafka.prefix is {prefix}; use at most 100 letters, digits, `.`, `_` and `-`")
     return KafkaSettings(
         root=root,
         configured=table is not None,
@@ -147,16 +145,16 @@ def _topics(given: Any) -> tuple[str, ...]:
     # An environment variable holds the topics as one string, separated by commas.
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise UsageError("kafka.topics is a list of names of topics.")
+        raise UsageError("kafka.topics must be a list of topic names")
     for name in names:
         if not re.fullmatch(TOPIC_NAME, name):
-            raise UsageError(f"kafka.topics: {name!r} is not {TOPIC[FORM_DESCRIPTION]}.")
+            raise UsageError(f"kafka.topics: {name!r} is not {TOPIC[FORM_DESCRIPTION]}")
     return tuple(dict.fromkeys(names))
 
 
 def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
     if not isinstance(table, Mapping):
-        raise UsageError("kafka.client must be a table: [kafka.client].")
+        raise UsageError("kafka.client must be a table: [kafka.client]")
     for name, value in _flattened(table, ""):
         if name in ENGINE_PROPERTIES:
             raise UsageError(f"kafka.client.{name} cannot be set: {ENGINE_PROPERTIES[name]}")
@@ -180,20 +178,20 @@ def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, str 
             case Mapping():
                 yield from _flattened(value, f"{name}.")
             case _:
-                raise UsageError(f"kafka.client.{name} is a text, a number, true or false.")
+                raise UsageError(f"kafka.client.{name} must be a string, a number, true or false")
 
 
 def _string(table: Mapping[str, Any], key: str) -> str | None:
     value = table.get(key)
     if value is not None and not (isinstance(value, str) and value.strip()):
-        raise UsageError(f"kafka.{key} must be a text.")
+        raise UsageError(f"kafka.{key} must be a string")
     return value
 
 
 def _count(table: Mapping[str, Any], key: str, default: int, *, most: int) -> int:
     value = table.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise UsageError(f"kafka.{key} is a whole number from 1 to {most}, not {value!r}.")
+        raise UsageError(f"kafka.{key} must be a whole number from 1 to {most}, not {value!r}")
     return value
 
 
@@ -203,7 +201,7 @@ def _seconds(table: Mapping[str, Any], key: str, default: float, *, least: float
     try:
         seconds = parse_duration(str(table[key]))
     except ValueError as error:
-        raise UsageError(f"kafka.{key}: {error}, such as 60s or 7d.") from None
+        raise UsageError(f"kafka.{key}: {error}, such as 60s or 7d") from None
     if seconds < least:
-        raise UsageError(f"kafka.{key} is at least {least:.0f}s.")
+        raise UsageError(f"kafka.{key} must be at least {least:.0f}s")
     return seconds

@@ -87,7 +87,7 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
         path = (start / Path(config).expanduser()).resolve()
         path = path / CONFIG_NAME if path.is_dir() else path
         if not path.is_file():
-            raise UsageError(f"There is no settings file {path}.", help="saga init DIR    makes a project")
+            raise UsageError(f"there is no settings file {path}", help="create a project with saga init DIR")
         return path.parent, path
     folders = (start, *start.parents)
     for folder in folders:
@@ -141,7 +141,7 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
     TEMPORAL.refuse_unknown(written, "[temporal]")
     for key in ("address", "namespace", "task_queue", "profile", "web_ui"):
         if key in written and not (isinstance(written[key], str) and written[key]):
-            raise UsageError(f"temporal.{key} must be a text.")
+            raise UsageError(f"temporal.{key} must be a string")
 
     def first(key: str, variable: str) -> Any:
         # SAGA_TEMPORAL__… overrides TEMPORAL_…, which overrides the file.
@@ -177,7 +177,7 @@ def _tls(written: Any) -> bool | Tls | None:
 
 def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     if not isinstance(table, dict):
-        raise UsageError(f"connections.{name} must be a table: [connections.{name}].")
+        raise UsageError(f"connections.{name} must be a table: [connections.{name}]")
     kind = table.get("kind", "sql")
     if kind not in CONNECTION_TABLES:
         raise UsageError(f"connections.{name}.kind must be sql or http, not {kind}")
@@ -191,10 +191,10 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
         case Mapping() as reference:
             written = parse_secret(reference, f"connections.{name}.url")
         case _:
-            raise UsageError(f"connections.{name}.url must be a text.")
+            raise UsageError(f"connections.{name}.url must be a string")
     options = {key: value for key, value in table.items() if key not in ("kind", "url")}
     if not isinstance(options.get("schema", ""), str):
-        raise UsageError(f"connections.{name}.schema is the name of a SQL file.")
+        raise UsageError(f"connections.{name}.schema must be the name of a SQL file")
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
 
 
@@ -206,7 +206,7 @@ def _catalogs(written: Table, dev: Table) -> Table:
     """The tables as written; those on the embedded PostgreSQL are completed with what ``saga dev up`` wrote."""
     for name, table in written.items():
         if not isinstance(table, dict):
-            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}].")
+            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
     return {name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()}
 
 
@@ -217,7 +217,7 @@ def _is_embedded(catalog: Table) -> bool:
 def _string_list(written: Table, key: str, default: list[str]) -> list[str]:
     value = written.get(key, default)
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise UsageError(f'{key} must be a list of texts, such as {key} = ["{key}"].')
+        raise UsageError(f'{key} must be a list of strings, such as {key} = ["{key}"]')
     return value
 
 

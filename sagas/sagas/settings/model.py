@@ -73,10 +73,10 @@ class Connection:
         setting = f"connections.{self.name}.url"
         if self.url_setting is None:
             if self.kind == "http":
-                raise UsageError(f"{setting} is missing in saga.toml.")
+                raise UsageError(f"{setting} is missing in saga.toml")
             raise UsageError(
-                f"The connection {self.name} has no url, and there is no embedded PostgreSQL with that database.",
-                help="saga dev up    (or give it a url in saga.toml)",
+                f"the connection {self.name} has no url, and no embedded PostgreSQL runs for it",
+                help="run saga dev up, or set its url in saga.toml",
             )
         text = resolve_secret(self.url_setting, setting=setting, root=self.root)
         return async_url(text, self.root) if self.kind == "sql" else text
@@ -134,13 +134,13 @@ class Settings:
         Raises:
             UsageError: it does not exist.
         """
-        found = self.connections.get(name)
-        if found is None:
+        connection = self.connections.get(name)
+        if connection is None:
             raise UsageError(
-                f"There is no connection {name} in the settings{did_you_mean(name, self.connections)}",
-                help=f"[connections.{name}] in saga.toml",
+                f"there is no connection {name} in the settings{did_you_mean(name, self.connections)}",
+                help=f"add [connections.{name}] to saga.toml",
             )
-        return found
+        return connection
 
     def sql_connections(self) -> list[Connection]:
         return [connection for connection in self.connections.values() if connection.kind == "sql"]
@@ -174,7 +174,7 @@ def async_url(url: str, root: Path) -> str:
     """
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
-        raise UsageError("A database url looks like postgresql://user@host:5432/name.")
+        raise UsageError("a database URL has the form postgresql://user@host:5432/name")
     driver = _ASYNC_DRIVER.get(scheme, scheme)
     if driver.startswith("sqlite"):
         rest = _sqlite_path(rest, root)

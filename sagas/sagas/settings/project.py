@@ -75,19 +75,19 @@ class Project:
 
     def definition(self, name: str) -> Definition:
         """The definition of a saga. Raises UsageError if it is unknown or has errors."""
-        found = self._read_separately_or_none(name) or self.definitions.get(name)
-        if found is not None:
-            return found
+        definition = self._read_separately_or_none(name) or self.definitions.get(name)
+        if definition is not None:
+            return definition
         errors = [one for one in self.diagnostics if one.severity == "error"]
         folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
         if errors:
             first = errors[0]
             raise UsageError(
                 f"there is no valid saga {name}: {first.file}:{first.line}:{first.column} {first.code} {first.message}",
-                help="run `saga validate` to see everything",
+                help="run `saga validate` for all diagnostics",
             )
         raise UsageError(
-            f"there is no saga called {name} in {folders}{did_you_mean(name, self.definitions)}",
+            f"there is no saga named {name} in {folders}{did_you_mean(name, self.definitions)}",
             help="`saga validate` lists the definitions that were found",
         )
 
@@ -100,12 +100,12 @@ class Project:
             return None  # all files have been read already
         if name not in self._read_separately:
             files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
-            found = load_definitions(
+            loaded = load_definitions(
                 files, self.actions, self._connections(), self.spark_resources, self.kafka_resources
             )[0].get(name)
-            if found is None or any(step.do.uses == "saga" for step in found.steps):
+            if loaded is None or any(step.do.uses == "saga" for step in loaded.steps):
                 return None
-            self._read_separately[name] = found
+            self._read_separately[name] = loaded
         return self._read_separately[name]
 
 

@@ -32,7 +32,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
         text = os.environ.get(secret.location)
         if text is None:
             raise UsageError(
-                f"{setting} reads the environment variable {secret.location}, which is not set.",
+                f"{setting} reads the environment variable {secret.location}, which is not set",
                 help=f"export {secret.location}=…",
             )
         return text
@@ -42,7 +42,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{setting} reads the file {path}, but that failed: {reason}.") from error
+        raise UsageError(f"{setting} reads the file {path}, which failed: {reason}") from error
 
 
 def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:
@@ -55,4 +55,4 @@ def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:
         [(source, where)] = value.items()
         if source in ("env", "file") and isinstance(where, str) and where:
             return Secret(source, where)
-    raise UsageError(f'{setting} is a text, {{env = "NAME"}} or {{file = "path"}}.')
+    raise UsageError(f'{setting} must be a string, {{env = "NAME"}} or {{file = "path"}}')

@@ -91,21 +91,21 @@ class Participants:
             effect.repeated = effect.done or effect.undone
             effect.done = True
 
-    def _do(self, call: Call, effect: Effect, word: str, result: Any) -> Outcome:
+    def _do(self, call: Call, effect: Effect, outcome: str, result: Any) -> Outcome:
         repeated = call.retry.max_attempts > 1 and not call.at_most_once
         if effect.deduplicates and not is_read(effect.step):
             if effect.sealed or effect.undone:
                 return Outcome("late", failure=Failure("AlreadyCompensated", "already undone"), retryable=False)
-            if effect.done and word in ("done", "rejected", "failed"):
+            if effect.done and outcome in ("done", "rejected", "failed"):
                 return Outcome.done(effect.result)
-        if word == "late":
+        if outcome == "late":
             return failed_outcome("unknown", call)
-        if word in ("rejected", "failed", "unknown"):
-            return failed_outcome(word, call)
+        if outcome in ("rejected", "failed", "unknown"):
+            return failed_outcome(outcome, call)
         effect.done, effect.result = True, result
-        if word == "crash after effect" and not repeated:
-            return Outcome("unknown", failure=Failure("Timeout", "no answer"), retryable=False)
-        return Outcome.done(result, attempt=2 if word == "crash after effect" else 1)
+        if outcome == "crash after effect" and not repeated:
+            return Outcome("unknown", failure=Failure("Timeout", "no response"), retryable=False)
+        return Outcome.done(result, attempt=2 if outcome == "crash after effect" else 1)
 
     def _seal(self, effect: Effect) -> Outcome:
         if effect.undone:
@@ -127,7 +127,7 @@ class Participants:
         by_expression = probe.done is not None or probe.absent is not None
         return Outcome.done({"probe": "absent"}, marker=None if by_expression else "absent")
 
-    def _undo(self, call: Call, effect: Effect, word: str) -> Outcome:
+    def _undo(self, call: Call, effect: Effect, outcome: str) -> Outcome:
         mode = call.guard.mode if call.guard is not None else "own"
         if mode in ("decide", "mark"):
             if effect.sealed or not effect.done:
@@ -139,17 +139,17 @@ class Participants:
                 return Outcome.done(None, marker="elsewhere")
         if effect.undone:
             return Outcome.done(None)
-        if word in ("rejected", "failed", "unknown", "late"):
-            return failed_outcome("unknown" if word == "late" else word, call)
+        if outcome in ("rejected", "failed", "unknown", "late"):
+            return failed_outcome("unknown" if outcome == "late" else outcome, call)
         effect.undone = True
         self.undone.append(effect.path + effect.entry)
-        return Outcome.done(None, attempt=2 if word == "crash after effect" else 1)
+        return Outcome.done(None, attempt=2 if outcome == "crash after effect" else 1)
 
-    def _confirm(self, call: Call, effect: Effect, word: str) -> Outcome:
+    def _confirm(self, call: Call, effect: Effect, outcome: str) -> Outcome:
         if call.guard is not None and call.guard.mode == "mark":
             return Outcome.done(None, marker="elsewhere")
-        if word in ("rejected", "failed", "unknown", "late"):
-            return failed_outcome("unknown" if word == "late" else word, call)
+        if outcome in ("rejected", "failed", "unknown", "late"):
+            return failed_outcome("unknown" if outcome == "late" else outcome, call)
         effect.confirmed = True
         return Outcome.done(None)
 
@@ -157,12 +157,12 @@ class Participants:
 def failed_outcome(kind: str, call: Call) -> Outcome:
     """An outcome without an effect; for ``failed``, ``attempt`` is the last attempt of the call."""
     if kind == "rejected":
-        failure = Failure("Rejected", f"{call.action} says no")
+        failure = Failure("Rejected", f"{call.action} rejects")
         return Outcome("rejected", failure=failure, attempt=1, retryable=False)
     if kind == "failed":
         failure = Failure("Failed", f"{call.action} fails")
         return Outcome("failed", failure=failure, attempt=attempts_made(kind, call))
-    return Outcome("unknown", failure=Failure("Timeout", f"no answer from {call.action}"))
+    return Outcome("unknown", failure=Failure("Timeout", f"no response from {call.action}"))
 
 
 def attempts_made(kind: str, call: Call) -> int:
@@ -180,21 +180,21 @@ def find_inconsistencies(views: Mapping[str, Mapping[str, Any]], participants: P
 
     ``views`` are the views of the saga and its nested sagas, by path.
     """
-    found: list[dict[str, Any]] = []
+    inconsistencies: list[dict[str, Any]] = []
     for effect in participants.effects():
         end = views[effect.path]
         if is_read(effect.step) or end["state"] not in ("COMPLETED", "COMPENSATED"):
             continue
         row = next((row for row in end["steps"] if row["id"] == effect.entry), None)
-        wanted = row is not None and row["state"] in ("DONE", "CONFIRMED")
+        expected = row is not None and row["state"] in ("DONE", "CONFIRMED")
         left = effect.entry in end["not_done"]
-        if effect.repeated or (effect.is_present and not wanted and not left):
+        if effect.repeated or (effect.is_present and not expected and not left):
             kind = "effect_stays"
-        elif wanted and not effect.is_present:
+        elif expected and not effect.is_present:
             kind = "effect_missing"
         else:
             continue
-        place = effect.step.do.connection or effect.step.do.uses
+        system = effect.step.do.connection or effect.step.do.uses
         step = effect.path + effect.entry
-        found.append({"step": step, "kind": kind, "system": place, "key": effect.key, "command": None})
-    return found
+        inconsistencies.append({"step": step, "kind": kind, "system": system, "key": effect.key, "command": None})
+    return inconsistencies

@@ -223,8 +223,8 @@ class _ShapeReader:
                         wish.value = other.value if isinstance(other.value, bool | int | str) else str(other.value)
                 return None
             case FunctionCall(name=name, args=args):
-                found = [self.read(one, scope) for one in args]
-                first = found[0] if found else None
+                values = [self.read(one, scope) for one in args]
+                first = values[0] if values else None
                 if first is not None and name in self.STRING_FUNCTIONS and not first.is_specified:
                     first.value = "1"
                 elif first is not None and name in self.LIST_FUNCTIONS and len(args) <= 2:

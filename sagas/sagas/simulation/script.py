@@ -42,11 +42,11 @@ class Script:
     def outcome_of_call(self, path: str, entry: str, suffix: str, call_number: int, *, without_limit: bool) -> str:
         """The outcome of call ``call_number`` (from 0); ``without_limit``: the engine retries it without limit."""
         for name in _keys_of(path, entry):
-            said = self.outcomes.get(name + suffix)
-            if isinstance(said, str):
-                return "done" if without_limit and call_number and said != "rejected" else said
-            if said is not None:
-                return said[call_number] if call_number < len(said) else "done"
+            outcomes = self.outcomes.get(name + suffix)
+            if isinstance(outcomes, str):
+                return "done" if without_limit and call_number and outcomes != "rejected" else outcomes
+            if outcomes is not None:
+                return outcomes[call_number] if call_number < len(outcomes) else "done"
         return "done"
 
     def result(self, path: str, entry: str) -> tuple[bool, Any]:
@@ -59,14 +59,14 @@ class Script:
     def validate(self, definition: Definition) -> None:
         """Check the script. Raises UsageError for an unknown outcome or step."""
         steps = [step.id for step in definition.steps]
-        for key, said in self.outcomes.items():
-            for word in [said] if isinstance(said, str) else said:
-                if word not in OUTCOME_WORDS:
-                    raise UsageError(f"{word!r} is no outcome; there are {', '.join(OUTCOME_WORDS)}")
+        for key, outcomes in self.outcomes.items():
+            for outcome in [outcomes] if isinstance(outcomes, str) else outcomes:
+                if outcome not in OUTCOME_WORDS:
+                    raise UsageError(f"{outcome!r} is not an outcome; outcomes are {', '.join(OUTCOME_WORDS)}")
             self._check_step(_without_operation(key), steps, definition.saga)
-        for place in (self.cancel_at, self.deadline_at):
-            if place is not None:
-                self._check_step(place, steps, definition.saga)
+        for target in (self.cancel_at, self.deadline_at):
+            if target is not None:
+                self._check_step(target, steps, definition.saga)
 
     @staticmethod
     def _check_step(name: str, steps: list[str], saga: str) -> None:
@@ -87,9 +87,9 @@ def _keys_of(path: str, entry: str) -> tuple[str, ...]:
     return (path + entry,) if step == entry else (path + entry, path + step)
 
 
-def names_entry(place: str | None, path: str, entry: str) -> bool:
-    """True when ``place`` names this entry."""
-    return place is not None and place in _keys_of(path, entry)
+def names_entry(target: str | None, path: str, entry: str) -> bool:
+    """True when ``target`` names this entry."""
+    return target is not None and target in _keys_of(path, entry)
 
 
 # --- environment and result of a run ---------------------------------------------------------------------------------

@@ -160,8 +160,8 @@ class _Simulation:
                 actor.timers.pop(command.id, None)
             case Notify() if actor is self.root:
                 given = None if command.call is None else dict(command.call.arguments)
-                told = {"id": command.id, "when": command.milestone, "uses": command.uses, "with": given}
-                self.notifications.append({**told, "problem": command.problem})
+                notification = {"id": command.id, "when": command.milestone, "uses": command.uses, "with": given}
+                self.notifications.append({**notification, "problem": command.problem})
             case _:
                 pass  # other commands only publish state that is read from the machine here
 
@@ -204,23 +204,23 @@ class _Simulation:
     def _end_call(self, actor: _SimulatedSaga, call: Call) -> None:
         machine = actor.machine
         suffix = {"undo": "/undo", "confirm": "/confirm"}.get(call.op, "")
-        asked = 0
+        call_number = 0
         if call.op not in ("seal", "probe") and not (call.guard is not None and call.guard.mode == "mark"):
-            asked = actor.calls_made.get(call.entry + suffix, 0)
-            actor.calls_made[call.entry + suffix] = asked + 1
+            call_number = actor.calls_made.get(call.entry + suffix, 0)
+            actor.calls_made[call.entry + suffix] = call_number + 1
         endless = machine.phase == "committed"
-        word = self.script.outcome_of_call(actor.path, call.entry, suffix, asked, without_limit=endless)
+        scripted = self.script.outcome_of_call(actor.path, call.entry, suffix, call_number, without_limit=endless)
         given, result = self.script.result(actor.path, call.entry)
         result = result if given else actor.sample_results.get(call.step)
-        outcome = self.participants.perform(machine.definition, actor.path, actor.saga_id, call, word, result)
+        outcome = self.participants.perform(machine.definition, actor.path, actor.saga_id, call, scripted, result)
         step = machine.definition.step(call.step)
-        if call.op == "do" and word == "late" and step.probe is not None and not step.do.guarded:
+        if call.op == "do" and scripted == "late" and step.probe is not None and not step.do.guarded:
             # `settle` promises that no attempt arrives after it, and a probe relies on that.
             arrives = (self.now + step.settle / 2, next(self.sequence))
             heapq.heappush(
                 self.queue, (*arrives, lambda: self.participants.deliver_late_attempts(actor.saga_id, call.entry))
             )
-        made = attempts_made(word, call) if outcome.kind != "late" else 1
+        made = attempts_made(scripted, call) if outcome.kind != "late" else 1
         self._feed(actor, CallEnded(call.id, outcome, self.now, made))
 
     def _answer_waits(self, actor: _SimulatedSaga) -> None:
@@ -233,17 +233,17 @@ class _Simulation:
                 continue
             actor.answered_waits.add(flight["entry"])
             delay = self._delay(actor, flight["entry"], begin=True)
-            word = self.script.outcome_of_call(actor.path, flight["entry"], "", 0, without_limit=False)
-            if name is None or word in ("failed", "unknown", "late"):
+            outcome = self.script.outcome_of_call(actor.path, flight["entry"], "", 0, without_limit=False)
+            if name is None or outcome in ("failed", "unknown", "late"):
                 continue
-            reject = f"{name} is refused" if word == "rejected" else None
+            reject = f"{name} is refused" if outcome == "rejected" else None
             event = SignalReceived(str(name), self.now + delay, self.script.signals.get(str(name)), "simulated", reject)
             self._schedule(delay, lambda event=event: self._feed(actor, event))
 
     # --- nested sagas ------------------------------------------------------------------------------------------
 
     def _start(self, actor: _SimulatedSaga, command: StartSaga) -> None:
-        word = self.script.outcome_of_call(actor.path, command.entry, "", 0, without_limit=False)
+        outcome = self.script.outcome_of_call(actor.path, command.entry, "", 0, without_limit=False)
         given, result = self.script.result(actor.path, command.entry)
         definition = self.environment.definitions.get(command.saga)
         delay = self._delay(actor, command.entry, begin=True)
@@ -254,10 +254,15 @@ class _Simulation:
         def answers(state: Any, story: dict[str, Any] | None) -> None:
             self._schedule(delay, lambda: self._feed(actor, SagaEnded(command.id, state, self.now, story)))
 
-        if word in ("rejected", "failed"):
-            reason = {"kind": word, "type": word.capitalize(), "message": f"{command.saga} ends {word}", "details": {}}
+        if outcome in ("rejected", "failed"):
+            reason = {
+                "kind": outcome,
+                "type": outcome.capitalize(),
+                "message": f"{command.saga} ends {outcome}",
+                "details": {},
+            }
             answers("COMPENSATED", {"reason": reason})
-        elif word == "unknown":
+        elif outcome == "unknown":
             answers("TERMINATED", None)
         elif given:
             answers("COMPLETED", {"output": result})
@@ -269,15 +274,15 @@ class _Simulation:
                 answers("COMPLETED", {"output": actor.sample_results.get(command.entry.partition("#")[0])})
                 return
             if problems:
-                sentence = f"the input of {command.saga} is not valid: {problems[0]}"
-                answers("REFUSED", {"reason": {"message": sentence}})
+                message = f"the input of {command.saga} is not valid: {problems[0]}"
+                answers("REFUSED", {"reason": {"message": message}})
                 return
             child = self._add_saga(definition, filled, command.saga_id, f"{actor.path}{command.entry}/")
             child.ended, child.id = ends, command.id
             self._feed(child, Started(self.now))
 
     def _undo(self, actor: _SimulatedSaga, command: UndoSaga) -> None:
-        word = self.script.outcome_of_call(actor.path, command.entry, "/undo", 0, without_limit=False)
+        outcome = self.script.outcome_of_call(actor.path, command.entry, "/undo", 0, without_limit=False)
         child = self.actors.get(command.saga_id)
 
         def ends(ended: SagaEnded) -> None:
@@ -285,7 +290,7 @@ class _Simulation:
                 self.participants.undone.append(actor.path + command.entry)
             self._schedule(CALL_SECONDS, lambda: self._feed(actor, ended))
 
-        if word != "done" or (child is not None and not child.machine.can_undo):
+        if outcome != "done" or (child is not None and not child.machine.can_undo):
             ends(SagaEnded(command.id, "REFUSED", self.now))
         elif child is None:
             ends(SagaEnded(command.id, "COMPENSATED", self.now))

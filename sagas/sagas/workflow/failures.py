@@ -21,15 +21,15 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_failure
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
-    TimeoutType.START_TO_CLOSE: "no answer within the `timeout` of the attempt",
-    TimeoutType.SCHEDULE_TO_CLOSE: "no answer within the time that all attempts have together",
-    TimeoutType.SCHEDULE_TO_START: "no worker has taken the attempt in time",
+    TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",
+    TimeoutType.SCHEDULE_TO_CLOSE: "no response within the total time of all attempts",
+    TimeoutType.SCHEDULE_TO_START: "no worker has started the attempt in time",
     TimeoutType.HEARTBEAT: "no heartbeat in time: the worker of the attempt may be dead",
 }
 
 
 class SagaApplicationError(ApplicationError):
-    """A failure that people read as one sentence: Temporal would add where in the engine it was raised."""
+    """A failure whose message stands alone: Temporal would add where in the engine it was raised."""
 
     @property
     def __traceback__(self) -> None:
@@ -40,10 +40,10 @@ class SagaApplicationError(ApplicationError):
         """Python keeps the real traceback for the log; only the failure sent to Temporal has none."""
 
 
-def refused_error(sentence: str) -> SagaApplicationError:
+def refused_error(message: str) -> SagaApplicationError:
     """The failure for a refused start or message: nothing was run or changed."""
     return SagaApplicationError(
-        sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+        message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
     )
 
 
@@ -59,7 +59,7 @@ def closing_error(finish: Finish, story: Mapping[str, Any]) -> SagaApplicationEr
 
 
 def _closing_message(finish: Finish, reason: Mapping[str, Any]) -> str:
-    what = "undone" if finish.state == "COMPENSATED" else "closed with effects left"
+    what = "undone" if finish.state == "COMPENSATED" else "closed with residue"
     where = f" at {reason['step']}" if reason.get("step") else ""
     return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no reason was given'}"
 
@@ -76,7 +76,7 @@ def activity_outcome(error: FailureError) -> Outcome:
     if isinstance(cause, ApplicationError):
         return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
     if isinstance(cause, TimeoutError):
-        return Outcome("unknown", failure=Failure("Timeout", _TIMEOUTS.get(cause.type, "no answer in time")))
+        return Outcome("unknown", failure=Failure("Timeout", _TIMEOUTS.get(cause.type, "no response in time")))
     if isinstance(cause, CancelledError):
         return Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))

@@ -43,7 +43,7 @@ def to_payload(value: Any, what: str) -> Payload:
         raise DefinitionError(f"{what} cannot be written as JSON: {error}") from None
     size = len(payload.data)
     if size > PAYLOAD_LIMIT:
-        raise DefinitionError(f"{what} has {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}")
+        raise DefinitionError(f"{what} has {size:,} bytes; Temporal accepts {PAYLOAD_LIMIT:,}")
     return payload
 
 

@@ -70,7 +70,7 @@ class NestedSagas:
         except DefinitionError as error:
             state, story = "REFUSED", {"reason": {"message": str(error)}}
         except WorkflowAlreadyStartedError:
-            state, story = "REFUSED", {"reason": {"message": f"there is a run with the id {saga_id} already"}}
+            state, story = "REFUSED", {"reason": {"message": f"a run with the id {saga_id} already exists"}}
         except ChildWorkflowError as error:
             state, story = child_result(error)
         self._started.pop(id, None)
@@ -88,7 +88,7 @@ class NestedSagas:
             await child.signal(CANCEL_SIGNAL, command.message)
         except ApplicationError as error:
             # It has already ended, and its SagaEnded follows.
-            workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
+            workflow.logger.info("nested saga %s not cancelled: %s", command.saga_id, error)
 
 
 class ParkedReports:
@@ -110,28 +110,28 @@ class ParkedReports:
     async def _send(self, parent: workflow.ParentInfo) -> None:
         while (report := self._next) is not None:
             self._next = None
-            told = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
-            await _signal(parent, PARKED_SIGNAL, {**told, "waits": list(report.waits)})
+            content = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
+            await _signal(parent, PARKED_SIGNAL, {**content, "waits": list(report.waits)})
         self._work.discard(_REPORTING)
 
 
-def parked_report(told: Mapping[str, Any]) -> ChildParked:
+def parked_report(report: Mapping[str, Any]) -> ChildParked:
     """The report sent by :class:`ParkedReports` of a nested saga, as an event."""
-    id = told["id"]
+    id = report["id"]
     undo = id.endswith(UNDO_SUFFIX)
     return ChildParked(
-        id.removesuffix(UNDO_SUFFIX), undo, told["state"], told["blocked"], told["waits"], workflow.time()
+        id.removesuffix(UNDO_SUFFIX), undo, report["state"], report["blocked"], report["waits"], workflow.time()
     )
 
 
 async def signal_residue_to_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
     """Report a residue to the parent: past its commit point the nested saga closes as Completed, which hides it."""
-    told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
-    await _signal(parent, RESIDUE_SIGNAL, told)
+    report = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+    await _signal(parent, RESIDUE_SIGNAL, report)
 
 
-async def _signal(parent: workflow.ParentInfo, name: str, told: Mapping[str, Any]) -> None:
+async def _signal(parent: workflow.ParentInfo, name: str, report: Mapping[str, Any]) -> None:
     try:
-        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(name, told)
+        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(name, report)
     except FailureError as error:
-        workflow.logger.info("the parent %s is over, it could not be told: %s", parent.workflow_id, error)
+        workflow.logger.info("parent %s has ended, report not sent: %s", parent.workflow_id, error)

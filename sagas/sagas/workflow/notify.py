@@ -57,9 +57,9 @@ class Notifications:
     async def _start(self, command: Notify) -> None:
         order = _delivery_input(command)
         try:
-            payload = to_payload(order, "what it tells")
+            payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
-            payload = to_payload({**order, "call": None, "problem": str(error)}, "what it tells")
+            payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         await self._throttle.wait_for_room(len(payload.data))
         try:
             await workflow.start_child_workflow(
@@ -72,7 +72,7 @@ class Notifications:
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
         except WorkflowAlreadyStartedError:
-            workflow.logger.info("the notification %s is on its way already", command.workflow_id)
+            workflow.logger.info("notification %s is already being delivered", command.workflow_id)
         self._starting.discard(command.id)
         self._tasks.discard(f"notify {command.id}")
 
@@ -81,11 +81,16 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
     """The input of the delivering run. It is self-contained, because the saga may have closed by then."""
     info, call = workflow.info(), command.call
     saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
-    made = None
+    call_data = None
     if call is not None:
         argument = encode_call(call, saga_id)
         argument[ENVELOPE]["saga"] = info.workflow_type
-        made = {"argument": argument, "timeout": call.timeout, "task_queue": call.task_queue, "summary": call.summary}
+        call_data = {
+            "argument": argument,
+            "timeout": call.timeout,
+            "task_queue": call.task_queue,
+            "summary": call.summary,
+        }
     return {
         "saga": info.workflow_type,
         "saga_id": saga_id,
@@ -93,7 +98,7 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
         "when": command.milestone,
         "uses": command.uses,
         "intervals": list(command.intervals),
-        "call": made,
+        "call": call_data,
         "problem": command.problem,
     }
 
@@ -133,19 +138,19 @@ class NotifyWorkflow:
             non_retryable=True,
         )
 
-    @workflow.signal(name=RETRY_NOTIFICATION_SIGNAL, description="Do not wait: make the next attempt now.")
+    @workflow.signal(name=RETRY_NOTIFICATION_SIGNAL, description="Make the next attempt now.")
     def retry_now(self) -> None:
         self._retry_requested = True
 
     async def _attempt(self, order: dict[str, Any]) -> Outcome:
-        call, made = order["call"], self._status["attempts"]
-        self._status["attempts"] = made + 1
-        argument = {**call["argument"], ENVELOPE: {**call["argument"][ENVELOPE], "earlier_attempts": made}}
+        call, attempts = order["call"], self._status["attempts"]
+        self._status["attempts"] = attempts + 1
+        argument = {**call["argument"], ENVELOPE: {**call["argument"][ENVELOPE], "earlier_attempts": attempts}}
         try:
             value = await workflow.execute_activity(
                 order["uses"],
                 argument,
-                activity_id=f"attempt {made + 1}",
+                activity_id=f"attempt {attempts + 1}",
                 summary=limit_summary(call["summary"]),
                 task_queue=call["task_queue"],
                 start_to_close_timeout=timedelta(seconds=call["timeout"]),
@@ -163,7 +168,7 @@ class NotifyWorkflow:
             await workflow.wait_condition(
                 lambda: self._retry_requested,
                 timeout=timedelta(seconds=seconds),
-                timeout_summary=limit_summary(f"tries again: {failure.message}"),
+                timeout_summary=limit_summary(f"retried: {failure.message}"),
             )
         except TimeoutError:
             return
@@ -172,12 +177,12 @@ class NotifyWorkflow:
         self._publish_status(order, state, failure, ended_at=format_timestamp(workflow.time()))
         if failure is not None:
             who = f"{order['saga_id']}: {order['notification']}"
-            workflow.logger.warning("%s is EXHAUSTED: %s", who, failure.message[:MESSAGE_LIMIT])
+            workflow.logger.warning("notification %s EXHAUSTED: %s", who, failure.message[:MESSAGE_LIMIT])
         return {"state": state, "attempts": self._status["attempts"]}
 
     def _publish_status(self, order: dict[str, Any], state: str, failure: Failure | None, **times: str | None) -> None:
         error = None if failure is None else {"type": failure.type, "message": failure.message[:MESSAGE_LIMIT]}
         self._status.update(state=state, error=error, **{"next_attempt_at": None, "ended_at": None, **times})
         workflow.upsert_memo({NOTIFICATION_MEMO: dict(self._status)})
-        told = f"✉ **{order['saga_id']}** is **{order['when']}**: {state}, attempt {self._status['attempts']}"
-        workflow.set_current_details(told if error is None else f"{told}\n\n{error['message']}")
+        details = f"✉ **{order['saga_id']}** is **{order['when']}**: {state}, attempt {self._status['attempts']}"
+        workflow.set_current_details(details if error is None else f"{details}\n\n{error['message']}")

@@ -81,7 +81,7 @@ def continuation_input(machine: Machine, attributes: frozenset[str], *, native_c
     """The input for continue-as-new; None when the state is too large."""
     state = pack_state(machine.snapshot())
     if len(state) >= STATE_LIMIT:
-        workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(state))
+        workflow.logger.warning("state of %d bytes exceeds the limit of continue-as-new, the run continues", len(state))
         return None
     return {
         "_saga": CONTINUATION_FORMAT,

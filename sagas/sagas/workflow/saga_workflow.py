@@ -120,7 +120,9 @@ class SagaWorkflow:
                     raise refused_error(f"{workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
             case "takes up":
                 if machine.started_at is None or machine.child_running:
-                    raise refused_error("only a person can take up a terminated run that had a nested saga under way")
+                    raise refused_error(
+                        "a terminated run with a nested saga in flight cannot be undone automatically: undo it by hand"
+                    )
                 for command in machine.reissue(workflow.time()):
                     if isinstance(command, StartTimer):
                         self._execute(command)
@@ -231,7 +233,7 @@ class SagaWorkflow:
 
     # --- messages ----------------------------------------------------------------------------------------------
 
-    @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga goes backward, and takes this one with it.")
+    @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga is rolled back, and this one with it.")
     def cancelled_by_parent(self, message: str = "") -> None:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
 
@@ -239,16 +241,16 @@ class SagaWorkflow:
     def child_left_residue(self, story: dict[str, Any]) -> None:
         self._nested_sagas.note_residue(story)
 
-    @workflow.signal(name=PARKED_SIGNAL, description="Something in a nested saga of this one waits for a person.")
-    def child_parked(self, told: dict[str, Any]) -> None:
+    @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
+    def child_parked(self, report: dict[str, Any]) -> None:
         if workflow.patched(REPORTS_PARKED):  # an older worker may have handled the signal as one for a `wait`
-            self._feed(parked_report(told))
+            self._feed(parked_report(report))
 
-    @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
+    @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self._feed(to_signal_event(name, first_value(args)))
 
-    @workflow.query(name="saga", description="The whole story of this saga, as `saga show` prints it.")
+    @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
     def view(self) -> dict[str, Any]:
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type)
@@ -260,15 +262,15 @@ class SagaWorkflow:
             return None
         return pack_state(self._machine.snapshot())
 
-    @workflow.update(name="cancel", description="Undo what was done, if the point of no return is not passed.")
+    @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
     async def cancel(self, request: dict[str, Any] | None = None) -> str:
         await workflow.wait_condition(lambda: self._started)
         assert self._machine is not None
-        answer = self._machine.cancel_response()
+        response = self._machine.cancel_response()
         request = request or {}
-        if answer in ("accepted", "recorded"):
+        if response in ("accepted", "recorded"):
             self._feed(CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or ""))
-        return answer
+        return response
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +280,7 @@ class SagaWorkflow:
     @resolve.validator
     def check_decision(self, decision: dict[str, Any]) -> None:
         if self._machine is None or not self._started:
-            raise refused_error("the saga has not begun yet; try again")
+            raise refused_error("the saga has not started yet; try again")
         try:
             event = to_decision_event(decision)
         except (KeyError, TypeError, AttributeError) as error:
@@ -400,7 +402,7 @@ class RunSearchAttributes:
 
     def record_state(self, record: RecordState) -> None:
         if record.state == "PARKED":
-            workflow.logger.warning("parked at %s: `saga parked` shows what a person may decide", record.step)
+            workflow.logger.warning("parked at %s: `saga parked` shows the possible decisions", record.step)
         values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
         updates = [
             SearchAttributeKey.for_keyword(name).value_set(value)

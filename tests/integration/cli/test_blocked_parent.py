@@ -42,7 +42,7 @@ async def test_every_command_names_the_parked_child_of_a_blocked_parent(nested: 
     assert started.code == 4, started
     watched = await nested.saga("watch", id, "--until", "parked", "--timeout", "60s")
     assert watched.code == 4, watched
-    assert f"the nested saga {child} waits for a person at car" in watched.out
+    assert f"the nested saga {child} waits for an operator at car" in watched.out
     shown = (await nested.saga("show", id)).out
     assert "⏸ trips waits for a nested saga" in shown
     assert f"saga resolve {child} car retry --reason" in shown

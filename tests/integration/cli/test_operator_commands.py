@@ -67,7 +67,7 @@ async def test_a_skipped_undo_ends_in_residue(cli: CommandLine) -> None:
         (("car", "compensate", "--reason", "x"), 9, "not possible"),
         (("car", "done", "--reason", "x"), 9, "needs --evidence"),
         (("cra", "retry", "--reason", "x"), 9, "did you mean car"),
-        (("hotel", "retry", "--reason", "x"), 9, "a person decides only"),
+        (("hotel", "retry", "--reason", "x"), 9, "can be decided"),
         (("car", "retry"), 2, "--reason is missing"),
         (("car", "rety", "--reason", "x"), 2, "did you mean retry?"),
         (("car", "retry", "--reason", "x", "--with", "{"), 2, "not JSON"),

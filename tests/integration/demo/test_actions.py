@@ -41,7 +41,7 @@ async def test_a_shelf_cannot_be_oversold(run_action: ActionRunner):
 
 
 async def test_a_release_without_a_reservation_changes_nothing(run_action: ActionRunner):
-    with pytest.raises(Exception, match="exactly one was expected"):
+    with pytest.raises(Exception, match="exactly one is expected"):
         await run_action("inventory.release", **LINE)
     assert await run_action.row(MILK) == (10, 0, 0)
 
@@ -69,7 +69,7 @@ async def test_charge_and_refund(run_action: ActionRunner):
     assert await run_action.row(PURSE) == (Decimal("0.01"), Decimal("0.00"), Decimal("99.99"))
     await run_action("payments.refund", charge=charge.id)
     assert await run_action.row(PURSE) == FULL
-    with pytest.raises(Exception, match="exactly one was expected"):
+    with pytest.raises(Exception, match="exactly one is expected"):
         await run_action("payments.refund", charge=charge.id)
     assert await run_action.row(PURSE) == FULL
 
@@ -174,7 +174,7 @@ async def test_the_commission_of_a_day_has_a_limit_and_can_be_reclaimed(run_acti
         Decimal("5.00"),
         "reclaimed",
     )
-    with pytest.raises(Exception, match="exactly one was expected"):
+    with pytest.raises(Exception, match="exactly one is expected"):
         await run_action("finance.reclaim", commission=paid.id)
 
 
@@ -186,7 +186,7 @@ async def test_finance_bookings_are_sent_and_corrected(run_action: ActionRunner)
     assert await run_action.row("select count(*) from finance_note") == (0,)
     await run_action("finance.draft", **note)
     await run_action("finance.send", **note)
-    with pytest.raises(Exception, match="exactly one was expected"):
+    with pytest.raises(Exception, match="exactly one is expected"):
         await run_action("finance.discard", **note)
     await run_action("finance.correct", **note)
     assert await run_action.row(state) == ("2017-12-18", Decimal("250.00"), Decimal("5.00"), "corrected")

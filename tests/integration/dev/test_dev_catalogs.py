@@ -49,4 +49,4 @@ def test_a_malformed_catalog_gives_a_one_line_error(project: Project) -> None:
         file.write('[catalogs]\nlake = "sql"\n')
     done = project.call("dev", "status")
     assert done.returncode == 2
-    assert "catalogs.lake must be a table: [catalogs.lake]." in done.stderr
+    assert "catalogs.lake must be a table: [catalogs.lake]" in done.stderr

@@ -19,7 +19,7 @@ NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
         ),
         ("temporal,spark", "spark is not a service of its own", NAMES),
         ("temporel", "There is no service temporel; did you mean temporal?", NAMES),
-        ("all", "There is no service all.", NAMES),
+        ("all", "There is no service all", NAMES),
         ("", "--only names no service", NAMES),
         (" , ", "--only names no service", NAMES),
         ("worker", "the worker cannot start without temporal and postgres: ", "--only temporal,postgres,worker"),

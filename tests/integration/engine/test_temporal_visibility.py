@@ -145,7 +145,7 @@ async def test_each_outcome_closes_the_run_with_its_status(env: Environment) -> 
         good = await run_saga(client, "three")
         assert await handle(client, good["id"]).result() == "done"
         assert await attributes(client, good["id"]) == {}
-        assert "This saga is over." in await details(client, good["id"])
+        assert "This saga has ended." in await details(client, good["id"])
 
 
 async def test_a_completed_saga_is_no_longer_shown_as_parked(env: Environment) -> None:

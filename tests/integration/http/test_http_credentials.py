@@ -131,7 +131,7 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
         assert (outcome.kind, outcome.retryable) == ("failed", True)
         assert outcome.failure is not None
         assert outcome.failure.message == (
-            "crm was not asked (POST /charges): the token endpoint answered 401 Unauthorized"
+            "crm was not called (POST /charges): the token endpoint responded 401 Unauthorized"
         )
         assert "wrong-secret-value" not in written(outcome)
         assert [request["path"] for request in server.ledger()["requests"]] == ["/token"]
@@ -140,16 +140,16 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"auth": {"bearer": "abc"}}, "where the secret is, not what it is"),
+        ({"auth": {"bearer": "abc"}}, "where the secret is stored, not contain it"),
         ({"auth": {"basic": {"user": "a", "password": "b"}}}, "where the secret is"),
-        ({"auth": {"bearer": {"env": "A"}, "basic": {"user": "a", "password": {"env": "B"}}}}, "one of them is enough"),
+        ({"auth": {"bearer": {"env": "A"}, "basic": {"user": "a", "password": {"env": "B"}}}}, "give only one"),
         ({"auth": {"barer": {"env": "A"}}}, "no field barer; did you mean bearer?"),
         ({"auth": {"oauth2": {"token_url": "x", "client_id": "a", "client_secret": {"env": "B"}}}}, "complete http"),
         ({"auth": {"header": {"value": {"env": "A"}}}}, "needs name"),
-        ({"auth": {"mtls": {"certificate": "c", "key": "k"}}}, "needs an https:// url"),
+        ({"auth": {"mtls": {"certificate": "c", "key": "k"}}}, "needs an https:// URL"),
         ({"verify": False}, "cannot be switched off"),
         ({"idempotency": 7}, "needs idempotency"),
-        ({"headers": {"a": 1}}, "table of texts"),
+        ({"headers": {"a": 1}}, "table of strings"),
     ],
 )
 def test_wrong_settings_are_one_sentence(connect: Any, options: dict[str, Any], message: str) -> None:

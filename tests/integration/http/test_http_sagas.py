@@ -91,7 +91,7 @@ async def test_undone(temporal: TemporalServer, server: PaymentServer, tmp_path:
 async def test_declined(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
     story = await pay(temporal, server, tmp_path, account="broke")
     assert (story["state"], story["reason"]["kind"], story["reason"]["step"]) == ("COMPENSATED", "rejected", "charge")
-    assert story["reason"]["message"] == "crm answered 422 Unprocessable Entity to POST /charges"
+    assert story["reason"]["message"] == "crm responded 422 Unprocessable Entity to POST /charges"
     assert server.ledger()["charges"] == []
 
 

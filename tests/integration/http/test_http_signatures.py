@@ -56,9 +56,9 @@ async def test_signature_headers_cannot_be_overridden(server: PaymentServer, con
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty or holds"),
-        ("whsec_", "is no secret of Standard Webhooks"),
-        ("whsec_A", "is no secret"),
+        ("", "is empty or contains"),
+        ("whsec_", "is not a Standard Webhooks secret"),
+        ("whsec_A", "is not a Standard Webhooks secret"),
         (None, "No such"),
     ],
 )
@@ -76,5 +76,5 @@ async def test_without_a_usable_secret_nothing_is_sent(
 
 
 def test_a_literal_secret_in_the_settings_is_refused(connect: Any) -> None:
-    with pytest.raises(UsageError, match="must say where the secret is"):
+    with pytest.raises(UsageError, match="must name where the secret is"):
         connect("http://crm.example", signing_secret=SECRET)

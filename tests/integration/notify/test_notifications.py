@@ -201,7 +201,7 @@ async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environ
     first, second = story["notifications"]
     assert (first["state"], first["attempts"]) == (second["state"], second["attempts"]) == ("EXHAUSTED", 0)
     assert "notify.0" in first["error"]["message"]
-    assert "Temporal takes" in second["error"]["message"]
+    assert "Temporal accepts" in second["error"]["message"]
 
 
 async def test_a_guarded_action_notifies_once_and_a_rejection_ends_it(env: Environment) -> None:

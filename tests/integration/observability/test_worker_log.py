@@ -39,7 +39,7 @@ async def test_the_text_log_has_one_line_per_event(temporal: TemporalServer, tmp
         f"WARNING saga.step {jammed} charge: payments.charge failed, nothing happened:"
         " RuntimeError: the till is jammed",
         f"INFO saga.step {glued} reserve undo: inventory.release said no: Rejected: it does not come off the shelf",
-        f"WARNING temporalio.workflow {glued}: parked at reserve: `saga parked` shows what a person may decide",
+        f"WARNING temporalio.workflow {glued}: parked at reserve: `saga parked` shows the possible decisions",
         f"INFO temporalio.workflow {declined}: COMPENSATED: rejected at charge: card declined",
     ):
         assert lines.count(line) == 1, (line, text)

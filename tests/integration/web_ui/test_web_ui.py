@@ -140,7 +140,7 @@ async def test_a_parked_saga_shows_what_to_do(page: Page, temporal: TemporalServ
     _, now = await open_details(page, temporal, shop.ids["PARKED"])
     await page.screenshot(path=pictures / "parked-details.png", full_page=True)
     assert "is PARKED" in now
-    assert "announce waits for a person: Rejected: the mailbox does not exist" in now
+    assert "announce waits for an operator: Rejected: the mailbox does not exist" in now
     for decision in ("retry", "done", "skip"):
         assert f"saga resolve {shop.ids['PARKED']} announce {decision} --reason" in now
     assert "Cancel is refused" in now

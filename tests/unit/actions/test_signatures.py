@@ -28,7 +28,7 @@ def by_position(step: Step, value: int, /) -> None: ...
     [(any_positions, "*values"), (by_position, "value")],
 )
 def test_positional_only_parameters_are_refused(function: Callable[..., Any], shown: str) -> None:
-    with pytest.raises(UsageError, match="cannot give by name") as refused:
+    with pytest.raises(UsageError, match="cannot pass by name") as refused:
         action("stock.take")(function)
     assert "stock.take" in refused.value.message
     assert shown in refused.value.message
@@ -93,7 +93,7 @@ def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, 
 @pytest.mark.parametrize(
     ("function", "given", "message"),
     [
-        (move, {"from": "a", "from_": "b", "to": "c"}, "'from' and 'from_' are one argument, given twice"),
+        (move, {"from": "a", "from_": "b", "to": "c"}, "'from' and 'from_' name the same argument; give only one"),
         (move, {"to": "b"}, "stock.take needs the argument 'from'"),
         (move, {"from": "a", "to": "b", "on": 1}, "takes no argument 'on'; it takes from, to, in"),
         (any_names, {"id": "a", "size": "big"}, "argument size: Input should be a valid integer"),

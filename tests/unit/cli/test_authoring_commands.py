@@ -44,7 +44,7 @@ def test_validate_reports_mistakes(capsys: pytest.CaptureFixture[str], broken: P
     assert {"file", "line", "column", "code", "severity", "message", "help"} == set(found[0])
     assert (found[0]["line"], found[0]["severity"]) == (3, "error")
     text = output(capsys, "validate", str(broken), code=1)
-    assert "Did you mean `with`?" in text
+    assert "did you mean `with`?" in text
     assert "1 definition: " in text
     assert output(capsys, "validate", str(broken), "--format", "github", code=1).startswith("::error file=")
     sarif = json.loads(output(capsys, "validate", str(broken), "--format", "sarif", code=1))

@@ -42,19 +42,19 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_the_output_before_and_after_the_commit_point(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "explain", "day")
-    assert "↩ discarded before publication, taken back after it ✔ published at the commit point" in text
-    assert "guarded: Staged where nobody reads, audited, and published in one atomic commit after the commit" in text
+    assert "↩ discarded before publication, reverted after it ✔ published at the commit point" in text
+    assert "guarded: Staged unread, audited, and published in one atomic commit after the commit" in text
     assert "✔ published as soon as it is done" in text, "after the pivot there is nothing to wait for"
     assert text.count("one transaction on shop") == 1, "of the sql step only"
     assert "spark." not in text
 
 
 def test_a_failure_discards_what_is_staged(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "1. ↩ facts what is staged is discarded" in output(capsys, "explain", "day", "--fail", "charge")
+    assert "1. ↩ facts its staged output is discarded" in output(capsys, "explain", "day", "--fail", "charge")
 
 
 @pytest.mark.parametrize("format", ["mermaid", "svg"])
 def test_the_graph_shows_what_an_undo_does(capsys: pytest.CaptureFixture[str], format: str) -> None:
     text = output(capsys, "graph", "day", "--format", format)
-    assert text.count("↩ discard, or take back") == 1
+    assert text.count("↩ discard, or revert") == 1
     assert "spark." not in text

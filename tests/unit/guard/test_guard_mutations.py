@@ -159,7 +159,7 @@ def test_a_contradicting_undo_parks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     outcome, rows = undo()
     assert outcome.marker == "unknown_effect"
-    assert outcome.park_reason == "the guard does not know this effect"
+    assert outcome.park_reason == "the guard has no row of this effect"
     assert rows == {}, "nothing was changed, so a person can still find the right database"
     monkeypatch.setattr(rules, "unknown_effect", rules.nothing_to_undo)
     assert undo()[0].marker == "nothing_to_undo", "without the rule the effect would be forgotten"

@@ -160,7 +160,7 @@ def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
     with pytest.raises(UsageError, match="plain `def`"):
         bridge("t", to="u")(wait)
     one = getattr(consumer("t", connection="shop")(handle), HANDLER_ATTRIBUTE)
-    with pytest.raises(UsageError, match="two consumers are called handle"):
+    with pytest.raises(UsageError, match="two consumers are named handle"):
         MessageHandlers([one, dataclasses.replace(one, function=wait)])
 
 

@@ -41,7 +41,7 @@ def _built_in(headers: Mapping[str, Any]) -> Any:
 def test_reserved_headers_are_refused(emit: Emit, name: str) -> None:
     with pytest.raises(UsageError) as reported:
         emit({"kind": "receipt", name: "mine"})
-    assert reported.value.message == f"the header `{name}` of an event is the engine's own: choose another name"
+    assert reported.value.message == f"the header `{name}` of an event is reserved for the engine: choose another name"
 
 
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
@@ -84,4 +84,6 @@ def test_a_bridge_may_forward_but_not_change_reserved_headers() -> None:
         return Event("clean", "k", 1, {**message.headers, "ce_source": "/forged"})
 
     refused = run_bridge_function(Bridge("forge", "raw", "clean", forge, 1), ConsumedRecord(Read()), "group")  # pyright: ignore[reportArgumentType]
-    assert refused.dead_letter_reason == "the header `ce_source` of an event is the engine's own: choose another name"
+    assert refused.dead_letter_reason == (
+        "the header `ce_source` of an event is reserved for the engine: choose another name"
+    )

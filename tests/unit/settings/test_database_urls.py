@@ -33,5 +33,5 @@ def test_the_driver_is_asynchronous(written: str, used: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "shop", "://x"])
 def test_an_invalid_url_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="looks like postgresql://"):
+    with pytest.raises(UsageError, match="has the form postgresql://"):
         async_url(text, ROOT)

@@ -118,12 +118,12 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
         ("[temporal.tls]\nserver = 'x'", r"\[temporal.tls\]: unknown setting server"),
         ("[connections.shop]\nulr = 'x'", r"\[connections.shop\]: unknown setting ulr; did you mean url?"),
         ("[connections.shop]\nkind = 'ftp'", "must be sql or http, not ftp"),
-        ("[connections.shop]\nurl = 3", "connections.shop.url must be a text"),
-        ("[connections.shop]\nurl = {evn = 'X'}", "connections.shop.url is a text,"),
+        ("[connections.shop]\nurl = 3", "connections.shop.url must be a string"),
+        ("[connections.shop]\nurl = {evn = 'X'}", "connections.shop.url must be a string,"),
         ("[connections]\nshop = 'x'", "connections.shop must be a table"),
-        ("definitions = 'one'", "definitions must be a list of texts"),
+        ("definitions = 'one'", "definitions must be a list of strings"),
         ("vars = 3", "vars must be a table"),
-        ("[temporal]\naddress = 7233", "temporal.address must be a text"),
+        ("[temporal]\naddress = 7233", "temporal.address must be a string"),
         ("x = ", "is not valid TOML"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_connection_without_url_is_on_the_embedded_database(tmp_path: Path) ->
     settings = load_settings(tmp_path, env={})
     assert settings.connection("shop").embedded
     assert settings.connection("shop").url.endswith(":28003/shop")
-    with pytest.raises(UsageError, match="The connection other has no url") as raised:
+    with pytest.raises(UsageError, match="the connection other has no url") as raised:
         _ = settings.connection("other").url
     assert "saga dev up" in (raised.value.help or "")
     with pytest.raises(UsageError, match=r"no connection shpo .*; did you mean shop\?"):
@@ -167,7 +167,7 @@ def test_secrets_are_read_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert settings.temporal.api_key == Secret("env", "KEY")
     with pytest.raises(UsageError, match="SHOP_URL, which is not set"):
         _ = settings.connection("shop").url
-    with pytest.raises(UsageError, match="but that failed"):
+    with pytest.raises(UsageError, match="which failed"):
         _ = settings.connection("lite").url
     monkeypatch.setenv("SHOP_URL", "postgres://u@h/d")
     (tmp_path / "secret").write_text("sqlite:////x/y.db\n", encoding="utf-8")

@@ -28,13 +28,15 @@ def _check_times(step: StepDraft, draft: OperationDraft, report: Report) -> None
         report.add("SAGA230", parsed.node_of("timeout"), f"`{step.id}` has only {format_duration(timeout)} per attempt")
     if heartbeat is None or not ("heartbeat" in parsed or "timeout" in parsed or draft.role == "do"):
         return
-    place = next((parsed.node_of(name) for name in ("heartbeat", "timeout") if name in parsed), parsed.node)
+    position = next((parsed.node_of(name) for name in ("heartbeat", "timeout") if name in parsed), parsed.node)
     beat, limit = format_duration(heartbeat), format_duration(timeout)
     if heartbeat >= timeout:
-        report.add("SAGA114", place, f"the heartbeat of `{step.id}` ({beat}) is not shorter than its timeout ({limit})")
+        report.add(
+            "SAGA114", position, f"the heartbeat of `{step.id}` ({beat}) is not shorter than its timeout ({limit})"
+        )
     elif heartbeat > MAX_HEARTBEAT_RATIO * timeout:
         report.add(
-            "SAGA233", place, f"the heartbeat of `{step.id}` ({beat}) is nearly as long as its timeout ({limit})"
+            "SAGA233", position, f"the heartbeat of `{step.id}` ({beat}) is nearly as long as its timeout ({limit})"
         )
 
 
@@ -48,10 +50,10 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
             "SAGA106",
             written.node_of("max_interval"),
             "`max_interval` is shorter than `initial_interval`",
-            "Make it longer.",
+            "make it longer",
         )
     if "max_attempts" in written and retry.max_attempts == 1:
-        report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` is tried only once")
+        report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` has only one attempt")
     if retry.give_up_after is not None and retry.give_up_after < 2 * timeout:
         limit = format_duration(timeout)
         report.add(

@@ -62,7 +62,7 @@ def _written_arguments(operation: OperationDraft, forward: OperationDraft) -> tu
 def _check_action(operation: OperationDraft, forward: OperationDraft, action: Action, report: Report) -> None:
     given, frozen = _written_arguments(operation, forward)
     signature = action.signature
-    where = " (it gets the arguments of the forward call)" if frozen else ""
+    where = " (it receives the arguments of the forward call)" if frozen else ""
     node = operation.arguments or operation.parsed.node
 
     def place_of(name: str) -> Positioned:
@@ -73,17 +73,17 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
         if parameter is None:
             names = [one.name for one in signature.parameters]
             takes = ", ".join(f"`{one}`" for one in names) or "none"
-            help = suggestion_help(name, names, f"It takes {takes}.")
+            help = suggestion_help(name, names, f"it takes {takes}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
         elif not frozen and _has_literal(value):
-            for place, message in mismatches(value, parameter.schema, parameter.schema):
-                report.add("SAGA404", place, f"argument `{name}` of `{action.name}`: {message}")
+            for position, message in mismatches(value, parameter.schema, parameter.schema):
+                report.add("SAGA404", position, f"argument `{name}` of `{action.name}`: {message}")
     for one in signature.twice(given):
-        message = f"`{one.variable}` and `{one.name}` are one argument of `{action.name}`{where}"
+        message = f"`{one.variable}` and `{one.name}` name the same argument of `{action.name}`{where}"
         report.add("SAGA113", place_of(one.variable), message)
     for one in signature.missing({**(operation.operation.with_ or {}), **given}):
-        place = operation.position if frozen or operation.arguments is None else node
-        report.add("SAGA402", place, f"`{action.name}` needs the argument `{one.name}`{where}")
+        position = operation.position if frozen or operation.arguments is None else node
+        report.add("SAGA402", position, f"`{action.name}` needs the argument `{one.name}`{where}")
 
 
 def _has_literal(node: YamlNode) -> bool:
@@ -99,59 +99,59 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     properties = schema["properties"]
     effective = (forward if frozen else operation).operation.with_ or {}
     for name, node in given.items():
-        place = written.key_position(name) if written is not None else operation.position
+        position = written.key_position(name) if written is not None else operation.position
         if name not in properties:
             takes = ", ".join(f"`{one}`" for one in properties if PLANNED not in properties[one])
-            help = suggestion_help(name, properties, f"It takes {takes}.")
-            report.add("SAGA403", place, f"`{uses}` has no argument `{name}`", help)
+            help = suggestion_help(name, properties, f"it takes {takes}")
+            report.add("SAGA403", position, f"`{uses}` has no argument `{name}`", help)
         elif PLANNED in properties[name]:
-            report_planned(name, properties[name][PLANNED], place, report)
+            report_planned(name, properties[name][PLANNED], position, report)
         else:
             for at, message in mismatches(node, properties[name], properties[name]):
                 report.add("SAGA404", at, f"argument `{name}` of `{uses}`: {message}")
-    place = written or operation.position
+    position = written or operation.position
     for name in schema["required"]:
         if name not in effective:
-            report.add("SAGA402", place, f"`{uses}` needs the argument `{name}`")
-    _check_exclusive(uses, effective, place, report)
-    _check_written_connection(draft, uses, effective.get("connection"), written, place, report)
+            report.add("SAGA402", position, f"`{uses}` needs the argument `{name}`")
+    _check_exclusive(uses, effective, position, report)
+    _check_written_connection(draft, uses, effective.get("connection"), written, position, report)
 
 
 def _check_written_connection(
-    draft: SagaDraft, uses: str, connection: Any, written: YamlNode | None, place: Positioned, report: Report
+    draft: SagaDraft, uses: str, connection: Any, written: YamlNode | None, position: Positioned, report: Report
 ) -> None:
     if not isinstance(connection, str):
         return
     if written is not None and isinstance(written.value, dict) and "connection" in written.value:
-        place = written.value["connection"]
+        position = written.value["connection"]
     if "${{" not in connection:
-        check_connection(draft, uses, connection, BUILTINS[uses].executor, place, report)
+        check_connection(draft, uses, connection, BUILTINS[uses].executor, position, report)
     elif BUILTINS[uses].executor == "sql":
         message = f"the connection of `{uses}` decides where the guard is, so it cannot be an expression"
-        report.add("SAGA405", place, message)
+        report.add("SAGA405", position, message)
 
 
-def _check_exclusive(uses: str, given: Mapping[str, Any], place: Positioned, report: Report) -> None:
+def _check_exclusive(uses: str, given: Mapping[str, Any], position: Positioned, report: Report) -> None:
     for group in _EXCLUSIVE_ARGUMENTS.get(uses, ()):
         present = [name for name in group if name in given]
         if len(present) > 1:
-            report.add("SAGA113", place, f"`{present[1]}` and `{present[0]}` of `{uses}` exclude each other")
+            report.add("SAGA113", position, f"`{present[1]}` and `{present[0]}` of `{uses}` exclude each other")
     if uses == "http":
         if "path" not in given and "url" not in given:
-            report.add("SAGA402", place, "`http` needs the argument `path` or `url`")
+            report.add("SAGA402", position, "`http` needs the argument `path` or `url`")
         elif "path" in given and "connection" not in given:
-            report.add("SAGA402", place, "`http` needs the argument `connection` for a `path`")
+            report.add("SAGA402", position, "`http` needs the argument `connection` for a `path`")
     if uses == "wait":
         if not any(name in given for name in ("for", "until", "signal")):
-            report.add("SAGA402", place, "`wait` needs one of the arguments `for`, `until` and `signal`")
+            report.add("SAGA402", position, "`wait` needs one of the arguments `for`, `until` and `signal`")
         elif "signal" not in given:
             for name in ("timeout", "on_timeout"):
                 if name in given:
-                    report.add("SAGA113", place, f"`{name}` of `wait` goes with `signal` only")
+                    report.add("SAGA113", position, f"`{name}` of `wait` goes with `signal` only")
 
 
 def check_connection(
-    draft: SagaDraft, uses: str, connection: str, kind: str, place: Positioned, report: Report
+    draft: SagaDraft, uses: str, connection: str, kind: str, position: Positioned, report: Report
 ) -> None:
     """Check that the connection of ``uses`` is in saga.toml and of the right kind."""
     if draft.connections is None:
@@ -159,12 +159,14 @@ def check_connection(
     table = draft.connections.get(connection)
     if table is None:
         known = [name for name, one in draft.connections.items() if one.get("kind", "sql") == kind]
-        help = suggestion_help(connection, known, "Add it to saga.toml under [connections].")
+        help = suggestion_help(connection, known, "add it to saga.toml under [connections]")
         report.add(
-            "SAGA405", place, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
+            "SAGA405", position, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
         )
     elif table.get("kind", "sql") != kind:
-        report.add("SAGA405", place, f"`{uses}` needs a connection of kind {kind}, and `{connection}` is none")
+        report.add(
+            "SAGA405", position, f"`{uses}` needs a connection of kind {kind}, and `{connection}` is of another kind"
+        )
 
 
 # Literal SQL of `sql` steps: statements that the guard refuses in every dialect

@@ -23,8 +23,8 @@ _SCOPES: dict[str, ScopeKind] = {
     "probe": "probe",
 }
 _CALL_HELP = (
-    "Functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
-    "default(x, y) and decimal(x)."
+    "the functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
+    "default(x, y) and decimal(x)"
 )
 _PLAIN_TEXT_FIELDS = ("id", "labels")
 
@@ -111,21 +111,21 @@ def _check_items(node: YamlNode, scope: ExpressionScope, report: Report) -> None
 
 def _check_expression(written: Written, scope: ExpressionScope, report: Report) -> None:
     for reference in written.expression.references:
-        place = written.node.position_at(written.start + reference.offset)
+        position = written.node.position_at(written.start + reference.offset)
         problem = scope.problem(reference.path)
         if problem is not None:
-            report.add(problem.code, place, problem.message, problem.help)
+            report.add(problem.code, position, problem.message, problem.help)
         elif not reference.guarded and (why := scope.null_reason(reference.path)):
             path = ".".join(reference.path)
             id = reference.path[1]
-            help = f"Say what to use instead: default({path}, …), or test it: steps.{id}.result != null ? … : …."
-            report.add("SAGA305", place, f"`{path}` may be null: {why}", help)
-    for offset, sentence in check_types(written.expression, scope.type_of):
+            help = f"give a default: default({path}, …), or test for null: steps.{id}.result != null ? … : …"
+            report.add("SAGA305", position, f"`{path}` may be null: {why}", help)
+    for offset, message in check_types(written.expression, scope.type_of):
         # Messages about operators start with the quoted operator; the others are about calls.
-        arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
+        arithmetic = message.startswith("'") or "takes numbers, and" in message
         help = None if arithmetic else _CALL_HELP
         report.add(
-            "SAGA304" if arithmetic else "SAGA302", written.node.position_at(written.start + offset), sentence, help
+            "SAGA304" if arithmetic else "SAGA302", written.node.position_at(written.start + offset), message, help
         )
 
 
@@ -134,8 +134,8 @@ def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Rep
         if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
             path = ".".join(reference.path)
             what = "a label" if field == "labels" else "the id"
-            place = written.node.position_at(written.start + reference.offset)
-            report.add("SAGA117", place, f"`{path}` is sensitive and cannot be in {what}")
+            position = written.node.position_at(written.start + reference.offset)
+            report.add("SAGA117", position, f"`{path}` is sensitive and cannot be in {what}")
 
 
 # Finding the expressions in a value
@@ -166,7 +166,7 @@ def written_in(node: YamlNode | None, report: Report | None = None, *, bare: boo
             return
         if bare and len(parts) > 1:
             if report is not None:
-                report.add("SAGA301", node, "one expression is expected here, not a text with expressions in it")
+                report.add("SAGA301", node, "one expression is expected here, not a string that contains expressions")
             return
         for part in parts:
             if part.expression:

@@ -29,7 +29,7 @@ _PYTHON_TYPES: dict[str, Any] = {
     "null": type(None),
 }
 TYPE_DESCRIPTIONS = {
-    "string": "a text",
+    "string": "a string",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
@@ -107,7 +107,7 @@ def _value_mismatches(node: YamlNode, schema: Mapping[str, Any]) -> Iterator[Mis
         yield node, f"expected one of {words}, found {describe_node(node)}" + (f". {close}" if close else "")
     if isinstance(value, str):
         if len(value) < schema.get("minLength", 0):
-            yield node, "expected a text that is not empty"
+            yield node, "expected a string that is not empty"
         pattern = schema.get("pattern")
         if isinstance(pattern, str) and not re.search(pattern, value):
             form = schema.get(FORM_DESCRIPTION)
@@ -165,9 +165,11 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
     try:
         Draft202012Validator.check_schema(node.to_json())
     except SchemaError as error:
-        place = _node_at(node, list(error.absolute_path))
+        position = _node_at(node, list(error.absolute_path))
         where = ".".join(str(part) for part in error.absolute_path)
-        report.add("SAGA112", place, f"`input{'.' + where if where else ''}` is not JSON Schema: {error.message[:200]}")
+        report.add(
+            "SAGA112", position, f"`input{'.' + where if where else ''}` is not JSON Schema: {error.message[:200]}"
+        )
 
 
 def _is_certainly_valid(schema: Any) -> bool:

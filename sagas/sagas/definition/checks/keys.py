@@ -36,8 +36,8 @@ def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Re
     for reference in one.expression.references:
         if reference.path[:2] == _KEY:
             message = (
-                f"the {what} of `{step.id}` looks for something under `step.key`, its own key; "
-                "what the step itself made is under `step.forward_key`"
+                f"the {what} of `{step.id}` uses `step.key`, its own key; the effect of the step has the key "
+                "`step.forward_key`"
             )
             report.add("SAGA307", one.node.position_at(one.start + reference.offset), message)
 
@@ -53,14 +53,14 @@ def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
 def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, YamlNode]) -> Iterator[Written]:
     method = str((operation.operation.with_ or {}).get("method", "GET")).upper()
     address = ("path", "url", "query") if method in _WITHOUT_CONTENT else ("path", "url")
-    places = [one for field in address for one in _own(given.get(field))]
+    addresses = [one for field in address for one in _own(given.get(field))]
     if method != "PUT":  # a PUT may create a resource of its own at this address
-        yield from places
+        yield from addresses
     if not _forward_names_it(step):
         return
     if method == "PUT":
         before = _before_the_key(_mapping(step.operations[0].arguments))
-        yield from (one for one in places if _text_before(one) in before)
+        yield from (one for one in addresses if _text_before(one) in before)
     if not _same_request(step, operation):
         for field in _CONTENT:
             yield from _own(given.get(field)) if field not in address else ()
@@ -93,12 +93,12 @@ def _forward_names_it(step: StepDraft) -> bool:
 
 def _named(step: StepDraft, operation: OperationDraft) -> bool:
     """True if the operation also names the forward key or the step's result, either of which finds the effect."""
-    wanted = (_FORWARD_KEY, ("steps", step.id, "result"))
+    expected = (_FORWARD_KEY, ("steps", step.id, "result"))
     return any(
         reference.path[: len(path)] == path
         for one in written_in(operation.arguments)
         for reference in one.expression.references
-        for path in wanted
+        for path in expected
     )
 
 

@@ -30,8 +30,10 @@ def check_kinds(draft: SagaDraft, report: Report) -> None:
         elif not step.reads:
             parallel = pivot is not None and not draft.graph.is_ancestor(step.id, pivot.id)
             if parallel and pivot is not None:
-                place = step.parsed.node_of("id")
-                report.add("SAGA209", place, f"`{step.id}` runs parallel to the pivot `{pivot.id}` and has an effect")
+                position = step.parsed.node_of("id")
+                report.add(
+                    "SAGA209", position, f"`{step.id}` runs parallel to the pivot `{pivot.id}` and has an effect"
+                )
             else:
                 _check_compensatable(step, report)
         _check_attempt_limits(step, report)
@@ -53,7 +55,7 @@ def _check_saga(draft: SagaDraft, report: Report) -> None:
 def _check_read(step: StepDraft, report: Report) -> None:
     for field in _NOT_ON_A_READ:
         if step.parsed.get(field):
-            what = "says `effect: none`" if "effect" in step.parsed else f"only reads (`{step.step.do.uses}`)"
+            what = "has `effect: none`" if "effect" in step.parsed else f"only reads (`{step.step.do.uses}`)"
             report.add("SAGA207", step.parsed.position_of(field), f"`{step.id}` {what}, so it cannot have `{field}`")
 
 
@@ -67,7 +69,7 @@ def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:
             report.add("SAGA204", step.parsed.position_of(field), f"the pivot `{step.id}` cannot have `{field}`")
     if step.parsed.get("on_failure") == "continue":
         report.add(
-            "SAGA204", step.parsed.node_of("on_failure"), f"the pivot `{step.id}` cannot say `on_failure: continue`"
+            "SAGA204", step.parsed.node_of("on_failure"), f"the pivot `{step.id}` cannot have `on_failure: continue`"
         )
 
 
@@ -79,7 +81,7 @@ def _check_after_commit(draft: SagaDraft, step: StepDraft, report: Report) -> No
         )
         report.add(code, step.parsed.position_of("compensate"), f"`{step.id}` {where} and is never undone")
     if step.parsed.get("on_failure") == "compensate":
-        message = f"`{step.id}` comes after the commit point, where nothing leads backward"
+        message = f"`{step.id}` comes after the commit point, where nothing is rolled back"
         report.add("SAGA208", step.parsed.node_of("on_failure"), message)
     if not forward and step.step.on_failure == "compensate" and step.step.do.rejects:
         report.add("SAGA103", step.parsed.node_of("uses"), f"{step.id} comes after the pivot and may be rejected")
@@ -90,7 +92,7 @@ def _check_compensatable(step: StepDraft, report: Report) -> None:
     own_undo = builtin is not None and builtin.own_undo
     if step.step.compensate is None and "compensate" not in step.parsed and not own_undo:
         message = f"`{step.id}` has an effect before the commit point and no `compensate`"
-        help = "Say `hold: true`, or compensate with a counter-event." if step.step.do.uses in EMITTERS else None
+        help = "write `hold: true`, or compensate with a counter-event" if step.step.do.uses in EMITTERS else None
         report.add("SAGA205", step.parsed.node_of("id"), message, help)
 
 
@@ -106,7 +108,7 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
         for field in ("max_attempts", "give_up_after"):
             if field in retry:
                 what = "the confirm of " if operation.role == "confirm" else ""
-                message = f"`{field}` cannot count: {what}`{step.id}` is retried without limit"
+                message = f"`{field}` cannot apply: {what}`{step.id}` is retried without limit"
                 report.add("SAGA210", retry.position_of(field), message)
 
 
@@ -123,14 +125,14 @@ def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known
         name = arguments.get("name")
         if step.step.do.uses != "saga" or not isinstance(name, str) or "${{" in name:
             continue
-        place = step.parsed.node_of("with").value["name"]
+        position = step.parsed.node_of("with").value["name"]
         child = sagas.get(name)
         if child is None and all_known:
-            report.add("SAGA213", place, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
+            report.add("SAGA213", position, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
         elif child is not None and _must_be_undone(step):
             reason = undo_obstacle(child)
             if reason:
-                report.add("SAGA211", place, f"the nested saga `{name}` cannot be undone: {reason}")
+                report.add("SAGA211", position, f"the nested saga `{name}` cannot be undone: {reason}")
 
 
 def _must_be_undone(step: StepDraft) -> bool:
@@ -140,12 +142,12 @@ def _must_be_undone(step: StepDraft) -> bool:
 def undo_obstacle(definition: Definition) -> str | None:
     """Why a committed run of this saga cannot be undone (rule 15); None if it can."""
     if definition.recovery == "forward":
-        return "it only goes forward"
+        return "it has `recovery: forward`"
     if definition.pivot is not None:
         return f"it has a point of no return, `{definition.pivot.id}`"
     for step in definition.steps:
         if step.confirm and (step.compensate is None or step.compensate.confirmed is None):
-            return f"`{step.id}` is confirmed, and nothing undoes it after that (`compensate.confirmed`)"
+            return f"`{step.id}` is confirmed, and nothing undoes it after that (no `compensate.confirmed`)"
     return None
 
 
@@ -166,11 +168,11 @@ def _check_unguarded(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     builtin = BUILTINS.get(do.uses)
     if do.guarded or answers(draft, step) or (builtin is not None and builtin.executor == "engine"):
         return
-    place = step.parsed.node_of("uses")
+    position = step.parsed.node_of("uses")
     if step.step.pivot:
-        report.add("SAGA220", place, f"the pivot `{step.id}` is unguarded and has no `probe` that can answer")
+        report.add("SAGA220", position, f"the pivot `{step.id}` is unguarded and has no `probe` with a result")
     elif not step.reads and not do.idempotent:
-        report.add("SAGA221", place, f"`{step.id}` is unguarded, not idempotent and has no `probe` that can answer")
+        report.add("SAGA221", position, f"`{step.id}` is unguarded, not idempotent and has no `probe` with a result")
 
 
 def _check_local(step: StepDraft, report: Report) -> None:

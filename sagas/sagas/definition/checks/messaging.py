@@ -48,34 +48,37 @@ def check_messaging(draft: SagaDraft, report: Report) -> None:
 
 def _check_events(operation: OperationDraft, given: dict[str, YamlNode], report: Report) -> None:
     uses = operation.operation.uses
-    place = operation.arguments or operation.position
+    position = operation.arguments or operation.position
     if "events" in given:
         for name in ("topic", "key", "value", "headers", "hold"):
             if name in given:
                 report.add("SAGA113", given[name], f"`events` and `{name}` of `{uses}` exclude each other")
     elif "topic" not in given:
-        report.add("SAGA402", place, f"`{uses}` needs the argument `topic` or `events`")
+        report.add("SAGA402", position, f"`{uses}` needs the argument `topic` or `events`")
     elif "value" not in given:
-        report.add("SAGA402", place, f"`{uses}` needs the argument `value`")
+        report.add("SAGA402", position, f"`{uses}` needs the argument `value`")
     if "wait" in given and any(_is_held(event) for event in _events(uses, given)) and operation.operation.holds:
-        message = "`wait: published` and `hold: true` exclude each other: a held event is not published before the end"
+        message = (
+            "`wait: published` and `hold: true` exclude each other: a held event is not published before "
+            "the commit point"
+        )
         report.add("SAGA113", given["wait"], message)
 
 
-def check_outbox(draft: SagaDraft, uses: str, place: Positioned, report: Report) -> None:
+def check_outbox(draft: SagaDraft, uses: str, position: Positioned, report: Report) -> None:
     """Check the connection ``[kafka] outbox``, whose database stores what ``uses`` sends."""
     if draft.kafka is None:
         return
     if draft.kafka.outbox is None:
-        report.add("SAGA412", place, f"`{uses}` has no database for what it sends")
+        report.add("SAGA412", position, f"`{uses}` has no database for its events")
     else:
-        check_connection(draft, uses, draft.kafka.outbox, "sql", place, report)
+        check_connection(draft, uses, draft.kafka.outbox, "sql", position, report)
 
 
 def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, report: Report) -> None:
     if isinstance(node.value, str):
         report.add(
-            "SAGA413", node, "`hold` decides how the step ends, so it has to be true or false, not an expression"
+            "SAGA413", node, "`hold` must be true or false, not an expression, because it decides how the step ends"
         )
     elif node.value is True and not operation.operation.holds:
         where = f"of `{step.id}`" if operation.role == "do" else f"in the {operation.role} of `{step.id}`"
@@ -87,7 +90,7 @@ def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report)
     uses = operation.operation.uses
     if operation.role not in _ALLOWED_ROLES[uses]:
         words = " or ".join(f"`{one}`" for one in _ALLOWED_ROLES[uses][:1])
-        report.add("SAGA414", operation.position, f"`{uses}` stands under {words} only")
+        report.add("SAGA414", operation.position, f"`{uses}` is allowed under {words} only")
     elif not step.step.do.holds:
         report.add("SAGA414", operation.position, f"`{step.id}` holds no event, so `{uses}` has nothing to do")
 
@@ -95,7 +98,7 @@ def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report)
 def _check_headers(event: dict[str, YamlNode], report: Report) -> None:
     headers = event.get("headers")
     if headers is not None and (name := first_reserved_header(_children(headers))) is not None:
-        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is the engine's own")
+        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is reserved for the engine")
 
 
 def _is_held(event: dict[str, YamlNode]) -> bool:
@@ -135,26 +138,32 @@ def _check_request_arguments(operation: OperationDraft, report: Report) -> None:
     given = node.value if node is not None and isinstance(node.value, dict) else {}
     reply_topic, headers = given.get("reply_topic"), given.get("headers")
     if reply_topic is not None and isinstance(reply_topic.value, str) and "${{" in reply_topic.value:
-        message = "who listens for replies reads `reply_topic` in the definitions, so it cannot be an expression"
+        message = (
+            "`reply_topic` cannot be an expression, because the consumer of the replies reads it from the definitions"
+        )
         report.add("SAGA415", reply_topic, message)
     if headers is None or not isinstance(headers.value, dict):
         return
     for name in headers.value:
         if is_reserved(name):
-            report.add("SAGA416", headers.key_position(name), f"the header `{name}` of `{REQUEST}` is the engine's own")
+            report.add(
+                "SAGA416", headers.key_position(name), f"the header `{name}` of `{REQUEST}` is reserved for the engine"
+            )
 
 
 def _check_request_heartbeat(step: StepDraft, operation: OperationDraft, report: Report) -> None:
     if "heartbeat" in operation.parsed:
-        place = operation.parsed.position_of("heartbeat")
-        message = f"`heartbeat` of `{step.id}` has no effect because no worker holds an attempt that waits for a reply"
-        report.add("SAGA118", place, message)
+        position = operation.parsed.position_of("heartbeat")
+        message = (
+            f"`heartbeat` of `{step.id}` has no effect because no worker is busy with an attempt that waits for a reply"
+        )
+        report.add("SAGA118", position, message)
 
 
 def _check_request_fields(step: StepDraft, report: Report) -> None:
-    because = {"idempotent": "because a command is written once, whatever is tried again"}
+    because = {"idempotent": "because a command is written once, whatever is retried"}
     if has_reply_probe(step.step):
-        because["settle"] = "because the reply is looked for where it is recorded"
+        because["settle"] = "because the reply is looked up where it is recorded"
     for field, why in because.items():
         if field in step.parsed:
             report.add("SAGA118", step.parsed.position_of(field), f"`{field}` of `{step.id}` has no effect {why}")
@@ -171,22 +180,25 @@ def check_triggers(draft: SagaDraft, report: Report) -> None:
             _check_signal(draft, trigger, report)
         elif "input" in trigger:
             schema = draft.definition.input
-            for node, sentence in mismatches(trigger.node_of("input"), schema, schema):
-                report.add("SAGA132", node, sentence)
+            for node, message in mismatches(trigger.node_of("input"), schema, schema):
+                report.add("SAGA132", node, message)
 
 
 def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> None:
     name = trigger.get("signal")
     if "id" not in trigger:
-        report.add("SAGA131", trigger.node_of("signal"), "this trigger wakes a saga, and nothing says which one")
+        report.add("SAGA131", trigger.node_of("signal"), "this trigger signals a saga, but has no `id` of it")
     waits = [step.step.do.with_ or {} for step in draft.steps if step.step.do.uses == "wait"]
     known = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
     # A signal name with an expression may match any name.
     if name in known or any("${{" in one for one in known):
         return
-    help = f"`wait` steps take {quoted_names(known)}." if known else "No `wait` step of this saga takes a signal."
+    help = f"`wait` steps receive {quoted_names(known)}" if known else "no `wait` step of this saga receives a signal"
     report.add(
-        "SAGA130", trigger.node_of("signal"), f"no `wait` takes the signal `{name}`", suggestion_help(name, known, help)
+        "SAGA130",
+        trigger.node_of("signal"),
+        f"no `wait` receives the signal `{name}`",
+        suggestion_help(name, known, help),
     )
 
 
@@ -201,7 +213,7 @@ def check_notifications(draft: SagaDraft, report: Report) -> None:
     for operation in draft.notify:
         uses = operation.operation.uses
         if uses not in draft.actions and _cannot_notify(uses):
-            report.add("SAGA140", operation.position, f"`{uses}` cannot tell anybody anything")
+            report.add("SAGA140", operation.position, f"`{uses}` cannot deliver a notification")
             continue
         check_operation(draft, operation, operation, report)
         _check_no_held_events(operation, report)
@@ -215,11 +227,11 @@ def _cannot_notify(uses: str) -> bool:
 
 def _check_milestones(draft: SagaDraft, operation: OperationDraft, report: Report) -> None:
     definition, when = draft.definition, operation.parsed.get("when") or ()
-    place = operation.parsed.position_of("when")
+    position = operation.parsed.position_of("when")
     if "overdue" in when and definition.warn_after is None:
-        report.add("SAGA141", place, "this saga has no `warn_after`, so it is never overdue")
+        report.add("SAGA141", position, "this saga has no `warn_after`, so it is never overdue")
     if "compensated" in when and definition.recovery == "forward":
-        report.add("SAGA141", place, "a saga with `recovery: forward` is never compensated")
+        report.add("SAGA141", position, "a saga with `recovery: forward` is never compensated")
 
 
 def _check_no_held_events(operation: OperationDraft, report: Report) -> None:

@@ -31,15 +31,15 @@ def check_probes(draft: SagaDraft, report: Report) -> None:
                 continue
             uses = operation.operation.uses
             if cannot_be_asked(uses):
-                help = "Ask with `http`, `sql`, an action of your own, or one on a task queue."
+                help = "use `http`, `sql`, an action of your own, or one on a task queue"
                 report.add(
-                    "SAGA222", operation.position, f"`{uses}` cannot be asked whether `{step.id}` took effect", help
+                    "SAGA222", operation.position, f"`{uses}` cannot find out whether `{step.id}` took effect", help
                 )
                 continue
             example = _EXAMPLES.get(uses)
-            help = f"Say what its answer means, for example {example}." if example else None
+            help = f"map its response to a result, for example {example}" if example else None
             says = "its action returns neither Done nor Absent, and it" if uses in draft.actions else "it"
-            message = f"the probe of `{step.id}` can never answer: {says} has neither `done` nor `absent`"
+            message = f"the probe of `{step.id}` can never have a result: {says} has neither `done` nor `absent`"
             report.add("SAGA222", operation.position, message, help)
 
 

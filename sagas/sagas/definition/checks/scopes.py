@@ -74,9 +74,9 @@ class ExpressionScope:
             known = quoted_names(allowed)
             if root not in ROOTS:
                 return ScopeProblem(
-                    "SAGA302", f"`{root}` is not known", suggestion_help(root, allowed, f"Known here: {known}.")
+                    "SAGA302", f"`{root}` is not known", suggestion_help(root, allowed, f"known here: {known}")
                 )
-            return ScopeProblem("SAGA302", f"`{root}` is not available here", f"Known here: {known}.")
+            return ScopeProblem("SAGA302", f"`{root}` is not available here", f"known here: {known}")
         if root == "steps":
             return self._step_problem(path)
         if root == "input":
@@ -98,27 +98,29 @@ class ExpressionScope:
     def _field_problem(self, what: str, path: NamePath, known: NamePath) -> ScopeProblem | None:
         if len(path) < 2 or path[1] in known:
             return None
-        help = suggestion_help(path[1], known, f"It has {quoted_names(known)}.")
+        help = suggestion_help(path[1], known, f"it has {quoted_names(known)}")
         return ScopeProblem("SAGA302", f"`{what}` has no `{path[1]}` here", help)
 
     def _schema_problem(self, what: str, schema: object, path: NamePath) -> ScopeProblem | None:
-        found = schema_at(schema, path, self.draft.definition.input)
-        if not isinstance(found, UndeclaredProperty):
+        declared = schema_at(schema, path, self.draft.definition.input)
+        if not isinstance(declared, UndeclaredProperty):
             return None
         help = suggestion_help(
-            found.name, found.known, "Declare it under `input`, or allow `additionalProperties` there."
+            declared.name, declared.known, "declare it under `input`, or allow `additionalProperties` there"
         )
-        return ScopeProblem("SAGA302", f"`{what}` has no `{found.name}` in the schema of `input`", help)
+        return ScopeProblem("SAGA302", f"`{what}` has no `{declared.name}` in the schema of `input`", help)
 
     def _step_problem(self, path: NamePath) -> ScopeProblem | None:
         by_id = self.draft.steps_by_id
         if len(path) == 1:
-            return ScopeProblem("SAGA302", "`steps` alone is no value", "Name a step: steps.<id>.result.")
+            return ScopeProblem("SAGA302", "`steps` alone is not a value", "name a step: steps.<id>.result")
         id = path[1]
         target = by_id.get(id)
         if target is None:
             return ScopeProblem(
-                "SAGA302", f"there is no step `{id}`", suggestion_help(id, by_id, f"Steps are {quoted_names(by_id)}.")
+                "SAGA302",
+                f"there is no step `{id}`",
+                suggestion_help(id, by_id, f"the steps are {quoted_names(by_id)}"),
             )
         if not self._visible(id):
             assert self.step is not None
@@ -127,18 +129,18 @@ class ExpressionScope:
             return None
         many = target.step.for_each is not None and id != (self.step.id if self.step else None)
         if path[2] == "result" and not many:
-            found = schema_at(self._result_schema(target), path[3:])
-            if isinstance(found, UndeclaredProperty):
-                help = suggestion_help(found.name, found.known, f"It has {quoted_names(found.known)}.")
-                return ScopeProblem("SAGA302", f"the result of `{id}` has no `{found.name}`", help)
+            declared = schema_at(self._result_schema(target), path[3:])
+            if isinstance(declared, UndeclaredProperty):
+                help = suggestion_help(declared.name, declared.known, f"it has {quoted_names(declared.known)}")
+                return ScopeProblem("SAGA302", f"the result of `{id}` has no `{declared.name}`", help)
         known = ("results", "state") if many else ("result", "state")
         if path[2] in known or (many is False and path[2] == "results" and target.step.for_each is not None):
             return None
         if path[2] in ("result", "results"):
             runs = "runs once per item" if many else "runs once"
-            return ScopeProblem("SAGA302", f"`{id}` {runs}: it has `{known[0]}`", f"Write steps.{id}.{known[0]}.")
+            return ScopeProblem("SAGA302", f"`{id}` {runs}: it has `{known[0]}`", f"write steps.{id}.{known[0]}")
         return ScopeProblem(
-            "SAGA302", f"a step has no `{path[2]}`", suggestion_help(path[2], known, f"It has {quoted_names(known)}.")
+            "SAGA302", f"a step has no `{path[2]}`", suggestion_help(path[2], known, f"it has {quoted_names(known)}")
         )
 
     def _visible(self, id: str) -> bool:
@@ -158,10 +160,10 @@ class ExpressionScope:
         if own:
             return _unknown_result_reason(self.draft, target)
         if self.kind == "notify" and set(self.when) - {"completed"}:
-            return f"`{target.id}` may not have run at that moment"
+            return f"`{target.id}` may not have run at that time"
         if target.step.if_ is not None:
             return f"`{target.id}` may be skipped"
-        return f"`{target.id}` may fail and be left out" if target.step.on_failure == "continue" else None
+        return f"`{target.id}` may fail and be skipped" if target.step.on_failure == "continue" else None
 
     def type_of(self, path: NamePath) -> str | None:
         """The JSON type of the value at a path; None if unknown."""
@@ -202,8 +204,8 @@ class ExpressionScope:
         parts = tuple(text.split("."))
         if parts[0] != "input" or not all(part.isidentifier() for part in parts):
             return None
-        found = schema_at(self.draft.definition.input, (*parts[1:], ANY_ELEMENT))
-        return None if isinstance(found, UndeclaredProperty) else found
+        declared = schema_at(self.draft.definition.input, (*parts[1:], ANY_ELEMENT))
+        return None if isinstance(declared, UndeclaredProperty) else declared
 
 
 def _known_type(schema: object) -> str | None:
@@ -214,7 +216,7 @@ def _unknown_result_reason(draft: SagaDraft, target: StepDraft) -> str | None:
     """Why the result of a step may be null in its undo: an unguarded step that stays unknown has no result."""
     step = target.step
     builtin = BUILTINS.get(step.do.uses)
-    asked = answers(draft, target) and not has_reply_probe(step)
-    if step.do.guarded or asked or (builtin is not None and builtin.executor == "engine"):
+    is_probed = answers(draft, target) and not has_reply_probe(step)
+    if step.do.guarded or is_probed or (builtin is not None and builtin.executor == "engine"):
         return None
-    return f"`{step.id}` is unguarded and may be undone without anybody knowing its result"
+    return f"`{step.id}` is unguarded and may be undone while its result is unknown"

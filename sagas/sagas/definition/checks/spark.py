@@ -20,8 +20,8 @@ _MODES = {
 }
 _REQUIRED_FIELDS = {"overwrite_where": "where", "merge": "key"}
 _MODE_HELP = {
-    "where": "Say which rows are replaced, for example where: \"day = '2026-01-01'\".",
-    "key": "Name the columns that identify a row, for example key: [id], or use `mode: append`.",
+    "where": "name the rows to be replaced, for example where: \"day = '2026-01-01'\"",
+    "key": "name the columns that identify a row, for example key: [id], or use `mode: append`",
 }
 _SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: extract}"
 _PLACES = "{table: lake.sales.facts}, {parquet: s3://bucket/facts} or {connection: shop, table: facts}"
@@ -44,9 +44,9 @@ def check_spark(draft: SagaDraft, report: Report) -> None:
                 if side in given:
                     _check_input(draft, step, side, given[side], report)
     if len(catalogs) > 1:
-        place = draft.root.position_of("publish")
+        position = draft.root.position_of("publish")
         names = " and ".join(f"`{name}`" for name in sorted(catalogs))
-        report.add("SAGA409", place, f"`publish: together` is one transaction, and the outputs are in {names}")
+        report.add("SAGA409", position, f"`publish: together` is one transaction, and the outputs are in {names}")
 
 
 def _check_step(
@@ -57,14 +57,16 @@ def _check_step(
     for field in _ENGINE_FIELDS:
         if field in step.parsed:
             report.add(
-                "SAGA407", step.parsed.position_of(field), f"`spark` brings its own `{field}`, so `{step.id}` has none"
+                "SAGA407",
+                step.parsed.position_of(field),
+                f"`spark` has its own `{field}`, so `{step.id}` cannot have one",
             )
     if step.parsed.get("pivot"):
         message = f"`{step.id}` is staged first and published after the commit point, so it cannot be the pivot"
         report.add("SAGA204", step.parsed.position_of("pivot"), message)
-    place = step.operations[0].arguments or step.parsed.node
-    _exactly_one(given, ("job", "sql"), place, f"`{step.id}` needs", report)
-    _exactly_one(given, ("output", "outputs"), place, f"`{step.id}` needs", report)
+    position = step.operations[0].arguments or step.parsed.node
+    _exactly_one(given, ("job", "sql"), position, f"`{step.id}` needs", report)
+    _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)
     for field in ("inputs", "outputs"):
         _check_names(given.get(field), report)
     for name, one in _children(given.get("inputs")).items():
@@ -81,7 +83,9 @@ def _check_names(node: YamlNode | None, report: Report) -> None:
     """Check names that become folders of the stage and values of a ledger column."""
     for name in _children(node):
         if node is not None and not re.fullmatch(STEP_ID, name):
-            report.add("SAGA107", node.key_position(name), f"`{name}` is not a name of small letters, digits and `_`")
+            report.add(
+                "SAGA107", node.key_position(name), f"`{name}` is not a name of lower-case letters, digits and `_`"
+            )
         elif node is not None and len(name) > MAX_NAME:
             report.add("SAGA107", node.key_position(name), f"`{name}` is longer than {MAX_NAME} characters")
 
@@ -93,7 +97,7 @@ def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, r
     sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
     if len(sources) > 1 or not (sources or "table" in given):
         message = f"the input `{name}` needs one of `connection`, `parquet`, `step`, `table` and `topic`"
-        report.add("SAGA408", node, message, f"Write one source, for example {_SOURCES}.")
+        report.add("SAGA408", node, message, f"write one source, for example {_SOURCES}")
     elif sources == ["connection"]:
         _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
         _check_named_connection(draft, given["connection"], report)
@@ -112,9 +116,9 @@ def _check_ancestor(draft: SagaDraft, step: StepDraft, node: YamlNode, report: R
         report.add("SAGA302", node, f"there is no step `{id}`", suggestion_help(id, draft.steps_by_id) or None)
     elif other.step.do.uses != SPARK:
         jobs = [f"`{one.id}`" for one in draft.steps if one.step.do.uses == SPARK and one.id != step.id]
-        known = f"Spark steps of this saga: {', '.join(jobs)}. " if jobs else ""
-        help = f"{known}Read the rows of any other step where they are stored, for example {_SOURCES}."
-        report.add("SAGA408", node, f"`{id}` is no Spark step, so it has no staged output", help)
+        known = f"Spark steps of this saga: {', '.join(jobs)}; " if jobs else ""
+        help = f"{known}read the rows of any other step where they are stored, for example {_SOURCES}"
+        report.add("SAGA408", node, f"`{id}` is not a Spark step, so it has no staged output", help)
     elif not draft.graph.is_ancestor(id, step.id):
         report.add("SAGA303", node, f"`{id}` is not an ancestor of `{step.id}`")
 
@@ -129,7 +133,7 @@ def _check_output(
     alone = kind in ("topic", "parquet")
     if (alone and ({"table", "connection", "parquet"} & set(given)) - {kind}) or (not alone and "table" not in given):
         message = f"the output `{name}` needs `table`, `parquet`, `topic`, or `connection` and `table`"
-        report.add("SAGA408", node, message, f"Write one place, for example {_PLACES}.")
+        report.add("SAGA408", node, message, f"write one target, for example {_PLACES}")
         return
     mode = given["mode"].value if "mode" in given else "append"
     if mode not in _MODES.get(kind, (mode,)):
@@ -168,11 +172,11 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
     output = given.get("output")
     if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
         words = ", ".join(f"`{one}`" for one in outputs)
-        help = suggestion_help(output.value, outputs, f"Outputs of `{step.id}`: {words}.")
+        help = suggestion_help(output.value, outputs, f"outputs of `{step.id}`: {words}")
         report.add("SAGA408", output, f"there is no output `{output.value}`", help)
     if "where" in given and "change" in _children(given.get("rows")):
-        message = "only the rows of whole outputs are remembered: `change` takes no `where`"
-        help = "Remove `where`, or bound the part with `rows: {min: …, max: …}`."
+        message = "`change` takes no `where`, because the row counts of whole outputs are recorded"
+        help = "remove `where`, or bound the part with `rows: {min: …, max: …}`"
         report.add("SAGA408", given["where"], message, help)
     if "relationships" in given and "to" in _children(given["relationships"]):
         _check_input(draft, step, "to", _children(given["relationships"])["to"], report)
@@ -193,23 +197,25 @@ def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:
     name = table.partition(".")[0]
     if "${{" not in table and table.count(".") < 2:
         catalog = min(draft.spark.catalogs, default="lake") if draft.spark is not None else "lake"
-        help = f"Write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`."
-        report.add("SAGA408", node, f"`{table}` is no table of a catalog", help)
+        help = f"write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`"
+        report.add("SAGA408", node, f"`{table}` is not a table of a catalog", help)
         return None
     if draft.spark is not None and name not in draft.spark.catalogs:
-        help = suggestion_help(name, draft.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
+        help = suggestion_help(name, draft.spark.catalogs, f"add [catalogs.{name}] to saga.toml")
         report.add("SAGA411", node, f"saga.toml has no catalog `{name}`", help)
         return None
     return name
 
 
-def _exactly_one(given: dict[str, YamlNode], names: tuple[str, ...], place: YamlNode, who: str, report: Report) -> None:
+def _exactly_one(
+    given: dict[str, YamlNode], names: tuple[str, ...], position: YamlNode, who: str, report: Report
+) -> None:
     present = [name for name in names if name in given]
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
         found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
-        help = f"Remove all but one of {words}." if present else f"Add {' or '.join(f'`{name}: …`' for name in names)}."
-        report.add("SAGA408", place, f"{who} exactly one of {words}{found}", help)
+        help = f"remove all but one of {words}" if present else f"add {' or '.join(f'`{name}: …`' for name in names)}"
+        report.add("SAGA408", position, f"{who} exactly one of {words}{found}", help)
 
 
 def _children(node: YamlNode | None) -> dict[str, YamlNode]:

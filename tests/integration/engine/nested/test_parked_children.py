@@ -69,7 +69,7 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
         assert (story["state"], states(story)["inner"]) == ("RUNNING", "RUNNING")
         [row] = story["parked"]
         assert (row["step"], row["op"]) == ("inner", "do")
-        assert f"{bottom} waits for a person at y: " in row["why"]
+        assert f"{bottom} waits for an operator at y: " in row["why"]
         assert row["commands"][0].startswith(f"saga resolve {bottom} y retry")
         [child] = story["children"]
         assert (child["id"], child["blocks"], child["waits"][0]["id"]) == (f"{saga}/inner", "saga", bottom)
@@ -171,7 +171,7 @@ async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(env: Environm
         bottom = f"{saga}/inner/deep"
         [row] = story["parked"]
         assert (story["state"], row["step"], row["op"]) == ("COMPENSATING", "inner", "undo")
-        assert f"{bottom} waits for a person at x" in row["why"]
+        assert f"{bottom} waits for an operator at x" in row["why"]
         wanted = SagaFilter(saga="top", task_queue=client.project.settings.temporal.task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
         assert [(one.saga_id, one.step, one.op) for one in inbox] == [(bottom, "x", "undo")]

@@ -45,8 +45,8 @@ def test_missing_topics_are_reported_with_the_reason(kafka: Broker) -> None:
     cluster, here, absent = KafkaAdmin(kafka.settings()), kafka.create_topic(), name()
     [(lost, reason)] = cluster.unusable_topics([here, absent]).items()
     assert lost == absent
-    assert reason.startswith("the topic is not there")
-    with pytest.raises(KafkaOperationError, match=f"topic {absent}: the topic is not there"):
+    assert reason.startswith("the topic does not exist")
+    with pytest.raises(KafkaOperationError, match=f"topic {absent}: the topic does not exist"):
         cluster.describe(absent)
 
 

@@ -85,7 +85,7 @@ async def test_setup_creates_missing_topics(doctor_project: DoctorProject, kafka
     assert before["kafka transactions"].ok
     topics = before["kafka topics"]
     assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
-    assert topics.message.startswith(f"{doctor_project.paid}: the topic is not there")
+    assert topics.message.startswith(f"{doctor_project.paid}: the topic does not exist")
 
     names = [doctor_project.paid, f"{doctor_project.paid}.dlq", doctor_project.reported]
     assert create_topics(doctor_project.project) == names
@@ -205,7 +205,7 @@ async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Pat
     kafka.create_topic(source, config={"cleanup.policy": "compact"})
     missing = await topics()
     assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
-    assert missing.message.startswith(f"{facts}: the topic is not there")
+    assert missing.message.startswith(f"{facts}: the topic does not exist")
     assert create_topics(project) == [facts]
     found = await topics()
     assert (found.ok, found.message) == (True, f"{source}, {facts}")

@@ -152,10 +152,12 @@ def test_the_documented_acls_are_sufficient(secured: Broker) -> None:
 
 def test_wrong_credentials_give_a_one_line_error(secured: Broker) -> None:
     wrong = secured.settings(client=login("saga", "guessed"))
-    with pytest.raises(KafkaOperationError, match="cannot be used: it does not accept the credentials") as caught:
+    with pytest.raises(
+        KafkaOperationError, match="cannot be used: the broker does not accept the credentials"
+    ) as caught:
         KafkaAdmin(wrong, timeout=10).topics()
     assert "guessed" not in caught.value.message
-    assert caught.value.help == "[kafka.client] in saga.toml"
+    assert caught.value.help == "check [kafka.client] in saga.toml"
 
 
 def test_missing_credentials_give_a_one_line_error(secured: Broker) -> None:
@@ -179,10 +181,10 @@ def test_tls_to_a_plaintext_listener_is_reported(secured: Broker) -> None:
 
 
 def no_tls(kafka: KafkaSettings) -> str:
-    with pytest.raises(KafkaOperationError, match="cannot be used: there is no TLS connection") as caught:
+    with pytest.raises(KafkaOperationError, match="cannot be used: the TLS connection failed") as caught:
         KafkaAdmin(kafka, timeout=10).topics()
     assert "\n" not in caught.value.message
-    assert caught.value.help == "[kafka.client] in saga.toml"
+    assert caught.value.help == "check [kafka.client] in saga.toml"
     return caught.value.message
 
 
@@ -200,7 +202,7 @@ def test_an_invalid_certificate_file_is_reported(secured: Broker, tls: str, tmp_
 
 
 def test_a_missing_transactional_id_acl_is_reported(secured: Broker) -> None:
-    with pytest.raises(KafkaOperationError, match="may not use the transactional id: an ACL is missing"):
+    with pytest.raises(KafkaOperationError, match="is not authorized for the transactional id: an ACL is missing"):
         KafkaAdmin(settings(secured, "stranger")).check_transactions()
 
 
@@ -232,7 +234,7 @@ async def test_the_relay_status_names_the_missing_acl(
         await run_relay(env.settings, once=True)
 
     found = await status()
-    assert "may not use the transactional id: an ACL is missing" in found["publishing_error"]
+    assert "is not authorized for the transactional id: an ACL is missing" in found["publishing_error"]
     with pytest.raises(SagaError, match="an ACL is missing"):
         await asyncio.wait_for(publish_once(), 60)
     allow(secured, ResourceType.TRANSACTIONAL_ID, "told-relay-", AclOperation.WRITE)
@@ -272,7 +274,7 @@ def test_the_documented_acls_are_sufficient_for_spark_steps(secured: Broker, tmp
     assert "topic mine-spark" in no_progress
     allow(secured, ResourceType.TOPIC, "mine-spark", AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE)
     [no_transactions] = topics.check(publication)
-    assert "may not use the transactional id: an ACL is missing" in no_transactions
+    assert "is not authorized for the transactional id: an ACL is missing" in no_transactions
     allow(secured, ResourceType.TRANSACTIONAL_ID, "mine", AclOperation.WRITE)
     assert topics.check(publication) == []
     topics.publish([publication], None, together=False)
@@ -302,7 +304,7 @@ def test_a_missing_group_acl_is_reported(secured: Broker) -> None:
     assert error is not None
     verdict = classify_kafka_error(error)
     assert (verdict.action, verdict.scope) == ("refused", "client")
-    assert verdict.reason.startswith("this user may not use the consumer group: an ACL is missing")
+    assert verdict.reason.startswith("this user is not authorized for the consumer group: an ACL is missing")
 
 
 def test_a_transaction_timeout_above_the_broker_maximum_is_reported(secured: Broker) -> None:

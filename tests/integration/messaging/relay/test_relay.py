@@ -137,7 +137,7 @@ async def test_a_missing_topic_does_not_block_other_topics(env: OutboxEnvironmen
         await _until(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
         status = await relay_status(env.settings)
         reported = {one["topic"]: one for one in status["outboxes"][0]["topics"]}
-        assert "the topic is not there" in reported[missing]["error"]
+        assert "the topic does not exist" in reported[missing]["error"]
         assert reported[topic]["lso_lag"] == 0
         env.broker.create_topic(missing)
         await env.all_published()
@@ -155,7 +155,7 @@ async def test_an_event_that_is_too_large_for_its_topic_is_refused_alone(env: Ou
     assert env.statuses() == {"PUBLISHED": 40, "REFUSED": 1}
     [(refused, note)] = env.rows("select event_id, note from saga_outbox where status = 'REFUSED'")
     assert refused == large
-    assert "larger than the topic takes" in note
+    assert "larger than the topic accepts" in note
     env.check(narrow, topic)
 
 

@@ -168,7 +168,7 @@ def test_an_unknown_connection_gives_a_one_line_error(env: OutboxEnvironment) ->
     argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--connection", "shops"]
     done = subprocess.run(argv, cwd=env.folder, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "There is no connection shops in the settings; did you mean shop?" in done.stderr
+    assert "there is no connection shops in the settings; did you mean shop?" in done.stderr
 
 
 def test_an_event_of_one_shard_does_not_block_another(env: OutboxEnvironment) -> None:

@@ -172,9 +172,9 @@ async def test_a_concurrent_attempt_and_reply_never_miss_each_other(setup: Reque
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"topic": 3}, "needs a `topic`"),
-        ({"headers": {"sagakey": "mine"}}, "the engine's own"),
-        ({"headers": [1]}, "is a mapping"),
+        ({"topic": 3}, "needs `topic`"),
+        ({"headers": {"sagakey": "mine"}}, "reserved for the engine"),
+        ({"headers": [1]}, "must be a mapping"),
         ({"body": 1}, "no argument 'body'"),
     ],
 )
@@ -201,4 +201,4 @@ async def test_clean_up_purges_requests_with_their_saga(setup: RequestSetup) -> 
     assert await setup.reply("done") == (False, None)
     reported = await setup.attempt(2)
     assert reported is not None
-    assert reported.kind == "late", "older than anything the database still remembers"
+    assert reported.kind == "late", "older than the watermark of the database"

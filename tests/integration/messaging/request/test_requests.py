@@ -119,7 +119,7 @@ async def test_no_reply_in_time_is_unknown_and_undone_by_a_command(env: Environm
     story = await env.run_saga("short-timeout", do="silent")
     assert story["state"] == "COMPENSATED"
     assert story["reason"]["kind"] == "unknown"
-    assert story["reason"]["message"] == "no answer within the `timeout` of the attempt"
+    assert story["reason"]["message"] == "no response within the `timeout` of the attempt"
     reserve = row_of(story, "reserve")
     assert (reserve["outcome"], reserve["state"]) == ("unknown", "COMPENSATED")
     assert env.seen(story["id"]) == ["do", "undo"], "the second attempt waits for the reply, it sends nothing"
@@ -177,12 +177,12 @@ async def test_an_unsolicited_reply_does_not_block_others(env: Environment, capl
     [
         ({"sagakey": "k", "sagaoutcome": "done"}, b"{what", "the value is not JSON"),
         ({"sagakey": "k", "sagaoutcome": "done"}, b"\xff\xfe", "the value is not UTF-8"),
-        ({"sagakey": "k", "sagaoutcome": "done"}, b'"\\ud800"', "the value holds half a character"),
+        ({"sagakey": "k", "sagaoutcome": "done"}, b'"\\ud800"', "the value contains half a surrogate pair"),
         ({"sagakey": "k", "sagaoutcome": "done"}, b"NaN", "the value is not JSON"),
         ({"sagakey": "k", "sagaoutcome": "perhaps"}, b"1", "the header sagaoutcome is 'perhaps'"),
         ({"sagakey": "k"}, b"1", "the header sagaoutcome is missing"),
         ({"sagaoutcome": "done"}, b"1", "the header sagakey is missing"),
-        ({"sagakey": "k" * 2000, "sagaoutcome": "done"}, b"1", "the header sagakey is no key of a command"),
+        ({"sagakey": "k" * 2000, "sagaoutcome": "done"}, b"1", "the header sagakey is not the key of a command"),
     ],
 )
 async def test_an_unreadable_reply_is_a_dead_letter(

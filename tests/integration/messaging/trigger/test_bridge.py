@@ -89,7 +89,7 @@ async def test_a_missing_topic_is_reported_until_it_exists(
     kafka.produce(source, 1, key="k")
     group = f"{project.settings.kafka.prefix}-bridge-early"
     async with triggering(project):
-        await until(lambda: f"{group} begins again: {target}: the topic is not there" in caplog.text)
+        await until(lambda: f"{group} begins again: {target}: the topic does not exist" in caplog.text)
         kafka.create_topic(target)
         await until(lambda: fully_consumed(kafka, group, source))
     assert [one.json() for one in kafka.read_committed(target)] == [1]
@@ -110,7 +110,7 @@ async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tm
     assert [len(one.json()) for one in kafka.read_committed(target)] == [10, 20]
     [dead] = kafka.read_committed(f"{source}.dlq")
     assert dead.headers["sagadlqoffset"] == "1"
-    assert "larger than the topic takes" in dead.headers["sagadlqreason"]
+    assert "larger than the topic accepts" in dead.headers["sagadlqreason"]
 
 
 async def _soak(

@@ -43,7 +43,7 @@ _HEAD = """# Diagnostics
 
 ```
 definitions/checkout.saga.yaml:12:11 SAGA401 error there is no action `payments.chrge`
-    Did you mean `payments.charge`?
+    did you mean `payments.charge`?
 ```
 
 File, line and column count from 1. A code never changes its meaning. Errors keep a definition from being used;

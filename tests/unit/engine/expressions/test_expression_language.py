@@ -186,7 +186,7 @@ def test_mistakes_give_a_one_line_error(source: str, offset: int, message: list[
         ("has(a)", 0, "has(input.coupon)"),
         ("default(a)", 0, "default(x, y)"),
         ("x.map(1, 2)", 2, "map takes a name"),
-        ("a ${{ b }}", 2, "nothing here"),
+        ("a ${{ b }}", 2, "not allowed here"),
         ("${{ a }} and ${{ b }}", 0, "text around"),
     ],
 )

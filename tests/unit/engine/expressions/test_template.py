@@ -64,7 +64,7 @@ def test_expressions_report_their_position() -> None:
 
 
 def test_null_inside_text_is_an_error() -> None:
-    with pytest.raises(ExpressionError, match=r"input\.nothing is null and cannot stand inside text"):
+    with pytest.raises(ExpressionError, match=r"input\.nothing is null and cannot be part of a string"):
         compile_value("x-${{ input.nothing }}").render(CONTEXT)
 
 

@@ -88,7 +88,7 @@ def test_an_attempt_in_flight_that_succeeds_wins_over_the_decision() -> None:
 
 
 def test_nothing_can_be_decided_about_a_finished_saga() -> None:
-    assert "is over" in (MachineDriver(STEP).run().refusal("b", "retry") or "")
+    assert "has ended" in (MachineDriver(STEP).run().refusal("b", "retry") or "")
 
 
 def test_every_decision_is_audited() -> None:
@@ -159,7 +159,7 @@ def test_the_guard_row_wins_over_done() -> None:
     driver = MachineDriver(STEP, answers={"b": "unknown", "b~write": "late"}).run()
     driver.decide("b", "done", result=1)
     assert driver.state == "PARKED"
-    assert "the guard did not take the decision" in driver.story["parked"][0]["why"]
+    assert "the guard refused the decision" in driver.story["parked"][0]["why"]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_failing_guard_is_retried_with_the_decision() -> None:
 def test_a_non_idempotent_step_cannot_be_retried_by_an_operator() -> None:
     keyless = step("b", on=None, idempotent=False, on_failure="park")
     driver = MachineDriver(saga(step("a"), keyless), answers={"b": "unknown"}).run()
-    assert "must not be asked twice" in (driver.refusal("b", "retry") or "")
+    assert "must not be called twice" in (driver.refusal("b", "retry") or "")
 
 
 def test_with_a_probe_a_manual_retry_probes_first() -> None:

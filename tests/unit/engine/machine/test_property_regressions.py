@@ -247,7 +247,7 @@ def test_a_manually_done_nested_saga_parks_in_rollback() -> None:
 def test_an_unguarded_attempt_in_flight_keeps_its_arguments() -> None:
     driver = MachineDriver(saga(step("a", on=None)), hold=["a"]).start()
     driver.now += 1_000
-    assert "may have happened" in (driver.refusal("a", "retry", arguments={"n": 2}) or "")
+    assert "may have taken effect" in (driver.refusal("a", "retry", arguments={"n": 2}) or "")
     assert driver.refusal("a", "retry") is None
 
 

@@ -207,8 +207,8 @@ def test_rule_10_a_corrected_definition_with_other_steps_is_refused() -> None:
     ("changed", "message"),
     [
         ({"kind": "read", "compensate": None}, "the kind of a"),
-        ({"on": "bank"}, "the place of the action of a"),
-        ({"on": None}, "the place of the action of a"),
+        ({"on": "bank"}, "the location of the effect of a"),
+        ({"on": None}, "the location of the effect of a"),
         ({"for_each": "${{ [1] }}"}, "`for_each` of a"),
         ({"confirm": None}, "`confirm` of a"),
         ({"compensate": undo("un.a")}, "`compensate` of a"),
@@ -232,7 +232,7 @@ def test_rule_10_a_corrected_definition_keeps_where_effects_are_made_and_undone(
 )
 def test_rule_10_an_invalid_corrected_definition_is_refused(invalid: dict[str, Any]) -> None:
     driver = MachineDriver(saga(step("a", with_=BAD, on_failure="park"))).run()
-    assert "could carry" in (driver.refusal("a", "retry", definition=invalid) or "")
+    assert "that a run carries" in (driver.refusal("a", "retry", definition=invalid) or "")
 
 
 def test_rule_10_output_fails_as_a_pseudo_step() -> None:

@@ -119,7 +119,7 @@ def test_a_confirm_is_part_of_the_run() -> None:
 
 def test_a_saga_that_does_not_even_complete_has_no_table() -> None:
     broken = saga(step("a", with_={"x": "${{ input.missing }}"}))
-    with pytest.raises(SagaError, match="without any fault test ends COMPENSATED"):
+    with pytest.raises(SagaError, match="without a failure test ends COMPENSATED"):
         failure_points(broken, {})
 
 
@@ -138,7 +138,7 @@ def test_a_wait_is_signalled_rejected_or_timed_out() -> None:
         "kind": "rejected",
         "step": "ask",
         "type": "Timeout",
-        "message": "no approve came within 2h",
+        "message": "no approve arrived within 2h",
         "details": {},
     }
 
@@ -186,7 +186,7 @@ def test_a_parked_nested_saga_parks_its_parent() -> None:
     ("script", "message"),
     [
         (Script({"bb": "rejected"}), "test has no step bb"),
-        (Script({"a": "refused"}), "'refused' is no outcome"),
+        (Script({"a": "refused"}), "'refused' is not an outcome"),
         (Script(cancel_at="x"), "test has no step x"),
     ],
 )

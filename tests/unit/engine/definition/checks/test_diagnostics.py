@@ -60,7 +60,7 @@ def test_several_mistakes_are_reported_at_once() -> None:
 def test_did_you_mean() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.reserv, with: {sku: a}, compensate: shop.release}\n"
     _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
-    assert diagnostics[0].help == "Did you mean `shop.reserve`?"
+    assert diagnostics[0].help == "did you mean `shop.reserve`?"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, parent=PARENT.replace("child", "chidl"), child=CHILD)
     _, diagnostics = load_definitions([tmp_path], ACTIONS)
     assert _codes(diagnostics) == [("SAGA213", "parent.saga.yaml", 5)]
-    assert diagnostics[0].help == "Did you mean `child`?"
+    assert diagnostics[0].help == "did you mean `child`?"
 
 
 def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:

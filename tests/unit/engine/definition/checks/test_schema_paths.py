@@ -51,7 +51,7 @@ def test_what_a_schema_allows_is_declared(schema: str, expression: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "expression", "help"),
     [
-        ("{required: [account], properties: {b: {}}}", "input.acount", "Did you mean `account`?"),
+        ("{required: [account], properties: {b: {}}}", "input.acount", "did you mean `account`?"),
         ("{required: [a], properties: {b: {}}, additionalProperties: false}", "input.a", None),
         ("{properties: {o: {required: [a], properties: {b: {}}}}}", "input.o.zz", None),
         ("{properties: {b: {}}, unevaluatedProperties: false}", "input.a", None),
@@ -60,7 +60,7 @@ def test_what_a_schema_allows_is_declared(schema: str, expression: str) -> None:
 def test_what_a_schema_does_not_declare_is_reported(schema: str, expression: str, help: str | None) -> None:
     [(code, advice)] = diagnostics_of(schema, expression)
     assert code == "SAGA302"
-    assert advice == (help or "Declare it under `input`, or allow `additionalProperties` there.")
+    assert advice == (help or "declare it under `input`, or allow `additionalProperties` there")
 
 
 def test_the_type_of_additional_properties_is_known() -> None:

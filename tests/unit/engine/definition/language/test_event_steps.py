@@ -108,7 +108,7 @@ def test_explain_describes_held_events() -> None:
     held = only(ONE)
     output = "The events are rows of one transaction on shop, published at the commit point: each once, or none."
     assert explain_guarantee(held) == output
-    assert describe_compensation(held) == "its held events are dropped, once published they stay"
+    assert describe_compensation(held) == "its held events are dropped; once published they stay"
     assert describe_undo_after_failure(held) == "its held events are dropped"
     assert describe_confirm(held) == "its held events are released at the commit point"
     plain = only("uses: kafka.publish, with: {topic: t, value: 1}, pivot: true")
@@ -125,5 +125,5 @@ def test_it_can_be_simulated() -> None:
 
 
 def test_an_action_without_a_database_cannot_hold_events() -> None:
-    with pytest.raises(UsageError, match=r"shop\.tell holds events and has no database"):
+    with pytest.raises(UsageError, match=r"shop\.tell holds events, but has no connection"):
         action("shop.tell", holds=True)

@@ -126,7 +126,7 @@ class Database:
     def _undo(self, call: Call, action: Action) -> Outcome:
         assert call.guard is not None
         if call.guard.known_done and self.row(call, "do") is None:
-            why = "the guard does not know this effect"
+            why = "the guard has no row of this effect"
             failure = Failure("UnknownEffect", why)
             return Outcome(
                 "failed", failure=failure, attempt=1, marker="unknown_effect", retryable=False, park_reason=why
