@@ -20,8 +20,8 @@ ALL = {
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
     "triggers": ("sagas started by events, and by a client", ["--quick"]),
-    "recovery": ("how long sagas stand still when their worker is killed", ["--quick"]),
-    "reconcile": ("reconciliation of synthetic books, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
+    "recovery": ("how long sagas are interrupted when their worker is killed", ["--quick"]),
+    "reconcile": ("reconciliation of synthetic data, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
 }
 """Name: what it compares, and the options that make it short."""
 
@@ -29,11 +29,11 @@ ALL = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}; none: all of them")
-    parser.add_argument("--quick", action="store_true", help="as short as it gets, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="the shortest run, to check that it works")
     options = parser.parse_args()
     for name in options.names:
         if name not in ALL:
-            parser.error(f"there is no {name}; there are {', '.join(ALL)}")
+            parser.error(f"there is no benchmark {name}; the benchmarks are {', '.join(ALL)}")
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} processors")
     failed = 0
     for name in options.names or ALL:

@@ -189,7 +189,7 @@ def _print(sagas: int, figures: Mapping[str, list[tuple[float, float]]], pairs: 
     """``pairs`` are compared and joined; the ratios are those of the rounds."""
     print(LINE.format(f"{sagas} sagas", "s", "ratio", "CPU s", "ratio"))
     clock, cpu = (median(one[at] for one in figures["books"]) for at in range(2))
-    print(LINE.format(f"all books ({clock / sagas * 1e6:.1f} s per million)", f"{clock:.1f}", "", f"{cpu:.1f}", ""))
+    print(LINE.format(f"everything ({clock / sagas * 1e6:.1f} s per million)", f"{clock:.1f}", "", f"{cpu:.1f}", ""))
     for name in pairs:
         theirs = figures[f"{name}, joined"]
         for way, ours in (("full outer join", theirs), ("compared", figures[f"{name}, compared"])):

@@ -126,7 +126,7 @@ async def measure(folder: Path, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="one round, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one round, to check that it works")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     make_project(folder)

@@ -162,7 +162,7 @@ async def measure(settings: Settings, rounds: int, events: int) -> None:
                 ours.append(one)
                 theirs.append(other)
         figures = (f"{median(theirs):.0f}", f"{median(ours):.0f}", f"{ratio(ours, theirs):.2f}")
-        what = f"events/s, {shards} shard{'s' if shards > 1 else ''}, one producer beside"
+        what = f"events/s, {shards} shard{'s' if shards > 1 else ''}, one producer alongside"
         print(LINE.format(what, *figures), flush=True)
     took = await Bench(settings, settings.kafka.shards).latencies(20 if rounds < 2 else 200)
     p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--events", type=int, default=30_000)
     parser.add_argument("--batch", type=int, default=500, help="events in a transaction")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, events = (1, 2_000) if options.quick else (options.rounds, options.events)
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))

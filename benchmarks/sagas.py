@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, count = (1, 30) if options.quick else (options.rounds, options.count)
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))

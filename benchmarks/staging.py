@@ -116,9 +116,9 @@ def _print(rows: int, found: dict[str, list[tuple[float, float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, help="only the first so many")
+    parser.add_argument("--rows", type=int, help="maximum number of rows")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round of a million rows, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one round of a million rows, to check that it works")
     options = parser.parse_args()
     if options.quick:
         measure(1_000_000, 1)

@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--events", type=int, default=3_000)
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, events = (1, 200) if options.quick else (options.rounds, options.events)
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))

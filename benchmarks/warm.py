@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
-        "--quick", action="store_true", help="one round, to see that it runs: two JVMs start all the same"
+        "--quick", action="store_true", help="one round, to check that it works; two JVMs are started anyway"
     )
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="saga-bench-"))

@@ -1,4 +1,4 @@
-"""What every verb may ask: the global options of this call, the settings, a Temporal client."""
+"""What every command may use: the global options of this call, the settings, a Temporal client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Format = Literal["human", "json", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """The options that every verb takes, wherever they stand in the command line."""
+    """The options that every command takes, anywhere in the command line."""
 
     format: Format = "human"
     config: str | None = None
@@ -30,7 +30,7 @@ class GlobalOptions:
 _DEFAULT = GlobalOptions()
 _current: ContextVar[GlobalOptions] = ContextVar("saga_options", default=_DEFAULT)
 
-GLOBAL_OPTIONS_HELP = "Every command: -o json (--json), --jsonl, --config saga.toml, --debug."
+GLOBAL_OPTIONS_HELP = "Options of every command: -o json (--json), --jsonl, --config saga.toml, --debug."
 
 
 def global_options() -> GlobalOptions:
@@ -62,7 +62,7 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
         elif name in ("--config", "-o"):
             if not equals:
                 if not queue:
-                    raise UsageError(f"{name} needs a value.")
+                    raise UsageError(f"{name} needs a value")
                 value = queue.pop(0)
             found = replace(found, config=value) if name == "--config" else replace(found, format=_format(value))
         elif word in ("-ojson", "-ojsonl"):
@@ -78,7 +78,7 @@ def _format(value: str) -> Format:
             return value
         case "human" | "text":
             return "human"
-    raise UsageError(f"-o is json, jsonl or text, not {value}.")
+    raise UsageError(f"-o must be json, jsonl or text, not {value}")
 
 
 def load_settings() -> Settings:

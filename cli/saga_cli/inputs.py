@@ -28,7 +28,7 @@ _JSON_TYPES: Mapping[type, frozenset[str]] = {
 def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | None = None) -> Any:
     """The input from ``--input`` (JSON, ``@file`` or ``-``) with the fields of ``--set`` put in.
 
-    Where ``schema`` says that a field is a text, it is one: `--set name=7` needs no quotes.
+    Where ``schema`` says that a field is a string, it is one: `--set name=7` needs no quotes.
     Raises UsageError: not JSON, an unreadable file, or a field without a value.
     """
     value = {} if text is None else parse_json(text, "--input")
@@ -37,25 +37,25 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
         if not equals or not name:
             raise UsageError(f"--set takes key=value, not {field!r}")
         if not isinstance(value, dict):
-            raise UsageError("--set needs an input that is an object")
-        place = value
+            raise UsageError("--set needs a JSON object as the input")
+        target = value
         *parents, last = name.split(".")
         for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
                 raise UsageError(f"--set {name}: {parent} is not an object")
-        place[last] = _parse_value(written, _schema_types(schema or {}, name.split(".")))
+        target[last] = _parse_value(written, _schema_types(schema or {}, name.split(".")))
     return value
 
 
 def parse_json(text: str, where: str) -> Any:
     """JSON as it is, from ``@file``, or from standard input for ``-``.
 
-    Raises UsageError: not JSON, or an unreadable file. ``where`` names the option in the sentence.
+    Raises UsageError: not JSON, or an unreadable file. ``where`` names the option in the message.
     """
     if text == "-":
         if sys.stdin.isatty():
-            print("reading JSON from the keyboard; end with Ctrl-D", file=sys.stderr)
+            print("reading JSON from standard input; end with Ctrl-D", file=sys.stderr)
         text, where = sys.stdin.read(), "standard input"
     elif text.startswith("@"):
         path = Path(text[1:])
@@ -77,13 +77,13 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"the file {path} is not text in UTF-8") from error
+        raise UsageError(f"the file {path} is not UTF-8 text") from error
 
 
 def _parse_value(written: str, types: frozenset[str]) -> Any:
-    """JSON where it is JSON, else the text itself: `--set n=3` is a number, `--set name=ann` a text.
+    """JSON where it is JSON, else the string itself: `--set n=3` is a number, `--set name=ann` a string.
 
-    Where the schema allows a text and not what was read, it is the text: `--set zip=20095` and `--set name=null`.
+    Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
     """
     try:
         value = json.loads(written)
@@ -93,7 +93,7 @@ def _parse_value(written: str, types: frozenset[str]) -> Any:
 
 
 def _schema_types(schema: Mapping[str, Any], path: Sequence[str]) -> frozenset[str]:
-    """The ``type`` of a field, as far as the schema says it plainly."""
+    """The ``type`` of a field, if the schema states it directly."""
     found: Any = resolve_reference(schema, schema)
     for name in path:
         inner = (found.get("properties") or {}).get(name) if isinstance(found, Mapping) else None
@@ -109,7 +109,7 @@ _MAX_ERRORS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row. ``number`` counts rows from 1 (the header is none); ``place`` is for people: file and line."""
+    """One row. ``number`` counts rows from 1 (without the header); ``location``: file and line."""
 
     number: int
     location: str
@@ -117,16 +117,16 @@ class InputRow:
 
 
 class InvalidRows(UsageError):
-    """Some rows cannot be used; nothing was started."""
+    """Some rows are invalid; nothing was started."""
 
     def __init__(self, errors: Iterable[str]) -> None:
         found = list(errors)
         more = f"\n… and {len(found) - _MAX_ERRORS_SHOWN} more" if len(found) > _MAX_ERRORS_SHOWN else ""
-        super().__init__("\n".join(found[:_MAX_ERRORS_SHOWN]) + more, help="nothing was started; mend the file first")
+        super().__init__("\n".join(found[:_MAX_ERRORS_SHOWN]) + more, help="nothing was started; fix the file first")
 
 
 def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], list[str]]:
-    """All rows, and one sentence for each that cannot be read. ``schema`` tells what a text of a CSV file stands for.
+    """All rows, and one message for each that cannot be read. ``schema`` gives the types of the cells of a CSV file.
 
     Raises UsageError: the file cannot be read at all, or is of another kind.
     """
@@ -144,7 +144,7 @@ def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], li
     except OSError as error:
         raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"the file {path} is not text in UTF-8") from error
+        raise UsageError(f"the file {path} is not UTF-8 text") from error
     return rows, mistakes
 
 
@@ -173,17 +173,17 @@ def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
         reader = csv.reader(file)
         header = next(reader, None)
         if not header or not any(header):
-            raise UsageError(f"{path} has no header line with the names of the fields")
+            raise UsageError(f"{path} has no header line with the field names")
         try:
             for number, cells in enumerate((row for row in reader if row), start=1):
-                place = f"{path}:{reader.line_num}"
+                location = f"{path}:{reader.line_num}"
                 if len(cells) != len(header):
-                    yield f"{place}: {len(cells)} cells, but the header has {len(header)}"
+                    yield f"{location}: {len(cells)} cells, but the header has {len(header)}"
                     continue
                 try:
-                    yield InputRow(number, place, _nested_object(dict(zip(header, cells, strict=True)), schema))
+                    yield InputRow(number, location, _nested_object(dict(zip(header, cells, strict=True)), schema))
                 except SagaError as error:
-                    yield f"{place}: {error.message}"
+                    yield f"{location}: {error.message}"
         except csv.Error as error:
             yield f"{path}:{reader.line_num}: {error}"
 
@@ -194,11 +194,11 @@ def _nested_object(cells: Mapping[str, str], schema: Mapping[str, Any]) -> dict[
         if text == "":
             continue
         *parents, last = name.split(".")
-        place, described = value, schema
+        target, described = value, schema
         for parent in parents:
-            place = place.setdefault(parent, {})
+            target = target.setdefault(parent, {})
             described = _property_schema(described, parent)
-        place[last] = _parse_cell(text, _property_schema(described, last), name)
+        target[last] = _parse_cell(text, _property_schema(described, last), name)
     return value
 
 
@@ -208,7 +208,7 @@ def _property_schema(schema: Any, name: str) -> Mapping[str, Any]:
 
 
 def _parse_cell(text: str, schema: Mapping[str, Any], name: str) -> Any:
-    """A text stays a text unless the input's schema says otherwise: a postcode must not become a number."""
+    """A string stays a string unless the input's schema has another type: a postcode must not become a number."""
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
     if not kinds or "string" in kinds:
@@ -227,7 +227,7 @@ def _parquet(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UsageError(
-            "Parquet files need the package pyarrow, which is not installed",
+            "reading Parquet files needs the package pyarrow, which is not installed",
             help="pip install 'saga-orchestrator[parquet]'",
         ) from None
     try:
@@ -236,7 +236,7 @@ def _parquet(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
             for batch in file.iter_batches():
                 for value in batch.to_pylist():
                     number += 1
-                    # Types that JSON has not (dates, decimals) become texts.
+                    # Types that JSON does not have (dates, decimals) become strings.
                     plain = json.loads(json.dumps(_without_nulls(value), default=str))
                     yield InputRow(number, f"{path} row {number}", plain)
     except arrow.ArrowException as error:

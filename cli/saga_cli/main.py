@@ -1,4 +1,4 @@
-"""The entry point: finds the verb, runs it, and turns whatever happens into one sentence and an exit code."""
+"""The entry point: finds the command, runs it, and turns the result into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sagas.errors import SagaError, UsageError
 def main(only: Command | None = None) -> NoReturn:
     """Run the command line of this process and end the process; ``only`` as in :func:`run`."""
     if sys.argv[1:2] != ["worker"]:
-        # A command lives for a moment, and most of it is imports: collecting garbage among them finds none.
+        # A command is short-lived, and most of its time is imports: collecting garbage among them finds none.
         gc.set_threshold(100_000)
     for stream in (sys.stdout, sys.stderr):
         # A terminal without the characters we print gets a replacement, not a traceback.
@@ -40,7 +40,7 @@ def run(words: Sequence[str], only: Command | None = None) -> int:
     """Run one command line and return its exit code; ``only``: the line has the options of this command alone."""
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
-            raise UsageError(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}.")
+            raise UsageError(f"saga needs Python 3.11 or newer; this is {sys.version.split()[0]}")
         found, rest = split_options(words)
         set_global_options(found)
         return _dispatch(rest) if only is None else run_command(only, rest)
@@ -52,7 +52,7 @@ def run(words: Sequence[str], only: Command | None = None) -> int:
         return 0
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
+    except Exception as error:  # noqa: BLE001 - every error becomes a message here
         return _print_error("--debug" in words, error)
 
 
@@ -67,34 +67,33 @@ def _dispatch(words: list[str]) -> int:
 
         print(version("saga-orchestrator"))
         return 0
-    verb = find_command(words[0])
-    if verb is None:
+    command = find_command(words[0])
+    if command is None:
         from sagas.errors import did_you_mean
 
-        raise UsageError(f"There is no command {words[0]}{did_you_mean(words[0], command_names())}", help="saga --help")
-    return run_command(verb, words[1:])
+        raise UsageError(f"there is no command {words[0]}{did_you_mean(words[0], command_names())}", help="saga --help")
+    return run_command(command, words[1:])
 
 
-def run_command(verb: Command, words: list[str]) -> int:
+def run_command(command: Command, words: list[str]) -> int:
     """Parse the options of one command and run it."""
     import typer
     from typer.main import get_command
 
-    module, _, attribute = verb.target.partition(":")
+    module, _, attribute = command.target.partition(":")
     target: typer.Typer | Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(verb.name, epilog=GLOBAL_OPTIONS_HELP, context_settings={"help_option_names": ["--help", "-h"]})(
+        app.command(command.name, epilog=GLOBAL_OPTIONS_HELP, context_settings={"help_option_names": ["--help", "-h"]})(
             target
         )
         target = app
-    command = get_command(target)
-    result = command.main(args=words, prog_name=f"saga {verb.name}", standalone_mode=False)
+    result = get_command(target).main(args=words, prog_name=f"saga {command.name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
 def _print_error(debug: bool, error: Exception) -> int:
-    """Print an error as a sentence; returns the exit code."""
+    """Print an error as one message; returns the exit code."""
     if debug or global_options().debug:
         import traceback
 
@@ -106,23 +105,28 @@ def _print_error(debug: bool, error: Exception) -> int:
         message, help, code = error.message, error.help, error.exit_code
     elif (wording := getattr(error, "format_message", None)) is not None:
         # What typer raises for a wrong command line; its classes are not public.
-        message, help, code = _did_you_mean(wording()), _usage_help(error), getattr(error, "exit_code", 2)
+        message, help, code = _typer_message(wording()), _usage_help(error), getattr(error, "exit_code", 2)
     elif type(error).__name__ == "Abort":
         return INTERRUPTED
     elif type(error).__module__.startswith("temporalio.") and type(error).__name__ == "RPCError":
-        message, help, code = f"The Temporal server did not do it: {error}", "saga doctor", 1
+        message, help, code = f"the Temporal server refused the request: {error}", "saga doctor", 1
     else:
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        message, help, code = f"This is a bug in saga ({what}).", "run it again with --debug to see where", 1
+        message, help, code = (
+            f"internal error, a bug in saga: {what}",
+            "run it again with --debug to see the traceback",
+            1,
+        )
     print(f"error: {message}", file=sys.stderr)
     if help:
         print(f"help: {help}", file=sys.stderr)
     return code
 
 
-def _did_you_mean(message: str) -> str:
-    """Typer's "(Possible options: --a, --b)" in the words of our own errors."""
-    return re.sub(r"\.? \(Possible options: ([^,)]+)[^)]*\)", r"; did you mean \1?", message)
+def _typer_message(message: str) -> str:
+    """A message of typer in the form of our own: lower case, no full stop, and "did you mean" for its options."""
+    message = re.sub(r"\.? \(Possible options: ([^,)]+)[^)]*\)", r"; did you mean \1?", message).rstrip(".")
+    return message[:1].lower() + message[1:]
 
 
 def _usage_help(error: Exception) -> str | None:
@@ -131,18 +135,18 @@ def _usage_help(error: Exception) -> str | None:
 
 
 def _help_text() -> str:
-    lines = ["Sagas in YAML, run by Temporal: forward, or undone, never half done.", "", "saga COMMAND …"]
+    lines = ["Run sagas that are defined in YAML on Temporal: each completes or is compensated.", "", "saga COMMAND …"]
     group = ""
-    for verb in COMMANDS:
-        if verb.group != group:
-            group = verb.group
+    for command in COMMANDS:
+        if command.group != group:
+            group = command.group
             lines += ["", group]
-        lines.append(f"  {verb.name:<10} {verb.help}")
-    lines += ["", f"saga COMMAND --help tells more. {GLOBAL_OPTIONS_HELP}"]
+        lines.append(f"  {command.name:<10} {command.help}")
+    lines += ["", f"saga COMMAND --help shows the options. {GLOBAL_OPTIONS_HELP}"]
     return "\n".join(lines)
 
 
-# The verbs of `saga`: where each one lives. This table is the only place that knows.
+# The commands of `saga`, and where each one is implemented.
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +164,19 @@ CHECKOUT_DEMO = Path(__file__).parents[2] / "definitions" / "retail" / "demo"
 
 _BEGIN = "Begin"
 _WRITE = "Write sagas"
-_RUN = "Run and look"
-_DECIDE = "Step in"
+_RUN = "Run and observe"
+_DECIDE = "Intervene"
 _OPERATE = "Operate"
 
 COMMANDS: tuple[Command, ...] = (
-    Command("init", "saga_cli.commands.begin.init:init", "make a new project", _BEGIN),
-    Command("dev", "saga_cli.commands.begin.dev:app", "the embedded stack: up, status, logs, down", _BEGIN),
+    Command("init", "saga_cli.commands.begin.init:init", "create a new project", _BEGIN),
+    Command("dev", "saga_cli.commands.begin.dev:app", "manage the embedded stack: up, status, logs, down", _BEGIN),
     *(
-        [Command("demo", "saga_cli.commands.begin.demo:demo", "real shopping baskets through real databases", _BEGIN)]
+        [
+            Command(
+                "demo", "saga_cli.commands.begin.demo:demo", "run real shopping baskets through real databases", _BEGIN
+            )
+        ]
         if CHECKOUT_DEMO.exists()
         else []
     ),
@@ -176,46 +184,59 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "explain",
         "saga_cli.commands.write.explain:explain",
-        "the plan in words, and what is undone when a step fails",
+        "describe the plan, and what is undone when a step fails",
         _WRITE,
     ),
-    Command("simulate", "saga_cli.commands.write.simulate:simulate", "every failure point, without a server", _WRITE),
-    Command("graph", "saga_cli.commands.write.graph:graph", "the way forward and the way back, drawn", _WRITE),
-    Command("actions", "saga_cli.commands.write.actions:actions", "the registered actions and their arguments", _WRITE),
-    Command("schema", "saga_cli.commands.write.schema:schema", "JSON Schema of the language, for editors", _WRITE),
+    Command(
+        "simulate", "saga_cli.commands.write.simulate:simulate", "simulate every failure point without a server", _WRITE
+    ),
+    Command("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
+    Command(
+        "actions", "saga_cli.commands.write.actions:actions", "list the registered actions and their arguments", _WRITE
+    ),
+    Command(
+        "schema", "saga_cli.commands.write.schema:schema", "print the JSON Schema of the language, for editors", _WRITE
+    ),
     Command("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
-    Command("list", "saga_cli.commands.run.list:list_sagas", "one line for each saga", _RUN),
-    Command("show", "saga_cli.commands.run.show:show", "the whole story of one saga", _RUN),
-    Command("watch", "saga_cli.commands.run.watch:watch", "the story while it happens", _RUN),
-    Command("open", "saga_cli.commands.run.open:open_saga", "the saga in the Temporal Web UI", _RUN),
-    Command("cancel", "saga_cli.commands.decide.cancel:cancel", "ask a saga to undo what it has done", _DECIDE),
-    Command("signal", "saga_cli.commands.decide.signal:send_signal", "answer a saga that waits", _DECIDE),
-    Command("parked", "saga_cli.commands.decide.parked:parked", "what needs a person, grouped", _DECIDE),
+    Command("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
+    Command("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
+    Command("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),
+    Command("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),
+    Command("cancel", "saga_cli.commands.decide.cancel:cancel", "cancel a running saga and undo its steps", _DECIDE),
+    Command("signal", "saga_cli.commands.decide.signal:send_signal", "send a signal to a saga that waits", _DECIDE),
+    Command("parked", "saga_cli.commands.decide.parked:parked", "list what needs an operator, grouped", _DECIDE),
     Command("resolve", "saga_cli.commands.decide.resolve:resolve", "decide about a parked step", _DECIDE),
     Command(
         "notify",
         "saga_cli.commands.decide.notify:notify",
-        "what became of a saga's notifications; send one again",
+        "show a saga's notifications; send one again",
         _DECIDE,
     ),
-    Command("undo", "saga_cli.commands.decide.undo:undo", "take back a saga that has completed", _DECIDE),
+    Command("undo", "saga_cli.commands.decide.undo:undo", "undo a saga that has completed", _DECIDE),
     Command(
         "reconcile",
         "saga_cli.commands.operate.reconcile:reconcile",
-        "do the books of sagas, databases and tables agree?",
+        "compare sagas with databases, topics and tables",
         _OPERATE,
     ),
     Command("worker", "saga_cli.commands.operate.worker:worker", "run a worker in the foreground", _OPERATE),
     Command("relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE),
-    Command("serve", "saga_cli.commands.operate.serve:serve", "the outcome of sagas over HTTP, read-only", _OPERATE),
+    Command(
+        "serve", "saga_cli.commands.operate.serve:serve", "serve the outcomes of sagas over HTTP, read-only", _OPERATE
+    ),
     Command(
         "trigger",
         "saga_cli.commands.operate.trigger:trigger",
-        "start and wake sagas with events of Kafka, run consumers",
+        "start and signal sagas with Kafka events, run consumers",
         _OPERATE,
     ),
-    Command("setup", "saga_cli.commands.operate.setup:setup", "search attributes and tables; repeatable", _OPERATE),
-    Command("doctor", "saga_cli.commands.operate.doctor:doctor", "check everything a saga needs to run", _OPERATE),
+    Command(
+        "setup",
+        "saga_cli.commands.operate.setup:setup",
+        "create search attributes, tables and topics; repeatable",
+        _OPERATE,
+    ),
+    Command("doctor", "saga_cli.commands.operate.doctor:doctor", "check everything that sagas need to run", _OPERATE),
 )
 
 ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "inbox": "parked"}
@@ -223,11 +244,11 @@ ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "
 
 def find_command(name: str) -> Command | None:
     name = ALIASES.get(name, name)
-    return next((verb for verb in COMMANDS if verb.name == name), None)
+    return next((command for command in COMMANDS if command.name == name), None)
 
 
 def command_names() -> tuple[str, ...]:
-    return (*(verb.name for verb in COMMANDS), *ALIASES)
+    return (*(command.name for command in COMMANDS), *ALIASES)
 
 
 if __name__ == "__main__":

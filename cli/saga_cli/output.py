@@ -1,4 +1,4 @@
-"""What a command says: documents on stdout, everything else where it does not disturb them."""
+"""The output of commands: documents on stdout, messages where they do not mix with documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wants_json() -> bool:
 
 
 def echo(text: str) -> None:
-    """Tell a person something. With JSON on stdout it goes to stderr."""
+    """Print a message. With JSON on stdout it goes to stderr."""
     print(text, file=sys.stderr if wants_json() else sys.stdout, flush=True)
 
 
@@ -69,31 +69,31 @@ def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), *, in
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be taken back.
+    """Ask before something that cannot be undone.
 
     Raises:
-        UsageError: the answer is no, or nobody can answer and ``--yes`` was not given.
+        UsageError: the answer is no, or standard input is not a terminal and ``--yes`` was not given.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("This asks for a confirmation and nobody can answer here.", help="add --yes")
+        raise UsageError("this command needs a confirmation, but standard input is not a terminal", help="add --yes")
     warn(question)
-    if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("Nothing was changed.")
+    if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("not confirmed; nothing was changed")
 
 
-# Ctrl-C: a command that has begun something says what goes on before it leaves with exit code 130.
+# Ctrl-C: a command that has started something prints what keeps running before it exits with code 130.
 
 
 INTERRUPTED = 130
 
 
 @contextmanager
-def on_ctrl_c(tell: Callable[[], str]) -> Iterator[None]:
-    """Say ``tell()`` on standard error when Ctrl-C ends the block."""
+def on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
+    """Print ``message()`` on standard error when Ctrl-C ends the block."""
     try:
         yield
     except KeyboardInterrupt:
-        warn(tell())
+        warn(message())
         raise

@@ -1,4 +1,4 @@
-"""Who decides, where, and with which words: what the verbs that change something have in common."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def operator_name(given: str | None) -> str | None:
 
 
 def print_target(settings: Settings) -> None:
-    """Say where something is about to change, unless it is the embedded stack."""
+    """Print where something is about to change, unless it is the embedded stack."""
     if not settings.temporal.embedded:
         warn(target_line(settings))
 
 
 def required_text(text: str | None, option: str, reason: str) -> str:
-    """A text that must not be empty. Raises UsageError."""
+    """A string that must not be empty. Raises UsageError."""
     if text is None or not text.strip():
-        raise UsageError(f"{option} is missing: {reason}", help=f"{option} 'a sentence'")
+        raise UsageError(f"{option} is missing: {reason}", help=f"{option} TEXT")
     return text.strip()
 
 
@@ -46,20 +46,22 @@ def json_option(text: str | None, option: str) -> Any:
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
     value = json_option(text, option)
     if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{option} is a JSON object, not {json.dumps(value)[:60]}")
+        raise UsageError(f"{option} must be a JSON object, not {json.dumps(value)[:60]}")
     return value
 
 
 async def warn_without_poller(client: Client) -> None:
-    """A saga without a worker waits for one: worth a word, but no error."""
+    """Warn if no worker polls: the saga waits for one, which is not an error."""
     from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, no_poller_message
 
     queue = client.project.settings.temporal.task_queue
     if not await count_pollers(client.temporal, queue):
-        warn(f"warning: {no_poller_message(queue)}, so nothing happens until one does\nhelp: {START_WORKER_HELP}")
+        warn(
+            f"warning: {no_poller_message(queue)}, so the saga does not start until one does\nhelp: {START_WORKER_HELP}"
+        )
 
 
-# The filters of `list` and `parked`, from the command line to what is asked of Temporal.
+# The filters of `list` and `parked`.
 
 
 def saga_filter(
@@ -71,7 +73,7 @@ def saga_filter(
     labels: Sequence[str] = (),
     where: str | None = None,
 ) -> SagaFilter:
-    """Raises UsageError: a state, a point in time or a label that cannot be read."""
+    """Raises UsageError: a state, a date or a label is invalid."""
     from saga_workers.views.saga_list import SagaFilter
 
     return SagaFilter(
@@ -85,7 +87,7 @@ def saga_filter(
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """`2h` is two hours ago; otherwise a date or a point in time, of this machine's time zone if none is given."""
+    """`2h` is two hours ago; otherwise a date or a timestamp, in this machine's time zone if none is given."""
     from sagas.definition.times import parse_duration
 
     try:
@@ -96,7 +98,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"--since: {text} is neither a length of time nor a point in time",
+            f"--since: {text} is neither a duration nor a date",
             help="for example --since 2h, or --since 2026-03-01",
         ) from None
     return found.astimezone(UTC)
@@ -109,11 +111,11 @@ def _parse_label(text: str) -> tuple[str, str]:
     return name, value
 
 
-# What the verbs share that run until they are told to stop.
+# Options of the commands that run until they are stopped.
 
 
 def parse_duration_option(text: str, option: str) -> timedelta:
-    """The value of an option such as ``--grace 30s``. Raises UsageError: it is no duration."""
+    """The value of an option such as ``--grace 30s``. Raises UsageError: it is not a duration."""
     from datetime import timedelta
 
     from sagas.definition.times import parse_duration
@@ -125,9 +127,9 @@ def parse_duration_option(text: str, option: str) -> timedelta:
 
 
 def start_logging(log_format: str) -> None:
-    """The log of a process that serves, as ``--log-format`` says. Raises UsageError: there is no such form."""
+    """Configure the log of a process as ``--log-format`` says. Raises UsageError: an unknown format."""
     from saga_workers.runtime.logs import configure_logs
 
     if log_format not in ("text", "json"):
-        raise UsageError(f"--log-format is text or json, not {log_format}")
+        raise UsageError(f"--log-format must be text or json, not {log_format}")
     configure_logs(log_format, debug=global_options().debug)

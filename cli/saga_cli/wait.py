@@ -74,12 +74,12 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
 
     closed = asyncio.ensure_future(end())
     try:
-        for poll, pause in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
+        for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             story = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
             yield story
             if story["state"] in FINAL_STATES:
                 return
-            await asyncio.wait({closed}, timeout=pause)
+            await asyncio.wait({closed}, timeout=interval)
             if closed.done():
                 closed.result()
                 await asyncio.sleep(_FIRST_POLL if poll else 0)
@@ -97,12 +97,12 @@ async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> dic
 async def wait_for_saga(temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None) -> dict[str, Any]:
     """The same, with Temporal's client."""
     end = parse_deadline(timeout)
-    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui)) as told:
-        story = await anext(told)
+    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui)) as views:
+        story = await anext(views)
         while exit_code(story) == STILL_RUNNING:
             try:
                 async with asyncio.timeout(None if end is None else end - time.monotonic()):
-                    story = await anext(told)
+                    story = await anext(views)
             except TimeoutError:
                 break
     return story
@@ -114,5 +114,5 @@ def print_end(saga_id: str, story: Mapping[str, Any]) -> int:
 
     print_document(story, human=lambda: print_view(story))
     if exit_code(story) == STILL_RUNNING:
-        echo(f"{saga_id} still runs: `saga watch {saga_id}` follows it")
+        echo(f"{saga_id} is still running; follow it with `saga watch {saga_id}`")
     return exit_code(story)

@@ -11,7 +11,7 @@ import pytest
 
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 
-ROOMS = ("sagas/sagas", "activities/saga_activities")
+ROOMS = ("sagas/sagas", "activities/saga_activities", "workers/saga_workers", "cli/saga_cli")
 
 PROPER_NAMES = {
     "Kafka",
@@ -47,8 +47,11 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
             for value in node.exc.args[:1]:
                 if (text := literal(value)) is not None:
                     yield value.lineno, text
-        if isinstance(node, ast.keyword) and node.arg == "help" and (text := literal(node.value)) is not None:
-            yield node.value.lineno, text
+        # The help of a Typer application is prose for --help, not the help of an error.
+        if isinstance(node, ast.Call) and not ast.unparse(node.func).endswith("Typer"):
+            for keyword in node.keywords:
+                if keyword.arg == "help" and (text := literal(keyword.value)) is not None:
+                    yield keyword.value.lineno, text
 
 
 def mistake(text: str) -> str | None:

@@ -23,6 +23,7 @@ from temporalio.service import RPCError
 
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, json_response, read_only_app
+from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
@@ -82,10 +83,10 @@ class OutcomeApi:
             if self._is_authorized(authorization):
                 return None
         except UsageError as error:
-            log.error("nobody is answered: %s", error.message)
-            return error_response(503, "the token of this endpoint cannot be read; its log has more")
-        sentence = "this needs the header Authorization: Bearer TOKEN, with the token of [serve] in saga.toml"
-        return error_response(401, sentence, {"WWW-Authenticate": "Bearer"})
+            log.error("the API token cannot be read: %s", error.message)
+            return error_response(503, "the token of this endpoint cannot be read; see its log")
+        message = "send the header Authorization: Bearer TOKEN with the token of [serve] in saga.toml"
+        return error_response(401, message, {"WWW-Authenticate": "Bearer"})
 
     def _is_authorized(self, authorization: str) -> bool:
         scheme, _, given = authorization.partition(" ")
@@ -118,9 +119,9 @@ def token_reader(settings: Settings) -> Callable[[], str]:
     written = settings.serve.get("token")
     if not isinstance(written, Mapping):
         raise UsageError(
-            "There is no [serve] token, which callers of `saga serve` need."
+            "serve.token is missing; callers of `saga serve` need it"
             if written is None
-            else "serve.token must say where the token is that callers need, not what it is.",
+            else "serve.token must be a reference to the token, not the token itself",
             help='[serve] token = {env = "SAGA_SERVE_TOKEN"} or {file = "path"} in saga.toml',
         )
     secret = parse_secret(written, "serve.token")
@@ -128,7 +129,7 @@ def token_reader(settings: Settings) -> Callable[[], str]:
     def read() -> str:
         text = resolve_secret(secret, setting="serve.token", root=settings.root).strip()
         if not text:
-            raise UsageError("serve.token is empty, so anybody could ask.")
+            raise UsageError("serve.token is empty; callers of `saga serve` need it")
         return text
 
     read()
@@ -151,6 +152,6 @@ async def run_outcome_api(settings: Settings, listen: str, *, health: str | None
         listening = await stack.enter_async_context(
             HttpServer(listen, api.app, option="--listen", description="the query endpoint")
         )
-        log.info("serving the outcomes of sagas of %s on port %d", client.namespace, listening.port)
+        log.info("serving outcomes of sagas", extra=fields(namespace=client.namespace, port=listening.port))
         await stop.wait()
         log.info("stopping")

@@ -32,6 +32,7 @@ from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import read_headers
 from saga_activities.kafka_request import MalformedReply, Reply, RequestRow, decode_reply, outcome_of_reply
 from saga_activities.temporal_activity import to_application_error
+from saga_workers.runtime.logs import fields
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.errors import SagaError, UsageError
@@ -84,7 +85,10 @@ class ReplyListener:
         on_reply: Callable[[str], None] = lambda _: None,
     ) -> None:
         if kafka.outbox is None:
-            raise UsageError('Replies need the database of their commands: [kafka] outbox = "…" in saga.toml.')
+            raise UsageError(
+                "replies are recorded in the outbox database of their commands, and none is configured",
+                help='outbox = "…" under [kafka] in saga.toml',
+            )
         self._client = client
         self._kafka = kafka
         self._outbox = kafka.outbox
@@ -94,7 +98,7 @@ class ReplyListener:
         self._on_reply = on_reply
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._error: str | None = "it has not begun yet"
+        self._error: str | None = "the listener has not started yet"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replies")
         self.counts: Counter[str] = Counter()
 
@@ -112,7 +116,7 @@ class ReplyListener:
     def health(self) -> str | None:
         """None if it listens, else a message that says what prevents it."""
         if self._task is not None and self._task.done() and not self._stopping.is_set():
-            return "it has ended"
+            return "the listener has stopped"
         return self._error
 
     async def _run(self) -> None:
@@ -122,15 +126,15 @@ class ReplyListener:
                 await self._consume()
             except Exception as error:
                 if self._stopping.is_set():
-                    log.debug("what was at hand is left to the next listener", exc_info=error)
+                    log.debug("replies in process are left to the next listener", exc_info=error)
                     return
                 failures = failures + 1 if self._error is not None else 0  # None: it had been listening
-                sentence = _error_message(error)
-                if sentence is None:
-                    log.exception("replies are not heard: this is a bug in saga")
-                elif sentence != self._error:
-                    log.warning("replies are not heard: %s", sentence)
-                self._error = sentence or f"{type(error).__name__}: {error}"
+                message = _error_message(error)
+                if message is None:
+                    log.exception("reply listener stopped by an internal error (a bug in saga)")
+                elif message != self._error:
+                    log.warning("reply listener cannot consume: %s", message)
+                self._error = message or f"{type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _BACKOFF.delay(failures))
 
@@ -147,7 +151,7 @@ class ReplyListener:
             while not self._stopping.is_set():
                 batch = await self._in_thread(lambda: _poll_batch(consumer))
                 if self._error is not None:
-                    log.info("listening for replies in %s as %s", ", ".join(self._topics), group)
+                    log.info("consuming replies", extra=fields(topics=",".join(self._topics), group=group))
                     self._error = None
                 if batch:
                     await self._handle_batch(engine, group, batch)
@@ -192,11 +196,14 @@ class ReplyListener:
         first, found = await kafka_request.record_reply(engine, reply, time.time())
         if found is None:
             self._count("unknown")
-            log.warning("a reply (%s) to %s, for which nobody has asked here, is ignored", reply.outcome, reply.key)
+            log.warning("reply without a request ignored", extra=fields(key=reply.key, outcome=reply.outcome))
             return
         if not first and found.outcome != reply.outcome:
             log.warning(
-                "%s: a second reply says %s, the first one said %s and counts", reply.key, reply.outcome, found.outcome
+                "second reply %s ignored, the first one was %s",
+                reply.outcome,
+                found.outcome,
+                extra=fields(key=reply.key),
             )
         # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, found, reply.key)
@@ -248,8 +255,8 @@ def _error_message(error: Exception) -> str | None:
         return f"Kafka: {classify_kafka_error(error).reason}"
     if isinstance(error, RPCError):
         return f"Temporal does not answer: {error.message}"
-    if (trouble := database_errors.classify_database_error(error)) is not None:
-        return f"the database of the outbox: {trouble.message}"
+    if (known := database_errors.classify_database_error(error)) is not None:
+        return f"the database of the outbox: {known.message}"
     return None
 
 
@@ -278,10 +285,10 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
             await handle.fail(to_application_error(outcome, request.waiter.attempt))
     except RPCError as error:
         if error.status in _ATTEMPT_OVER:
-            log.info("%s: the reply is recorded; the attempt that waited for it is over", key)
+            log.info("reply recorded, the attempt that waited for it is over", extra=fields(key=key))
             return False
         if error.status in _NOT_ACCEPTED:
-            log.error("%s: Temporal does not take the reply (%s); the next attempt finds it", key, error.message)
+            log.error("Temporal refused the reply, the next attempt reads it: %s", error.message, extra=fields(key=key))
             return False
         raise
     return True

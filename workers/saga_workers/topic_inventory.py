@@ -200,7 +200,7 @@ def create_topics(project: Project) -> list[str]:
             raise
         raise KafkaOperationError(
             problem.message,
-            help="saga setup --print    shows the commands for somebody who may",
+            help="saga setup --print    prints the commands for an administrator",
             error_info=problem.error_info,
         ) from None
 

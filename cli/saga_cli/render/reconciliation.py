@@ -28,7 +28,9 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
     count = sum(report["counts"].values())
     verdict = (
-        '<p class="good">✔ The books agree.</p>' if report["agree"] else f'<p class="bad">✖ {count_text(count)}.</p>'
+        '<p class="good">✔ Everything reconciles.</p>'
+        if report["agree"]
+        else f'<p class="bad">✖ {count_text(count)}.</p>'
     )
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""

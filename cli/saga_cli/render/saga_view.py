@@ -92,16 +92,16 @@ def _header(story: Story, now: datetime) -> list[Line]:
     if story.get("labels"):
         lines.append([(" ".join(f"{name}={value}" for name, value in story["labels"].items()), "dim")])
     if story.get("cancel_requested") and state in ("RUNNING", "COMMITTED"):
-        lines.append([("a cancel was asked for", "yellow")])
+        lines.append([("cancel requested", "yellow")])
     if story.get("overdue"):
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if story.get("incomplete"):
-        lines.append([(f"not the whole story: {story['incomplete']}", "yellow")])
+        lines.append([(f"incomplete: {story['incomplete']}", "yellow")])
     for why in story.get("stuck") or ():
         if why not in (story.get("incomplete") or ""):
             lines.append([(f"stuck: {why}", "yellow")])
     if state == "TERMINATED":
-        lines.append([("it was ended by force: nothing was undone, and nobody will undo it", "red")])
+        lines.append([("terminated: nothing was undone, and nothing will be", "red")])
     return lines
 
 
@@ -145,7 +145,7 @@ def _parked(story: Story, now: datetime) -> list[Line]:
     nested = blocked_steps(story)
     for one in story.get("parked") or ():
         since = parse_timestamp(one["since"])
-        for_whom = "a nested saga" if one["step"] in nested else "a person"
+        for_whom = "a nested saga" if one["step"] in nested else "an operator"
         lines += [[]] if lines else []
         lines.append([("⏸ ", "red"), (one["step"], "bold red"), (f" waits for {for_whom}", "bold red")])
         lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES.get(one["op"]) or one["op"], "")])
@@ -198,7 +198,7 @@ def _residue(story: Story) -> list[Line]:
 
 def _not_done(story: Story) -> list[Line]:
     names = [one if isinstance(one, str) else str(one.get("step") or one) for one in story.get("not_done") or ()]
-    return [[("not done, and the saga went on without: ", "yellow"), (join_names(names), "")]] if names else []
+    return [[("not done, the saga continued without: ", "yellow"), (join_names(names), "")]] if names else []
 
 
 def _operator(story: Story) -> list[Line]:
@@ -236,7 +236,7 @@ _UNDO_TEXTS = {
     "NOTHING_TO_UNDO": "nothing to undo",
     "REJECTED": "undo refused",
     "FAILED": "undo failed",
-    "UNKNOWN": "undo: no answer",
+    "UNKNOWN": "undo: outcome unknown",
     "PARKED": "undo PARKED",
     "SKIPPED": "undo skipped",
 }
@@ -255,7 +255,7 @@ def step_lines(story: Story, now: datetime) -> list[Line]:
         rows.append(_step_row(row, now))
     lines = _align(rows, notes)
     for what, count in (story.get("steps_omitted") or {}).items():
-        lines.append([(f"    … {what}: {count} more, left out of a story this long", "dim")])
+        lines.append([(f"    … {what}: {count} more, omitted", "dim")])
     return lines
 
 
@@ -272,7 +272,7 @@ def _rows_to_show(steps: Iterable[Story]) -> Iterable[Story | str]:
         telling = [one for one in members if _state_pair(one) != usual]
         yield from telling[: 2 * _MAX_ITEMS]
         if len(telling) > 2 * _MAX_ITEMS:
-            yield f"{members[0]['step']}: {len(telling) - 2 * _MAX_ITEMS} more like these"
+            yield f"{members[0]['step']}: {len(telling) - 2 * _MAX_ITEMS} more with other states"
         words = usual[0].lower() + (f", {_UNDO_TEXTS.get(usual[1], '')}" if _UNDO_TEXTS.get(usual[1]) else "")
         yield f"{members[0]['step']}: {count} of {len(members)} items {words}"
 
@@ -373,7 +373,7 @@ def notification_lines(story: Story, now: datetime) -> list[Line]:
 
 def notification_line(row: Story, now: datetime) -> Line:
     """One notification: its name, what it uses, how it stands, and why it has not arrived."""
-    state = row["state"] or "forgotten by Temporal"
+    state = row["state"] or "deleted by Temporal"
     line: Line = [(row["id"], "bold"), (f"  {row['uses']}  ", ""), (state, _NOTIFICATION_STYLES.get(state, "dim"))]
     attempts = row.get("attempts")
     if attempts:

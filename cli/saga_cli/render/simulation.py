@@ -33,7 +33,7 @@ def mark(cell: FailurePoint | None) -> str:
 LEGEND = (
     ("✔", "completed", "green"),
     ("↩ n", "compensated, n undone", "blue"),
-    ("⏸", "parked: a person decides", "yellow"),
+    ("⏸", "parked: an operator decides", "yellow"),
     ("✖ n left", "an effect stays or is missing", "bold red"),
     ("·", "cannot happen", "dim"),
 )
@@ -48,7 +48,7 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     out = make_console()
     out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
     shown = to_json(input)
-    words = "made-up input" if is_sample else "input"
+    words = "sample input" if is_sample else "input"
     out.print(Text(f"{words}: {shown}", style="dim"), no_wrap=True, overflow="ellipsis")
     out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
@@ -97,20 +97,20 @@ def _text_cell(cell: FailurePoint | None) -> Any:
 
 
 def _print_parked(cells: Sequence[FailurePoint]) -> None:
-    """What a person may do, once for each place where a saga can stop."""
+    """What an operator may decide, once for each step where a saga can stop."""
     from rich.text import Text
 
-    places: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    stops: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for cell in cells:
         for row in cell.parked:
-            places.setdefault((row["step"], row["op"], tuple(row["decisions"])), []).append(cell.fault)
-    if not places:
+            stops.setdefault((row["step"], row["op"], tuple(row["decisions"])), []).append(cell.fault)
+    if not stops:
         return
     out = make_console()
     out.print()
-    out.print(Text("Where a person decides", style="bold"))
+    out.print(Text("Where an operator decides", style="bold"))
     operations = {"do": "", "undo": "undo of ", "confirm": "confirm of "}
-    for (step, op, decisions), faults in places.items():
+    for (step, op, decisions), faults in stops.items():
         why = ", ".join(dict.fromkeys(faults))
         out.print(Text.assemble(("⏸ ", "yellow"), f"{operations[op]}{step} ({why}): {', '.join(decisions)}"))
 
@@ -123,13 +123,13 @@ def _print_residue(cells: Sequence[FailurePoint]) -> None:
         return
     out = make_console()
     out.print()
-    out.print(Text("What is left behind", style="bold"))
+    out.print(Text("Residues", style="bold"))
     for cell in bad:
         for row in cell.residue:
             what = "the effect stays" if row["kind"] == "effect_stays" else "the effect is missing"
             words = f"{cell.step}, {cell.fault}: {cell.state}, but {what}: {row['step']} at {row['system']}"
             out.print(Text.assemble(("✖ ", "bold red"), words))
-    out.print(Text("A guarded action, or a participant that honours the idempotency key, leaves nothing.", style="dim"))
+    out.print(Text("Guarded actions, and participants that honour the idempotency key, leave no residue.", style="dim"))
 
 
 def _print_summary(cells: Sequence[FailurePoint]) -> None:
@@ -139,9 +139,9 @@ def _print_summary(cells: Sequence[FailurePoint]) -> None:
     out = make_console()
     out.print()
     if bad:
-        out.print(Text.assemble(("✖ ", "bold red"), f"{bad} of {len(cells)} failure points leave something behind"))
+        out.print(Text.assemble(("✖ ", "bold red"), f"{bad} of {len(cells)} failure points leave a residue"))
     else:
-        out.print(Text.assemble(("✔ ", "green"), f"{len(cells)} failure points, nothing is ever left half done"))
+        out.print(Text.assemble(("✔ ", "green"), f"{len(cells)} failure points, none leaves a residue"))
 
 
 # The table of `saga simulate` as one page that needs nothing but itself.
@@ -162,7 +162,7 @@ pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-ra
 
 
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
-    """The whole page. Every cell tells what is undone, what waits for a person, and what is left."""
+    """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
     faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
     found = {(cell.step, cell.fault): cell for cell in cells}
     rows = []
@@ -175,9 +175,9 @@ def failure_table_page(definition: Definition, input: Any, cells: Sequence[Failu
     legend = " &nbsp; ".join(f"{escape(sign)} {escape(words)}" for sign, words, _ in LEGEND)
     bad = sum(bool(cell.residue) for cell in cells)
     verdict = (
-        f'<p class="residue">✖ {bad} of {len(cells)} failure points leave something behind</p>'
+        f'<p class="residue">✖ {bad} of {len(cells)} failure points leave a residue</p>'
         if bad
-        else f'<p class="COMPLETED">✔ {len(cells)} failure points, nothing is ever left half done</p>'
+        else f'<p class="COMPLETED">✔ {len(cells)} failure points, none leaves a residue</p>'
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -73,7 +73,7 @@ def reason_text(story: Story) -> str:
     if reason.get("message"):
         return reason["message"]
     if story.get("incomplete"):
-        return "who or what led to it is not known while the saga cannot be asked"
+        return "the reason is unknown while the saga cannot be queried"
     return "no reason was given"
 
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from saga_cli.main import Command, main
 
 if __name__ == "__main__":
-    main(Command("demo", "demo.command:demo", "real shopping baskets through real databases", ""))
+    main(Command("demo", "demo.command:demo", "run real shopping baskets through real databases", ""))

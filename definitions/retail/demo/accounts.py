@@ -139,7 +139,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "coupons",
-        "every coupon used this week is in one redemption, and the other way round",
+        "every coupon used this week is in one redemption, and vice versa",
         "select coalesce(c.upc, r.upc) from (select * from coupon where redeemed_by is not null) c "
         "full join redemption r on (r.basket_id, r.household_id, r.campaign, "
         "r.upc) = (c.redeemed_by, c.household_id, c.campaign, c.upc) where c.upc is null or r.upc is null",
@@ -165,13 +165,13 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "orders",
-        "the customer was told of every packed order, once",
+        "the customer was notified of every packed order, once",
         "select o.order_id::text from orders o left join announcement a using (order_id) "
         "where (o.state = 'packed') <> (a.order_id is not null)",
     ),
     Invariant(
         "undone",
-        "of a compensated saga nothing is left: no goods, no money, no coupon, no order, no slot, no gift",
+        "a compensated saga leaves nothing: no goods, no money, no coupon, no order, no slot, no gift",
         "select basket_id from run where state = 'COMPENSATED' and (basket_id in (select basket_id from reservation) "
         "or basket_id in (select basket_id from redemption) or basket_id in (select basket_id from orders) "
         "or basket_id in (select basket_id from charge where state in ('held', 'charged')) "
@@ -298,5 +298,5 @@ def print_results(findings: Sequence[InvariantResult]) -> None:
     """One line for each check; what contradicts its rule is named."""
     for finding in findings:
         mark = "✖" if finding.count else "✔"
-        extra = f": not so for {finding.count}, such as {', '.join(finding.violations)}" if finding.count else ""
+        extra = f": violated by {finding.count}, such as {', '.join(finding.violations)}" if finding.count else ""
         echo(f"  {mark} {finding.invariant.subject:<8} {finding.invariant.rule}{extra}")

@@ -34,11 +34,11 @@ RETRY_REASON = "A lorry was hired"
 
 
 def demo(
-    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
+    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="number of real baskets to run")] = 200,
 ) -> int:
-    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and check the books.
+    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and reconcile.
 
-    The stack goes on running afterwards.
+    The stack keeps running afterwards.
     """
     return asyncio.run(_demo(baskets))
 
@@ -63,11 +63,11 @@ async def _demo(baskets: int) -> int:
         report.print_verdict(before, after)
         messages = await report_messages(shop, outcomes, parked, after)
         days = await close_days(shop)
-        looks = (before, after, await shop.check(outcomes))
-        report.print_days(days, looks[-1])
+        checks = (before, after, await shop.check(outcomes))
+        report.print_days(days, checks[-1])
     finally:
         await shop.close()
-    document = report.document(shop, outcomes, looks, messages, days, seconds=time.monotonic() - began)
+    document = report.document(shop, outcomes, checks, messages, days, seconds=time.monotonic() - began)
     print_document(document, human=lambda: report.print_farewell(shop, outcomes, days, ran, time.monotonic() - began))
     return 0 if document["balanced"] else 1
 
@@ -80,7 +80,7 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
         return outcomes
     report.print_parked(stuck)
     first = stuck[0]
-    echo("\nThe warehouse hires a lorry, and somebody says so:")
+    echo("\nThe warehouse hires a lorry, and an operator retries the step:")
     echo(f"  sql> {await shop.hire_lorry()};")
     command = [
         "saga",
@@ -96,7 +96,7 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
     helped = await shop.wait_again(first)
     echo(f"  {helped.story['id']} is {helped.story['state']}.")
     if len(stuck) > 1:
-        echo("  The others are left to you: `saga parked` shows what to type.")
+        echo("  The others are still parked: `saga parked` prints the commands.")
     return [helped if outcome is first else outcome for outcome in outcomes]
 
 
@@ -130,12 +130,12 @@ class _ProgressBar:
 
     @property
     def on_end(self) -> OnEnd:
-        def told(order: object, story: object) -> None:
+        def count(order: object, story: object) -> None:
             assert isinstance(story, dict)
             self.states[story["state"]] += 1
             self._advance()
 
-        return told
+        return count
 
     def _print_some(self) -> None:
         done = self.states.total()
@@ -146,7 +146,7 @@ class _ProgressBar:
         return ", ".join(f"{count} {state}" for state, count in self.states.most_common())
 
 
-# The second half of `saga demo`: days are closed with Spark, one is undone, and `saga reconcile` proves the books.
+# The second half of `saga demo`: days are closed with Spark, one is undone, and `saga reconcile` compares everything.
 
 
 UNDO_REASON = "A till was counted twice"
@@ -160,9 +160,9 @@ async def close_days(shop: Demo) -> DaysReport:
     began = time.monotonic()
     why = spark_unavailable_reason()
     if why is not None:
-        echo(f"\nThe days are not closed, because that takes Spark: {why}.")
+        echo(f"\nThe days are not closed, because Spark is not available: {why}.")
         return DaysReport(why)
-    echo("\nmaking the promotions ready, and starting Spark …")
+    echo("\npreparing the promotions and starting Spark …")
     closing = await open_closing(shop.settings, shop.client, shop.engine, shop.round)
     done = DaysReport()
     if not closing.days.closes:
@@ -183,7 +183,7 @@ async def close_days(shop: Demo) -> DaysReport:
     return done
 
 
-# How each day has to end, and which step says no.
+# How each day has to end, and which step rejects.
 _EXPECTED_ENDS = {
     "good": ("COMPLETED", None),
     "refused": ("COMPENSATED", "commission"),
@@ -197,7 +197,7 @@ def _unexpected_ends(outcomes: Sequence[DayOutcome]) -> list[str]:
     for one in outcomes:
         ended = (one.story["state"], (one.story["reason"] or {}).get("step"))
         if ended != _EXPECTED_ENDS[one.close.role]:
-            found.append(f"{one.story['id']} is {ended[0]}, because of {ended[1] or 'nothing'}")
+            found.append(f"{one.story['id']} is {ended[0]}, with the failed step {ended[1] or '-'}")
     return found
 
 
@@ -207,10 +207,10 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
     for one in outcomes:
         if one.close.role == "undone" and one.story["state"] == "COMPLETED":
             command = ["saga", "undo", one.story["id"], "--reason", UNDO_REASON, "--yes"]
-            echo(f"\nFinance wants {one.close.sales.day} open again:\n  $ {shlex.join(command)}")
+            echo(f"\nFinance reopens {one.close.sales.day}:\n  $ {shlex.join(command)}")
             await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
             one = await closing.refresh(one)
-            echo(f"  {one.story['id']} is {one.story['state']}: both tables were taken back together.")
+            echo(f"  {one.story['id']} is {one.story['state']}: both tables were reverted together.")
         done.append(one)
     return done
 
@@ -222,15 +222,15 @@ async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -
     since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     command = f"saga reconcile --since {since}"
     topic = ", the topic" if shop.channel.start is not None else ""
-    echo(f"\nDo all of the books agree, those of the sagas, the shop{topic}, the stage and the lake?")
+    echo(f"\nReconcile the sagas with the shop{topic}, the stage and the lake:")
     await _reconcile_once(reconcile, command, done, {})
     deleted = await delete_order(shop.engine)
     try:
-        echo(f"\nSomebody deletes an order by hand:\n  sql> {deleted.statement};")
+        echo(f"\nAn order is deleted by hand:\n  sql> {deleted.statement};")
         await _reconcile_once(reconcile, command, done, {"saga_without_effect": 1})
     finally:
         await restore_order(shop.engine, deleted)
-    echo("  The order is put back.")
+    echo("  The order is restored.")
 
 
 async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, expected: Mapping[str, int]) -> None:
@@ -238,9 +238,7 @@ async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, 
     found = await reconcile()
     report.print_reconciliation(found)
     if found["counts"] != expected:
-        done.surprises.append(
-            f"`{command}` has found {found['counts'] or 'nothing'} instead of {expected or 'nothing'}"
-        )
+        done.surprises.append(f"`{command}` found {found['counts'] or 'nothing'} instead of {expected or 'nothing'}")
 
 
 # The demo types commands as a person would.
@@ -252,5 +250,5 @@ def run_saga_command(words: Sequence[str], folder: Path) -> None:
         [sys.executable, "-P", "-m", "saga_cli.main", *words], cwd=folder, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or f"it ended with exit code {done.returncode}"
-        raise SagaError(f"`saga {shlex.join(words)}` did not work: {said}")
+        message = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        raise SagaError(f"`saga {shlex.join(words)}` failed: {message}")

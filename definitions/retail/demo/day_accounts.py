@@ -55,7 +55,7 @@ create temporary table sold on commit drop as
 DAY_INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "lake",
-        "the facts are what the receipts of the closed days say, line by line and to the cent",
+        "the facts equal the receipts of the closed days, line by line and to the cent",
         "select coalesce(f.order_id, s.order_id) || '/' || coalesce(f.sku, s.sku) from daily_facts f full join "
         "(select * from sold where day in (select day from closing where state = 'COMPLETED')) s "
         "on (s.order_id, s.sku, s.day, s.quantity, s.amount) = (f.order_id, f.sku, f.day, f.quantity, f.amount) "
@@ -77,18 +77,18 @@ DAY_INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "lake",
-        "of a day that was refused nothing was ever visible: neither table has a snapshot of it",
+        "a refused day was never visible: neither table has a snapshot of it",
         "select distinct saga_id from closing join writer using (saga_id) where not committed",
     ),
     Invariant(
         "lake",
-        "of every other day both tables have one",
+        "both tables have a snapshot of every other day",
         "select saga_id from closing left join writer using (saga_id) where committed "
         "group by saga_id having count(distinct table_name) <> 2",
     ),
     Invariant(
         "stage",
-        "of a refused or undone day nothing is staged any more",
+        "a refused or undone day has no staged output",
         "select path from closing join left_over using (saga_id) where state = 'COMPENSATED'",
     ),
     Invariant(
@@ -101,7 +101,7 @@ DAY_INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "finance",
-        "finance was told of every day that was published, and was told again when it was undone",
+        "finance was notified of every published day, and again when it was undone",
         "select coalesce(n.saga_id, c.saga_id) from finance_note n full join "
         "(select * from closing where committed) c using (saga_id) where n.state is distinct from "
         "case c.state when 'COMPLETED' then 'sent' else 'corrected' end",

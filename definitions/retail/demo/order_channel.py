@@ -75,7 +75,7 @@ class OrderChannel:
                 return
             if time.monotonic() > end:
                 raise SagaError(
-                    f"The order events do not get through: {unsent} wait in the outbox, and finance is {late} behind.",
+                    f"the order events are late: {unsent} wait in the outbox, finance is {late} behind",
                     help="saga relay --status, saga dev logs relay, saga dev logs trigger",
                 )
             await asyncio.sleep(_POLL_INTERVAL)
@@ -162,7 +162,7 @@ def read_events(settings: KafkaSettings, topic: str, start: Mapping[int, int]) -
         end = time.monotonic() + READ_TIMEOUT
         while open_ends:
             if time.monotonic() > end:
-                raise SagaError(f"The topic {topic} could not be read to its end in {READ_TIMEOUT:.0f} s.")
+                raise SagaError(f"the topic {topic} could not be read to its end within {READ_TIMEOUT:.0f} s")
             message = consumer.poll(0.5)
             if message is None:
                 continue

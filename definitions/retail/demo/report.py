@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from .scenario import BasketOutcome, Demo
 
 
-# What went wrong, by the step that said no.
+# What went wrong, by the step that rejected.
 REASONS = {
-    "reserve": "a product had run out",
-    "redeem": "a coupon had been used before",
+    "reserve": "a product was out of stock",
+    "redeem": "a coupon was already used",
     "charge": "the household's spending limit was reached",
     "authorise": "the household's spending limit was reached",
     "approve": "the manager did not approve a large order",
     "slot": "no delivery slot was left",
-    "buy": "the checkout inside was undone",
+    "buy": "the nested checkout was undone",
 }
 EXPECTED = ("COMPLETED", "COMPENSATED", "PARKED")
 
@@ -59,7 +59,7 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
     print_columns([header, *rows, shop])
     reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.story["state"] == "COMPENSATED")
     if reasons:
-        echo("\nCOMPENSATED, and nothing of it is left, because")
+        echo("\nCOMPENSATED without residue, by reason:")
         for reason, count in reasons.most_common():
             echo(f"  {count:>4}  {reason}")
     echo("")
@@ -76,7 +76,7 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
 
 
 def print_parked(stuck: Sequence[BasketOutcome]) -> None:
-    echo(f"\nPARKED, because only a person can help: {len(stuck)}")
+    echo(f"\nPARKED, waiting for an operator: {len(stuck)}")
     for outcome in stuck:
         entry = outcome.story["parked"][0]
         echo(f"  {outcome.story['id']} at {entry['step']}: {entry['why']}")
@@ -89,15 +89,15 @@ def print_verdict(before: Accounts, after: Accounts) -> None:
     echo("")
     for when, books in (("before", before), ("after", after)):
         for subject, (sagas, shop) in mismatches(books).items():
-            echo(f"✖ {when} the help: {subject}: the sagas come to {sagas}, the shop has {shop}")
+            echo(f"✖ {when} the decision: {subject}: the sagas report {sagas}, the shop has {shop}")
         for finding in books.results if when == "after" else ():
             if finding.count:
-                echo(f"✖ after the help: {finding.invariant.rule}: not so for {', '.join(finding.violations)}")
+                echo(f"✖ after the decision: {finding.invariant.rule}: violated by {', '.join(finding.violations)}")
     if _is_balanced(before) and _is_balanced(after):
         states = ", ".join(f"{total.runs} {total.state}" for total in after.totals)
-        echo(f"✔ The books balance to the cent: {states}.")
+        echo(f"✔ The accounts balance to the cent: {states}.")
     else:
-        echo("✖ The books do not balance.")
+        echo("✖ The accounts do not balance.")
 
 
 def print_days(days: DaysReport, books: Accounts) -> None:
@@ -111,29 +111,29 @@ def print_days(days: DaysReport, books: Accounts) -> None:
         f"{count} {state}" for state, count in Counter(one.story["state"] for one in days.outcomes).items()
     )
     if days.ok and _is_balanced(books):
-        echo(f"✔ The days and the books agree to the cent: {states}.")
+        echo(f"✔ The days and the accounts agree to the cent: {states}.")
     else:
-        echo("✖ The days and the books do not agree.")
+        echo("✖ The days and the accounts do not agree.")
 
 
 def print_farewell(shop: Demo, outcomes: Sequence[BasketOutcome], days: DaysReport, ran: float, total: float) -> None:
     """Where to look next, and how to stop."""
     baskets = len(outcomes)
     closed = f", the days in {days.seconds:.1f} s" if days.outcomes else ""
-    echo(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s{closed}, {total:.1f} s with everything.")
+    echo(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s{closed}, {total:.1f} s in total.")
     echo(f"\nWeb UI  {shop.settings.temporal.web_ui}")
     echo("\nWorth a look:")
     for outcome, why in worth_a_look(outcomes):
         _say_link(outcome.story, why)
     for day in days.outcomes:
         if day.close.role == "undone":
-            _say_link(day.story, "was published, and taken back by a person")
-    echo(f"\nAll of it is in {shop.settings.root}; there:")
+            _say_link(day.story, "was published, and undone by an operator")
+    echo(f"\nThe project is {shop.settings.root}; commands to run there:")
     first = worth_a_look(outcomes)[0][0]
     for command, what in (
-        (f"saga show {first.story['id']}", "the whole story of one saga"),
-        ("saga list --state COMPENSATED", "one line for each"),
-        ("saga dev down", "stop everything (--wipe: and delete the data)"),
+        (f"saga show {first.story['id']}", "show the state and the history of one saga"),
+        ("saga list --state COMPENSATED", "list the compensated sagas"),
+        ("saga dev down", "stop everything (--wipe also deletes the data)"),
     ):
         echo(f"  {command:<44} {what}")
 
@@ -156,33 +156,33 @@ def worth_a_look(outcomes: Sequence[BasketOutcome]) -> list[tuple[BasketOutcome,
     def state(name: str) -> list[BasketOutcome]:
         return [one for one in outcomes if one.story["state"] == name]
 
-    add([one for one in outcomes if one.story["operator"]], "was parked and helped on by a person")
+    add([one for one in outcomes if one.story["operator"]], "was parked and resolved by an operator")
     # The more kinds of steps had to be undone, the more there is to see.
     add(sorted(state("COMPENSATED"), key=_undone, reverse=True), "was undone step by step")
-    add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a saga inside")
-    add(state("PARKED"), "waits for a person")
-    add(state("COMPLETED"), "went through")
-    add(state("COMPLETED"), "went through, too")
+    add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a nested saga")
+    add(state("PARKED"), "waits for an operator")
+    add(state("COMPLETED"), "completed")
+    add(state("COMPLETED"), "completed as well")
     return found
 
 
 def document(
     shop: Demo,
     outcomes: Sequence[BasketOutcome],
-    looks: Sequence[Accounts],
+    accounts: Sequence[Accounts],
     messages: MessagesReport,
     days: DaysReport,
     *,
     seconds: float,
 ) -> dict[str, Any]:
     """The JSON of `saga demo`; ``balanced`` is what the exit code says."""
-    after = looks[-1]
+    after = accounts[-1]
     states = Counter(outcome.story["state"] for outcome in outcomes)
     return {
         "baskets": len(outcomes),
         "round": shop.round,
         "states": dict(states),
-        "balanced": all(map(_is_balanced, looks)) and set(states) <= set(EXPECTED) and messages.ok and days.ok,
+        "balanced": all(map(_is_balanced, accounts)) and set(states) <= set(EXPECTED) and messages.ok and days.ok,
         "checks": [
             {"subject": finding.invariant.subject, "rule": finding.invariant.rule, "wrong": finding.count}
             for finding in after.results
@@ -211,7 +211,7 @@ def _undone(outcome: BasketOutcome) -> tuple[int, int]:
 def _reason(outcome: BasketOutcome) -> str:
     reason = outcome.story["reason"] or {}
     step = (reason.get("step") or "").partition("#")[0]
-    return REASONS.get(step, reason.get("message") or reason.get("kind") or "of an unknown cause")
+    return REASONS.get(step, reason.get("message") or reason.get("kind") or "unknown reason")
 
 
 def _table_row(name: str, *values: Decimal | int | str) -> list[str]:
@@ -227,22 +227,24 @@ def _table_row(name: str, *values: Decimal | int | str) -> list[str]:
 def describe_days(closing: DayClosing) -> str:
     return (
         f"Each day is closed by a saga: its order lines are joined with {closing.promotions:,} promotions and become\n"
-        "two tables of a lake, held against the receipts; the agency gets its commission; both tables appear together."
+        "two tables of a lake, compared with the receipts; the agency gets its commission; both tables are published\n"
+        "together."
     )
 
 
 def describe_day(outcome: DayOutcome) -> str:
-    """How a day was closed, or who said no and why."""
+    """How a day was closed, or which step rejected and why."""
     story, sales = outcome.story, outcome.close.sales
     line = f"  {sales.day}  {story['state']:<11}  "
     if story["state"] == "COMPLETED":
-        return (
-            f"{line}{sales.lines} lines over {format_money(sales.amount)}: both tables are there, and finance was told"
-        )
+        return f"{line}{sales.lines} lines over {format_money(sales.amount)}: published, and finance is notified"
     reason = story["reason"] or {}
     lines = [f"{line}{reason.get('message')}"]
     if outcome.tampered is not None:
-        shown = [f"somebody had typed  sql> {outcome.tampered};", *_refused_rows(reason.get("details") or {})]
+        shown = [
+            f"a row had been tampered with:  sql> {outcome.tampered};",
+            *_refused_rows(reason.get("details") or {}),
+        ]
         lines += [f"{'':14}{text}" for text in shown]
     return "\n".join(lines)
 
@@ -293,13 +295,13 @@ def _lake_columns(lake: LakeContents, days: set[Any]) -> list[str]:
 def print_reconciliation(found: Mapping[str, Any]) -> None:
     """The verdict, and each difference with the command that a person would type."""
     if found["agree"]:
-        echo(f"  ✔ the books agree: {_read_counts(found)}")
+        echo(f"  ✔ everything reconciles: {_read_counts(found)}")
         return
     from saga_spark.reconcile.findings import count_text
 
     echo(f"  ✖ {count_text(sum(found['counts'].values()))}: {_read_counts(found)}")
     for one in found["findings"]:
-        words = [one["class"].replace("_", " "), one["saga_id"] or "nobody's", one["step"], one["place"], _row_key(one)]
+        words = [one["class"].replace("_", " "), one["saga_id"] or "no saga", one["step"], one["place"], _row_key(one)]
         echo(f"    {'  '.join(word for word in words if word)}\n      {one['command']}")
 
 

@@ -77,7 +77,7 @@ async def open_demo(baskets: int, report: Report, config: Path | str | None = No
     channel = open_channel(settings, engine)
     ended = await _terminate_earlier(client)
     if ended:
-        report(f"the shop opens anew; unfinished sagas of an earlier demo that were terminated: {ended}")
+        report(f"the shop is reset; unfinished sagas of an earlier demo terminated: {ended}")
     plan = make_plan(week)
     number = await next_round(engine)
     if number > 1:
@@ -185,7 +185,7 @@ async def _terminate_earlier(client: Client) -> int:
     found = [execution.id async for execution in client.temporal.list_workflows(query)]
     for saga_id in found:
         handle = client.temporal.get_workflow_handle(saga_id)
-        await handle.terminate("saga demo: the shop opened anew, with new goods and accounts")
+        await handle.terminate("saga demo: the shop was reset with new goods and accounts")
     return len(found)
 
 

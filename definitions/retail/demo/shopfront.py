@@ -83,15 +83,15 @@ def open_shopfront(url: str, secret: str) -> Shopfront | None:
             try:
                 webhook.verify(body, headers)  # before anything of it is believed
             except WebhookVerificationError:
-                said = HTTPStatus.UNAUTHORIZED
+                status = HTTPStatus.UNAUTHORIZED
             else:
-                said = shopfront.respond(headers["webhook-id"])
-            self.send_response(said)
+                status = shopfront.respond(headers["webhook-id"])
+            self.send_response(status)
             self.send_header("content-length", "0")
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the demo's own words are read on this terminal."""
+            """Nothing: this terminal shows the output of the demo."""
 
     server.RequestHandlerClass = Handler
     return shopfront.start()

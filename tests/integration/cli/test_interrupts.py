@@ -73,7 +73,7 @@ def files_of(pid: int) -> list[str]:
     [
         (("start", "trip", "--from", "one.jsonl"), "interrupted: nothing was started\n"),
         (("start", "trip"), "interrupted: nothing was started\n"),
-        (("watch", "trip-1"), "trip-1 goes on; `saga watch trip-1` follows it again\n"),
+        (("watch", "trip-1"), "trip-1 is still running; follow it again with `saga watch trip-1`\n"),
         (("list",), ""),
     ],
 )
@@ -106,7 +106,7 @@ async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLi
 
     out, err = await interrupted(child, some)
     tally = json.loads(out)
-    reported = re.search(r"stopped: (\d+) sagas were started and go on, (\d+) rows are not started", err)
+    reported = re.search(r"stopped: (\d+) sagas were started and are running, (\d+) rows are not started", err)
     assert reported is not None, err
     assert [int(one) for one in reported.groups()] == [tally["started"], tally["not_started"]]
     assert tally["started"] + tally["not_started"] == 2000
@@ -120,5 +120,6 @@ async def test_interrupt_while_waiting_for_the_end(cli: CommandLine) -> None:
 
     _, err = await interrupted(child, lambda: eventually(lambda: describe_run(cli.client.temporal, id)))
     # The server may have started it while its answer is still on the way.
-    started, perhaps = f"{id} goes on; `saga watch {id}` follows it", "it may have been started; `saga list --saga ask`"
+    started = f"{id} is still running; follow it with `saga watch {id}`"
+    perhaps = "may have been started; check with `saga list --saga ask`"
     assert started in err or perhaps in err

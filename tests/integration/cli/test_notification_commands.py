@@ -65,11 +65,11 @@ async def test_an_abandoned_notification_is_shown_and_can_be_resent(notifying_cl
 async def test_mistakes_give_a_one_line_error(notifying_cli: CommandLine) -> None:
     id = fresh("plain")
     assert (await notifying_cli.saga("start", "order", "--id", id, "--input", '{"number": "1"}')).code == 0
-    assert f"{id} has notified nobody" in (await notifying_cli.saga("notify", id)).out
+    assert f"{id} has no notifications" in (await notifying_cli.saga("notify", id)).out
     for again in ((), ("--again",)):
         unknown = await notifying_cli.saga("notify", id, "nosuch", *again)
         assert (unknown.code, f"{id} has no notification nosuch" in unknown.err) == (2, True), unknown
     refused = await notifying_cli.saga("notify", id, "--again")
-    assert (refused.code, "was given up" in refused.err) == (9, True), refused
+    assert (refused.code, "is pending or exhausted" in refused.err) == (9, True), refused
     lost = await notifying_cli.saga("notify", "nobody-knows-it")
     assert (lost.code, "there is no saga with the id" in lost.err) == (2, True), lost

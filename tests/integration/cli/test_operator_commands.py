@@ -22,7 +22,7 @@ async def park(cli: CommandLine, name: str = "stuck") -> str:
 async def test_a_parked_saga_shows_everything_an_operator_needs(cli: CommandLine) -> None:
     id = await park(cli)
     shown = (await cli.saga("show", id)).out
-    assert "⏸ car waits for a person" in shown
+    assert "⏸ car waits for an operator" in shown
     assert "its compensation" in shown
     assert "the other side says no" in shown
     assert "since" in shown
@@ -48,7 +48,7 @@ async def test_retry_continues_at_the_stuck_step(cli: CommandLine) -> None:
     assert "anna: retry car, because mended" in (await cli.saga("show", id)).out
     late = await cli.saga("resolve", id, "car", "retry", "--reason", "again")
     assert late.code == 9
-    assert "is over" in late.err
+    assert "has already ended" in late.err
 
 
 async def test_a_skipped_undo_ends_in_residue(cli: CommandLine) -> None:
@@ -71,10 +71,10 @@ async def test_a_skipped_undo_ends_in_residue(cli: CommandLine) -> None:
         (("car", "retry"), 2, "--reason is missing"),
         (("car", "rety", "--reason", "x"), 2, "did you mean retry?"),
         (("car", "retry", "--reason", "x", "--with", "{"), 2, "not JSON"),
-        (("car", "retry", "--reason", "x", "--with", "[1]"), 2, "is a JSON object"),
-        (("car", "retry", "--reason", "x", "--result", "1"), 2, "--result goes with `done`"),
+        (("car", "retry", "--reason", "x", "--with", "[1]"), 2, "must be a JSON object"),
+        (("car", "retry", "--reason", "x", "--result", "1"), 2, "--result can only be used with `done`"),
         (("car", "retry", "--reason", "x", "--definition", "/nowhere.yaml"), 2, "cannot be read"),
-        (("car",), 2, "takes ID STEP DECISION"),
+        (("car",), 2, "give ID STEP DECISION"),
     ],
 )
 async def test_an_impossible_decision_gives_a_one_line_error(
@@ -106,7 +106,7 @@ async def test_one_decision_applies_to_many_sagas(cli: CommandLine) -> None:
     cli.break_undo(False)
     where = ("--where", "WorkflowType = 'trip'")
     nothing = await cli.saga("resolve", *where, "car", "retry", "--reason", "x", "--error", "no such text", "--yes")
-    assert "nothing that is parked fits" in nothing.out
+    assert "no parked step matches" in nothing.out
     unasked = await cli.saga("resolve", *where, "car", "retry", "--reason", "mended")
     assert unasked.code == 2
     assert "--yes" in unasked.err
@@ -193,7 +193,7 @@ async def test_a_signal_to_an_unresponsive_saga_is_sent_with_a_warning(cli_witho
     await cli_without_worker.saga("start", "ask", "--id", id)
     answer = await cli_without_worker.saga("signal", id, "anything")
     assert answer.code == 0, answer
-    assert "could not be asked whether it waits for anything" in answer.err
+    assert "not checked whether" in answer.err
 
 
 async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None:

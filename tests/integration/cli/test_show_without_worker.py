@@ -9,7 +9,7 @@ from tests.helpers.processes import WorkerProcess
 from tests.integration.cli.conftest import CommandLine, CommandResult, fresh
 from tests.integration.cli.test_start_and_show import until
 
-UNANSWERED = r"not the whole story: no worker (answers on|polls) the task queue \S+, so the saga itself cannot be asked"
+UNANSWERED = r"incomplete: no worker (answers on|polls) the task queue \S+, so the saga cannot be queried"
 
 
 async def show_and_list(cli_with_worker_process: CommandLine, id: str) -> tuple[str, dict[str, Any]]:
@@ -48,7 +48,7 @@ async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: 
     )
     worker.kill()
     text, document = await show_and_list(cli_with_worker_process, id)
-    assert re.search(UNANSWERED + r"; under way: flight \(attempt \d\)", text)
+    assert re.search(UNANSWERED + r"; in flight: flight \(attempt \d\)", text)
     assert document["state"] == "RUNNING"
 
 
@@ -65,12 +65,12 @@ async def test_show_during_compensation(cli_with_worker_process: CommandLine, wo
     await until(cli_with_worker_process, ("list",), lambda rows: rows[0]["state"] == "COMPENSATING")
     worker.kill()
     text, document = await show_and_list(cli_with_worker_process, id)
-    assert "cancelled: who or what led to it is not known while the saga cannot be asked" in text
-    assert re.search(UNANSWERED + r"; under way: the undo of hold", text)
+    assert "cancelled: the reason is unknown while the saga cannot be queried" in text
+    assert re.search(UNANSWERED + r"; in flight: the undo of hold", text)
     assert (document["state"], document["reason"]["kind"]) == ("COMPENSATING", "cancelled")
     watched = await cli_with_worker_process.saga("watch", id, "--timeout", "100ms")
     assert_readable(watched)
-    assert f"{id} COMPENSATING: cancelled: who or what" in watched.out
+    assert f"{id} COMPENSATING: cancelled: the reason is unknown" in watched.out
     assert re.search(UNANSWERED, watched.out)
 
 
@@ -94,12 +94,12 @@ async def test_terminated(cli_with_worker_process: CommandLine, worker: WorkerPr
     await cli_with_worker_process.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
     text, document = await show_and_list(cli_with_worker_process, id)
     assert "by mistake" in text
-    assert "nothing was undone, and nobody will undo it" in text
+    assert "nothing was undone, and nothing will be" in text
     assert re.search(UNANSWERED, text)
     assert document["state"] == "TERMINATED"
     stuck = await until(cli_with_worker_process, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
     [reasons] = [row["stuck"] for row in stuck if row["id"] == id]
-    assert reasons[0].startswith("terminated with effects nobody knows: no worker")
+    assert reasons[0].startswith("terminated with unknown effects: no worker")
 
 
 async def test_after_its_end(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:

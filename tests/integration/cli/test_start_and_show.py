@@ -71,7 +71,7 @@ async def test_wait_ends_at_its_timeout(cli: CommandLine) -> None:
     id = fresh("slow")
     answer = await cli.saga("start", "ask", "--id", id, "--wait", "--timeout", "500ms")
     assert answer.code == 7
-    assert "still runs" in answer.out
+    assert "is still running" in answer.out
     assert (await cli.saga("signal", id, "approve")).code == 0
 
 
@@ -153,7 +153,7 @@ async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandL
     assert story["reason"]["kind"] == "terminated"
     assert "by mistake" in story["reason"]["message"]
     assert (await cli.saga("watch", id)).code == 1
-    assert "nobody will undo it" in (await cli.saga("show", id)).out
+    assert "nothing was undone, and nothing will be" in (await cli.saga("show", id)).out
     stuck = await until(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     assert stuck[0]["stuck"] == ["terminated with open effects: hold"]
@@ -181,7 +181,7 @@ async def test_without_a_worker_the_commands_report_it(cli_without_worker: Comma
     assert "saga worker" in started.err
     shown = await cli_without_worker.saga("show", id)
     assert shown.code == 0
-    assert "not the whole story: no worker polls" in shown.out
+    assert "incomplete: no worker polls" in shown.out
     stuck = await until(cli_without_worker, ("list", "--stuck"), lambda rows: bool(rows))
     assert "no worker polls" in stuck[0]["stuck"][0]
     resolved = await cli_without_worker.saga("resolve", id, "hotel", "retry", "--reason", "x")

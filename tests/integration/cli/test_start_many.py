@@ -98,7 +98,7 @@ async def test_duplicate_row_ids_are_refused(cli: CommandLine) -> None:
     file = write(cli, "twice.jsonl", ['{"number": "same-1"}', '{"number": "same-1"}'])
     answer = await cli.saga("start", "order", "--from", str(file))
     assert answer.code == 2
-    assert "twice.jsonl:2: the id same-1 was already that of" in answer.err
+    assert "twice.jsonl:2: the id same-1 is also that of" in answer.err
 
 
 async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: CommandLine) -> None:
@@ -112,7 +112,7 @@ async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: Command
     child.send_signal(signal.SIGINT)
     _, reported = await asyncio.wait_for(child.communicate(), 30)
     assert child.returncode == 130, reported
-    assert "Run the same command again to go on" in reported.decode()
+    assert "run the same command again to continue" in reported.decode()
     assert (await cli.saga("show", "long-2000")).code == 2
 
 

@@ -55,7 +55,7 @@ async def test_an_unresponsive_saga_is_listed_as_stuck_within_seconds(
     ]
     shown = await cli_with_worker_process.saga("show", id)
     assert shown.code == 0
-    assert "not the whole story: no worker answers on the task queue" in shown.out
+    assert "incomplete: no worker answers on the task queue" in shown.out
     listed = (await cli_with_worker_process.saga("--json", "list")).json
     assert "no worker answers" in listed[0]["incomplete"]
     if how == "freeze":

@@ -177,7 +177,7 @@ def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
     reported = first.stderr
     assert reported.count("$ saga reconcile --since") == 2
     assert (
-        reported.index("✔ the books agree")
+        reported.index("✔ everything reconciles")
         < reported.index("sql> delete from orders")
         < reported.index("✖ 1 difference")
     )
@@ -187,7 +187,7 @@ def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
 
 
 def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
-    assert "The days are not closed, because that takes Spark: Spark needs Java 17 or newer" in second.stderr
+    assert "The days are not closed, because Spark is not available: Spark needs Java 17 or newer" in second.stderr
     days = json.loads(second.stdout)["days"]
     assert days["closed"] == []
     assert "Java" in days["left_out"]

@@ -118,11 +118,11 @@ def test_a_configured_broker_is_not_started(with_kafka: Project) -> None:
     settings.write_text(settings.read_text() + 'bootstrap_servers = "127.0.0.1:1"\n', encoding="utf-8")
     done = with_kafka.call("dev", "up", "--only", "kafka")
     assert done.returncode == 0, done.stderr
-    assert "Kafka is 127.0.0.1:1, as the settings say; none is started here" in done.stdout
+    assert "the settings name the Kafka brokers 127.0.0.1:1, so none is started" in done.stdout
     assert with_kafka.status()["kafka"] == {"state": "failed", "pid": None, "address": "127.0.0.1:1"}
     done = with_kafka.call("dev", "up")
     assert done.returncode == 1, done.stderr
-    assert "Kafka does not answer at 127.0.0.1:1, as the settings say: nothing was started." in done.stderr
+    assert "the configured Kafka brokers 127.0.0.1:1 do not answer; nothing was started" in done.stderr
     assert with_kafka.status()["temporal"]["state"] == "stopped"
 
 
@@ -134,7 +134,7 @@ def test_without_java_kafka_is_not_started_and_one_line_says_so(
     assert done.returncode == 0, done.stderr
     [sentence] = [line for line in done.stdout.splitlines() if "Kafka" in line]
     assert sentence.startswith(
-        "Kafka is not started, everything that needs none is: the embedded Kafka needs Java 17 or newer"
+        "Kafka and the services that need it are not started: the embedded Kafka needs Java 17 or newer"
     )
     status = with_kafka.status()
     assert (status["kafka"]["state"], status["postgres"]["state"]) == ("stopped", "running")

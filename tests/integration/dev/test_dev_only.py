@@ -14,17 +14,17 @@ NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
     [
         (
             "spark",
-            "spark is not a service of its own: the worker starts Spark with the first Spark step",
+            "spark is not a separate service; the worker starts it with the first Spark step",
             "Spark needs",
         ),
-        ("temporal,spark", "spark is not a service of its own", NAMES),
-        ("temporel", "There is no service temporel; did you mean temporal?", NAMES),
-        ("all", "There is no service all", NAMES),
+        ("temporal,spark", "spark is not a separate service", NAMES),
+        ("temporel", "there is no service temporel; did you mean temporal?", NAMES),
+        ("all", "there is no service all", NAMES),
         ("", "--only names no service", NAMES),
         (" , ", "--only names no service", NAMES),
-        ("worker", "the worker cannot start without temporal and postgres: ", "--only temporal,postgres,worker"),
-        ("temporal,worker", "the worker cannot start without postgres: ", "--only temporal,postgres,worker"),
-        ("relay", "the relay cannot start without postgres and kafka: ", "--only postgres,kafka,relay"),
+        ("worker", "the worker cannot start without temporal and postgres; run ", "--only temporal,postgres,worker"),
+        ("temporal,worker", "the worker cannot start without postgres; run ", "--only temporal,postgres,worker"),
+        ("relay", "the relay cannot start without postgres and kafka; run ", "--only postgres,kafka,relay"),
     ],
 )
 def test_a_wrong_value_gives_a_one_line_error(project: Project, value: str, message: str, help: str) -> None:
@@ -39,7 +39,7 @@ def test_a_wrong_value_gives_a_one_line_error(project: Project, value: str, mess
 def test_logs_of_spark(project: Project) -> None:
     done = project.call("dev", "logs", "spark")
     assert done.returncode == 2
-    assert "spark is not a service of its own" in done.stderr
+    assert "spark is not a separate service" in done.stderr
 
 
 def test_names_with_commas_and_spaces(project: Project) -> None:

@@ -57,7 +57,7 @@ def test_without_java_the_rest_of_the_stack_works_and_doctor_names_it(
     monkeypatch.setenv("JAVA_HOME", str(project.root / "no-java"))
     done = project.call("dev", "up", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Spark steps cannot run here, everything else can: Spark needs Java 17 or newer") == 1
+    assert done.stderr.count("Spark steps cannot run on this worker: Spark needs Java 17 or newer") == 1
     assert json.loads(done.stdout)["worker"]["state"] == "running"
 
     done = project.call("doctor", "--json")
@@ -103,7 +103,7 @@ async def test_doctor_reports_what_is_missing(tmp_path: Path) -> None:
         "spark stage",
         "catalog far",
     }
-    assert checks["java"].message == f"{old} is Java 11, and Spark needs 17 or newer"
+    assert checks["java"].message == f"{old} is Java 11, but Spark needs 17 or newer"
     assert checks["spark stage"].message.endswith("cannot be written: Not a directory")
     assert checks["spark ledger"].help == 'ledger = "NAME" under [spark] in saga.toml'
     wrong = await findings(tmp_path, '[spark]\nmastr = "yarn"\n')
@@ -117,4 +117,4 @@ def test_java_is_checked_only_where_it_is_needed(tmp_path: Path, monkeypatch: py
     write_saga(tmp_path)
     sentence = spark_unavailable_reason(settings_of(tmp_path, '[ledger]\nconnection = "shop"\n[connections.shop]\n'))
     assert sentence is not None
-    assert sentence.startswith("Spark steps cannot run here, everything else can: ")
+    assert sentence.startswith("Spark steps cannot run on this worker: ")

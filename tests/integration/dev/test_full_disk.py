@@ -36,7 +36,7 @@ def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size
     folder = project.root / ".saga" / "dev"
     assert done.returncode == 1, done.stdout
     assert done.stderr.splitlines()[-2:] == [
-        f"error: {service} ended while it started: no space is left on the disk of {folder / service}",
+        f"error: {service} exited during its start: no space is left on the disk of {folder / service}",
         f"help: saga dev logs {service}    ({folder / 'logs' / f'{service}.log'})",
     ]
     assert project.status()[service]["state"] == "failed"
@@ -46,7 +46,7 @@ def test_initdb_on_a_full_disk_is_reported(project: Project) -> None:
     done = up_on_a_small_disk(project, "postgres", "1m")
     assert done.returncode == 1, done.stdout
     [message] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert message.startswith("error: PostgreSQL could not make its data folder: could not ")
+    assert message.startswith("error: PostgreSQL could not create its data folder: could not ")
     assert message.endswith("No space left on device")
 
 
@@ -70,4 +70,4 @@ def test_up_on_a_full_disk_is_reported(project: Project) -> None:
     if "mount" in done.stderr:
         pytest.skip("mounts in user namespaces are not allowed here")
     assert done.returncode == 1
-    assert done.stderr == f"error: {project.root / '.saga'} cannot be written: No space left on device.\n"
+    assert done.stderr == f"error: {project.root / '.saga'} cannot be written: No space left on device\n"

@@ -15,7 +15,7 @@ from saga_cli import main
 from tests.helpers.processes import TemporalServer
 from tests.integration.dev.conftest import Project
 
-DOWN = "the dev stack of this project is not running: saga dev up"
+DOWN = "the dev stack of this project is not running; start it with saga dev up"
 COMMANDS = (
     ("list",),
     ("show", "x"),
@@ -71,7 +71,7 @@ def test_commands_fail_while_the_project_stack_is_down(
     args: tuple[str, ...], down: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(args) == 2
-    assert capsys.readouterr().err.startswith(f"error: {DOWN}\nhelp: or name another server: ")
+    assert capsys.readouterr().err.startswith(f"error: {DOWN}\nhelp: or configure another server: ")
 
 
 @pytest.mark.parametrize("args", SERVING, ids=lambda words: words[0])
@@ -88,7 +88,7 @@ def test_commands_outside_a_project_fail(
     monkeypatch.chdir(tmp_path)
     assert main.run(args) == 2
     assert capsys.readouterr().err.startswith(
-        f"error: no Temporal server is named, and {tmp_path} belongs to no project: set TEMPORAL_ADDRESS\n"
+        f"error: no Temporal server is configured, and {tmp_path} is not in a project; set TEMPORAL_ADDRESS\n"
     )
 
 
@@ -109,7 +109,7 @@ def test_the_environment_or_a_profile_names_the_server(
     assert capsys.readouterr().err.startswith(f"→ {temporal.address} · default\n")
     monkeypatch.setenv("TEMPORAL_PROFILE", "empty")
     assert main.run(["list"]) == 2
-    assert "the Temporal profile empty names no address" in capsys.readouterr().err
+    assert "the Temporal profile empty has no address" in capsys.readouterr().err
 
 
 def test_doctor_reports_the_missing_server(
@@ -134,7 +134,7 @@ def test_a_stack_without_temporal_is_reported(project: Project) -> None:
     project.up("--only", "postgres")
     done = project.call("list")
     assert done.returncode == 2
-    assert "the dev stack of this project runs without Temporal: saga dev up" in done.stderr
+    assert "the dev stack of this project runs without Temporal; start it with saga dev up" in done.stderr
 
 
 def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Project, other: Project) -> None:

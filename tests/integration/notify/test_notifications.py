@@ -110,7 +110,7 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         assert notified(story) == {ID: "DELIVERED"}
         assert [event["id"] for event in receiver.received()] == [row["event"]]
         assert await stuck(client) == []
-        with pytest.raises(RefusedError, match="waits or was given up"):
+        with pytest.raises(RefusedError, match="is pending or exhausted"):
             await resend(client.temporal, story, None)
         with pytest.raises(UsageError, match="did you mean notify-0-completed"):
             await resend(client.temporal, story, "notify-0-complete")
@@ -237,7 +237,7 @@ async def test_a_terminated_notification_can_be_resent(env: Environment, receive
     async with env.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
         story = await run_saga(client, "told")
         run = story["notifications"][0]["run"]
-        with pytest.raises(UsageError, match=f"is a notification of {story['id']}, and no saga"):
+        with pytest.raises(UsageError, match=f"is a notification of {story['id']}, not a saga"):
             await read_view(client.temporal, run)
         await handle(client, run).terminate(reason="enough")
         story = await settled(client, story["id"])

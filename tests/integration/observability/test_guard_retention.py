@@ -21,6 +21,7 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_workers.client import Client
+from saga_workers.runtime.logs import record_context
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
@@ -278,7 +279,8 @@ async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
         assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
     [record] = [one for one in caplog.records if one.name == "saga.upkeep"]
-    assert record.getMessage().startswith("the guard of shop was not cleaned up: ")
+    assert record.getMessage().startswith("guard table not purged: ")
+    assert record_context(record) == {"connection": "shop"}
     assert record.exc_info is None
 
 

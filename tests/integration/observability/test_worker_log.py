@@ -33,14 +33,14 @@ async def test_the_text_log_has_one_line_per_event(temporal: TemporalServer, tmp
     lines = [line.split(" ", 1)[1] for line in text.splitlines()]  # without the time
     declined, jammed, glued = ids["declined"], ids["jammed"], ids["glued"]
     for line in (
-        f"INFO saga.step {declined} charge: payments.charge said no: Rejected: card declined",
+        f"INFO saga.step {declined} charge: payments.charge rejected: Rejected: card declined",
         f"INFO saga.step {declined} reserve undo: inventory.release: done",
         f"INFO temporalio.activity {declined} reserve: looking for pear on the shelf",
-        f"WARNING saga.step {jammed} charge: payments.charge failed, nothing happened:"
+        f"WARNING saga.step {jammed} charge: payments.charge failed without an effect:"
         " RuntimeError: the till is jammed",
-        f"INFO saga.step {glued} reserve undo: inventory.release said no: Rejected: it does not come off the shelf",
+        f"INFO saga.step {glued} reserve undo: inventory.release rejected: Rejected: it does not come off the shelf",
         f"WARNING temporalio.workflow {glued}: parked at reserve: `saga parked` shows the possible decisions",
-        f"INFO temporalio.workflow {declined}: COMPENSATED: rejected at charge: card declined",
+        f"INFO temporalio.workflow {declined}: saga ended COMPENSATED: rejected at charge: card declined",
     ):
         assert lines.count(line) == 1, (line, text)
     assert "Traceback" not in text

@@ -209,8 +209,8 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("serve", "env", "message"),
     [
-        ("", {}, "There is no [serve] token"),
-        ('[serve]\ntoken = "plain"\n', {}, "serve.token must say where the token is"),
+        ("", {}, "serve.token is missing"),
+        ('[serve]\ntoken = "plain"\n', {}, "serve.token must be a reference to the token"),
         ('[serve]\ntoken = {env = "NOT_SET"}\n', {}, "environment variable NOT_SET, which is not set"),
         ('[serve]\ntoken = {env = "EMPTY"}\n', {"EMPTY": " "}, "serve.token is empty"),
         ('[serve]\ntoken = {file = "nowhere"}\n', {}, "that failed: No such file"),

@@ -54,7 +54,7 @@ def test_validate_reports_mistakes(capsys: pytest.CaptureFixture[str], broken: P
 
 def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "validate") == []
-    assert output(capsys, "validate") == "✔ 4 definitions, nothing to complain about\n"
+    assert output(capsys, "validate") == "✔ 4 definitions, no problems found\n"
     assert output(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
 
 
@@ -88,7 +88,7 @@ def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], t
 
 def test_no_definition_gives_a_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.run(["validate", str(tmp_path)]) == 2
-    assert f"There is no definition in {tmp_path}." in capsys.readouterr().err
+    assert f"there is no definition in {tmp_path}" in capsys.readouterr().err
 
 
 # --- explain ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
         (("explain", "chekout"), "did you mean checkout?"),
         (("explain", "checkout", "--fail", "chrge"), "checkout has no step chrge; did you mean charge?"),
         (("explain", "weekly-order", "--fail", "approve"), "approve is not reached with this input"),
-        (("explain", "checkout", "--input", "{}"), "it needs --fail STEP"),
+        (("explain", "checkout", "--input", "{}"), "--input needs --fail STEP"),
         (("simulate", "checkout", "--input", "{}"), "the input of checkout is not valid"),
         (("actions", "inventory.reserv"), "did you mean inventory.reserve?"),
     ],
@@ -160,7 +160,7 @@ def test_simulate_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "simulate", "checkout")
     assert "place ◆" in text
     assert "⏸ undo of charge (compensation fails): retry, done, skip" in text
-    assert "61 failure points, nothing is ever left half done" in text
+    assert "61 failure points, none leaves a residue" in text
     assert "\x1b" not in text
 
 

@@ -40,9 +40,9 @@ def test_every_command_has_a_unique_name() -> None:
 @pytest.mark.parametrize(
     ("args", "exit_code", "error"),
     [
-        (["shwo"], 2, "There is no command shwo; did you mean show?"),
+        (["shwo"], 2, "there is no command shwo; did you mean show?"),
         (["dev", "statsu"], 2, "Did you mean 'status'?"),
-        (["dev", "logs"], 2, "Missing argument"),
+        (["dev", "logs"], 2, "missing argument"),
         (["dev", "down", "--wip"], 2, "did you mean --wipe?"),
         (["dev", "up", "--only", "temporl"], 2, "did you mean temporal?"),
         (["-o", "yaml", "dev"], 2, "not yaml"),
@@ -67,7 +67,7 @@ def test_an_internal_error_is_reported_as_a_bug(
 
     monkeypatch.setattr("saga_cli.commands.begin.dev.load_settings", broken)
     assert main.run(["dev", "status"]) == 1
-    assert "This is a bug in saga (ZeroDivisionError" in capsys.readouterr().err
+    assert "internal error, a bug in saga: ZeroDivisionError" in capsys.readouterr().err
     assert main.run(["dev", "status", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 

@@ -29,8 +29,8 @@ def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("directory", "message"),
     [
-        ("a b", "cannot be a project's name"),
-        ("9lives", "cannot be a project's name"),
+        ("a b", "is not a project name"),
+        ("9lives", "is not a project name"),
         ("full", "is not empty"),
         ("file", "is a file"),
         ("file/below", "cannot be"),

@@ -51,7 +51,7 @@ def test_a_long_for_each_is_summarized() -> None:
 
 
 def test_an_incomplete_view_is_marked() -> None:
-    assert "not the whole story: no worker polls" in text(story(incomplete="no worker polls"))
+    assert "incomplete: no worker polls" in text(story(incomplete="no worker polls"))
 
 
 def test_residue_names_the_remaining_effect_and_the_command() -> None:

@@ -32,10 +32,10 @@ def test_the_list_names_each_jar_once_with_its_sum() -> None:
 
 def test_a_failed_download_leaves_nothing(cache: Path) -> None:
     output: list[str] = []
-    with pytest.raises(KafkaUnavailableError, match=r"could not be fetched: .*UnknownHostException") as caught:
+    with pytest.raises(KafkaUnavailableError, match=r"could not be downloaded: .*UnknownHostException") as caught:
         fetch_jars(output.append)
     assert "\n" not in caught.value.message
-    assert output == ["the embedded Kafka is fetched, once for this user (44 MB)"]
+    assert output == ["downloading the embedded Kafka, once for this user (44 MB)"]
     assert [entry.name for entry in cache.iterdir()] == ["lock"]
 
 
@@ -44,15 +44,15 @@ def test_a_jar_that_was_changed_is_not_run(cache: Path) -> None:
     for jar in locked_jars():
         (cache / "jars" / jar.file).write_bytes(b"something else")
     with pytest.raises(
-        KafkaUnavailableError, match=r"is not what it was: .* has another sum than kafka\.lock says"
+        KafkaUnavailableError, match=r"is damaged: the checksum of .* differs from kafka\.lock"
     ) as caught:
         fetch_jars(print)
-    assert caught.value.help == f"delete {cache}, it is fetched again"
+    assert caught.value.help == f"delete {cache}; it is downloaded again"
 
 
 def test_without_java(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(cache))
     sentence = broker_unavailable_reason(print)
     assert sentence is not None
-    assert sentence.startswith("Kafka is not started, everything that needs none is: the embedded Kafka needs Java 17")
+    assert sentence.startswith("Kafka and the services that need it are not started: the embedded Kafka needs Java 17")
     assert "\n" not in sentence

@@ -73,11 +73,11 @@ def test_filter_and_id_are_over_the_event() -> None:
 @pytest.mark.parametrize(
     ("trigger", "message"),
     [
-        (KafkaTrigger("t", filter="${{ trigger.value.missing > 3 }}"), "`filter` cannot be made"),
-        (KafkaTrigger("t", filter="${{ trigger.key }}"), "`filter` is neither true nor false"),
-        (KafkaTrigger("t", id="${{ trigger.value.missing }}"), "`id` cannot be made"),
-        (KafkaTrigger("t", id="${{ trigger.offset }}"), "`id` is no text"),
-        (KafkaTrigger("t", input="${{ trigger.value.missing }}"), "`input` cannot be made"),
+        (KafkaTrigger("t", filter="${{ trigger.value.missing > 3 }}"), "`filter` cannot be evaluated"),
+        (KafkaTrigger("t", filter="${{ trigger.key }}"), "`filter` is not a boolean"),
+        (KafkaTrigger("t", id="${{ trigger.value.missing }}"), "`id` cannot be evaluated"),
+        (KafkaTrigger("t", id="${{ trigger.offset }}"), "`id` is not a string"),
+        (KafkaTrigger("t", input="${{ trigger.value.missing }}"), "`input` cannot be evaluated"),
     ],
 )
 def test_a_failing_expression_rejects_the_event(trigger: KafkaTrigger, message: str) -> None:

@@ -27,5 +27,7 @@ def test_a_record_of_an_older_relay() -> None:
 
 def test_a_record_of_a_newer_relay_is_refused() -> None:
     value = json.dumps({"version": 2, "shard": 0, "batch": 7, "ids": ["a"], "more": {}}).encode()
-    with pytest.raises(NewerRelay, match=r"a newer relay has published this outbox .* version 2, this one knows 1"):
+    with pytest.raises(
+        NewerRelay, match=r"a newer relay has published this outbox .* version 2, this one reads up to 1"
+    ):
         decode_progress(value)

@@ -54,11 +54,11 @@ class CancelResult:
 
 
 class _JustEnded(RefusedError):
-    """Its worker is not asked any more."""
+    """The saga has just ended."""
 
 
 class NoAnswer(UsageError):
-    """A worker may poll, but none has answered."""
+    """No worker has answered."""
 
 
 def _just_ended_error(saga_id: str) -> _JustEnded:
@@ -85,15 +85,15 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         # This cancel may have ended the saga before its answer arrived.
         story = await read_view(temporal, described.run.id)
         if (story.get("reason") or {}).get("kind") == "cancelled":
-            return CancelResult("accepted", f"it has been cancelled, and is {story['state']}")
+            return CancelResult("accepted", f"it was cancelled and is {story['state']}")
         raise
     match answer:
         case "accepted":
-            return CancelResult(answer, "what was done is being undone")
+            return CancelResult(answer, "its completed steps are being undone")
         case "recorded":
-            return CancelResult(answer, "the point of no return is being tried: if it fails, everything is undone")
+            return CancelResult(answer, "the pivot is running; if it fails, everything is undone")
         case "already":
-            return CancelResult(answer, "it is being undone already")
+            return CancelResult(answer, "it is already being undone")
         case "past the point of no return":
             raise RefusedError(f"{saga_id} is past the point of no return", help=f"saga show {saga_id}")
     raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=f"saga show {saga_id}")
@@ -110,7 +110,7 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
             raise
     return CancelResult(
         "requested",
-        "recorded in Temporal; no worker has answered yet. When one runs the saga, it is undone unless it is past the"
+        "recorded in Temporal, but no worker has answered yet; the next worker undoes the saga unless it is past the"
         " point of no return",
     )
 
@@ -143,8 +143,10 @@ def check_signal(definition: Definition, name: str) -> None:
     names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
     if name in names or any("${{" in one for one in names):
         return
-    known = f"it waits for {', '.join(names)}" if names else "it has no `wait` for a signal"
-    raise UsageError(f"{definition.saga} takes no signal {name}{did_you_mean(name, tuple(names))}", help=known)
+    known = f"it waits for {', '.join(names)}" if names else "it has no `wait` step for a signal"
+    raise UsageError(
+        f"{definition.saga} has no `wait` for the signal {name}{did_you_mean(name, tuple(names))}", help=known
+    )
 
 
 async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,11 +171,11 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
         packed = await handle.query("machine", result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise NoAnswer(
-            f"{saga_id} cannot be asked what the decision would lead to: {error}",
-            help="saga list --stuck    tells whether its worker is in trouble",
+            f"the effect of the decision on {saga_id} cannot be computed: {error}",
+            help="saga list --stuck    shows whether its worker fails",
         ) from error
     if packed is None:
-        raise RefusedError(f"{saga_id} has not begun yet, so there is nothing to decide")
+        raise RefusedError(f"{saga_id} has not started yet, so there is nothing to decide")
     machine = Machine.restore(unpack_state(packed))
     fields = {name: decision.get(name) for name in ("step", "decision", "reason", "who", "definition", "result")}
     event = DecisionMade(
@@ -185,20 +187,20 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
     refusal = machine.check_decision(event)
     if refusal is not None:
         raise RefusedError(f"{saga_id}: {refusal}")
-    told = []
+    consequences = []
     for command in machine.next(event):
         match command:
             case Call():
-                told.append(f"{command.op} {command.entry}: call {command.action}")
+                consequences.append(f"{command.op} {command.entry}: call {command.action}")
             case StartSaga():
-                told.append(f"start the nested saga {command.saga_id}")
+                consequences.append(f"start the nested saga {command.saga_id}")
             case UndoSaga():
-                told.append(f"undo the nested saga {command.saga_id}")
+                consequences.append(f"undo the nested saga {command.saga_id}")
             case StartTimer():
-                told.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
+                consequences.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
-                told.append(f"the saga ends {command.state}")
-    return told
+                consequences.append(f"the saga ends {command.state}")
+    return consequences
 
 
 async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> str:
@@ -207,7 +209,7 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
     described = await describe_run(temporal, saga_id)
     assert described is not None
     if story["state"] == "COMPENSATING" or (story.get("phase") == "backward" and not story.get("ended_at")):
-        raise RefusedError(f"{saga_id} is being undone already", help=f"saga watch {saga_id}")
+        raise RefusedError(f"{saga_id} is already being undone", help=f"saga watch {saga_id}")
     if story["state"] != "COMPLETED":
         running = described.run.running
         raise RefusedError(
@@ -216,8 +218,8 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
         )
     if not story.get("can_undo"):
         raise RefusedError(
-            f"{saga_id} cannot be undone: it has passed a point of no return, a step of it has no compensation, or a"
-            " confirmed one has no `compensate.confirmed`",
+            f"{saga_id} cannot be undone: it is past its point of no return, a step has no compensation, or a confirmed"
+            " step has no `compensate.confirmed`",
             help=f"saga show {saga_id}",
         )
     await _require_poller(temporal, described)
@@ -231,7 +233,7 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
             static_summary=f"undo of {saga_id}: {reason}",
         )
     except WorkflowAlreadyStartedError:
-        raise RefusedError(f"{saga_id} is being undone already", help=f"saga watch {saga_id}") from None
+        raise RefusedError(f"{saga_id} is already being undone", help=f"saga watch {saga_id}") from None
     return saga_id + UNDO_SUFFIX
 
 
@@ -246,7 +248,7 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     if undoing is not None and undoing.run.running:
         return undoing
     raise RefusedError(
-        f"{saga_id} is over: {(await read_view(temporal, saga_id))['state']}", help=f"saga show {saga_id}"
+        f"{saga_id} has already ended {(await read_view(temporal, saga_id))['state']}", help=f"saga show {saga_id}"
     )
 
 
@@ -256,22 +258,22 @@ async def _require_poller(temporal: Temporal, described: RunDescription) -> None
         raise UsageError(f"{no_poller_message(queue)}, so {described.run.id} cannot answer", help=START_WORKER_HELP)
 
 
-async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, patience: float) -> Any:
+async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float) -> Any:
     handle = temporal.get_workflow_handle(saga_id)
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             return await handle.execute_update(name, argument)
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError):
-            sentence = cause.message
-            raise RefusedError(sentence if saga_id in sentence else f"{saga_id}: {sentence}") from None
-        raise UsageError(f"{saga_id} did not take the {name}: {cause}") from error
+            message = cause.message
+            raise RefusedError(message if saga_id in message else f"{saga_id}: {message}") from None
+        raise UsageError(f"{saga_id} did not accept the {name}: {cause}") from error
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         raise NoAnswer(
-            f"no worker has answered the {name} of {saga_id} within {patience:g} s; it is not recorded, but a worker"
-            " that comes back soon may still take it",
-            help=f"saga list --stuck    tells why; look at `saga show {saga_id}` before you ask again",
+            f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but a worker"
+            " that returns soon may still process it",
+            help=f"saga list --stuck    shows why; check `saga show {saga_id}` before you repeat it",
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
@@ -314,7 +316,7 @@ async def ask_each(
             except SagaError as error:
                 return error
             except RPCError as error:
-                return SagaError(f"the Temporal server did not do it: {error.message}", help="saga doctor")
+                return SagaError(f"the Temporal server refused the request: {error.message}", help="saga doctor")
 
     return list(await asyncio.gather(*(one(target) for target in targets)))
 

@@ -96,7 +96,7 @@ class SagaStarter:
             if self._label_templates is not None:
                 labels = self._label_templates.render(context)
         except ExpressionError as error:
-            raise UsageError(f"{what} of {name} cannot be made from this input: {error.message}") from None
+            raise UsageError(f"{what} of {name} cannot be evaluated for this input: {error.message}") from None
         if self._id_template is not None and (not isinstance(rendered, str) or not rendered.strip()):
             raise UsageError(f"the id of {name} is empty for this input")
         return StartRequest(checked, rendered, labels)
@@ -116,7 +116,7 @@ class SagaStarter:
         """
         saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
         if saga_id.endswith(UNDO_SUFFIX):
-            raise UsageError(f"an id must not end in {UNDO_SUFFIX}: that is the undo of another saga")
+            raise UsageError(f"a saga id must not end in {UNDO_SUFFIX}, which marks the undo of a saga")
         headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again:
@@ -158,17 +158,17 @@ class SagaStarter:
         """The run under this id, if it is the same saga with the same input and may count as this start."""
         described = await describe_run(self._temporal, saga_id)
         if described is None:
-            raise RefusedError(f"{saga_id} was there and has gone; start it again")
+            raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
         run = described.run
         if run.workflow_type != self._definition.saga:
             raise RefusedError(
-                f"the id {saga_id} belongs to a saga {run.workflow_type}",
-                help="give this one another id with --id",
+                f"the id {saga_id} belongs to a run of the saga {run.workflow_type}",
+                help="choose another id with --id",
             )
         if not await _same_input(self._temporal, described, input):
             raise RefusedError(
                 f"{saga_id} has been started with another input",
-                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+                help=f"inspect it with `saga show {saga_id}`, or choose another id with --id",
             )
         if run.running:
             return StartResult(saga_id, run.run_id, False)
@@ -187,8 +187,8 @@ class AlreadyEnded(RefusedError):
         self.state = state
         if state == "TERMINATED":
             super().__init__(
-                f"{saga_id} was terminated, so nobody knows which of its effects are there",
-                help=f"look at it with `saga show {saga_id}`",
+                f"{saga_id} was terminated, so it is unknown which of its effects exist",
+                help=f"inspect it with `saga show {saga_id}`",
             )
         elif state == "COMPENSATED" or state == "RESIDUE":
             super().__init__(
@@ -198,7 +198,7 @@ class AlreadyEnded(RefusedError):
         else:
             super().__init__(
                 f"{saga_id} is {state}",
-                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+                help=f"inspect it with `saga show {saga_id}`, or choose another id with --id",
             )
 
 

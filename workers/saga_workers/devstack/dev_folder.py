@@ -66,7 +66,7 @@ class DevFolder:
             self.dev.chmod(0o711)
             write_atomically(self.path / ".gitignore", "*\n")
         except OSError as error:
-            raise SagaError(f"{self.path} cannot be written: {error.strerror}.") from error
+            raise SagaError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def data_folder(self, name: str) -> Path:
         return self.dev / name
@@ -116,7 +116,7 @@ class DevFolder:
         write_atomically(self.dev / f"{name}.json", json.dumps(asdict(record), indent=1))
 
     def write_toml(self, tables: Mapping[str, Mapping[str, str]]) -> None:
-        lines = ["# Written by `saga dev up`; gone after `saga dev down`."]
+        lines = ["# Written by `saga dev up`, deleted by `saga dev down`."]
         for path, table in tables.items():
             lines += ["", f"[{path}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         write_atomically(self.toml, "\n".join(lines) + "\n")
@@ -142,19 +142,19 @@ class DevFolder:
         """
         with (self.dev / "lock").open("a") as file:
             end = time.monotonic() + _LOCK_TIMEOUT
-            told = False
+            reported = False
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if not told:
+                    if not reported:
                         on_wait()
-                        told = True
+                        reported = True
                     if time.monotonic() > end:
                         raise SagaError(
-                            "Another `saga dev` command is at work here and does not finish.",
-                            help=f"see who holds {self.dev / 'lock'}",
+                            "another `saga dev` command is running in this project and does not finish",
+                            help=f"find the process that holds {self.dev / 'lock'}",
                         ) from None
                     time.sleep(0.05)
             yield

@@ -26,7 +26,7 @@ _FETCH_TIMEOUT = 600.0
 
 
 class KafkaUnavailableError(SagaError):
-    """The embedded Kafka cannot be had on this machine."""
+    """The embedded Kafka is not available on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def fetch_jars(report: Callable[[str], Any]) -> list[Path]:
     if not folder.is_dir():
         with _exclusive(folder.parent):
             if not folder.is_dir():
-                report("the embedded Kafka is fetched, once for this user (44 MB)")
+                report("downloading the embedded Kafka, once for this user (44 MB)")
                 _fetch(program, wanted, folder)
     if wrong := _mismatched_files(wanted, folder):
         raise KafkaUnavailableError(
-            f"The embedded Kafka is not what it was: {wrong[0]} has another sum than kafka.lock says.",
-            help=f"delete {folder.parent}, it is fetched again",
+            f"the embedded Kafka is damaged: the checksum of {wrong[0]} differs from kafka.lock",
+            help=f"delete {folder.parent}; it is downloaded again",
         )
     return [folder / jar.file for jar in wanted]
 
@@ -116,11 +116,13 @@ def _fetch(program: str, wanted: list[Jar], folder: Path) -> None:
                 [*argv, "-retrieve", pattern], capture_output=True, text=True, timeout=_FETCH_TIMEOUT, check=False
             )
         except subprocess.TimeoutExpired:
-            raise KafkaUnavailableError(f"The embedded Kafka was not fetched within {_FETCH_TIMEOUT:.0f} s.") from None
+            raise KafkaUnavailableError(
+                f"the embedded Kafka was not downloaded within {_FETCH_TIMEOUT:.0f} s"
+            ) from None
         if wrong := _mismatched_files(wanted, draft / "jars"):
             there = (draft / "jars" / wrong[0]).exists()
-            why = "it has another sum than kafka.lock says" if there else _reason(done.stdout)
-            raise KafkaUnavailableError(f"The embedded Kafka could not be fetched: {wrong[0]}: {why}.")
+            why = "its checksum differs from kafka.lock" if there else _reason(done.stdout)
+            raise KafkaUnavailableError(f"the embedded Kafka could not be downloaded: {wrong[0]}: {why}")
         shutil.move(draft / "jars", folder)
 
 
@@ -128,7 +130,7 @@ def _reason(output: str) -> str:
     """The most informative line of Ivy's output."""
     lines = [line.strip(" \t:") for line in output.splitlines()]
     telling = [line for line in lines if "exception" in line.lower() or "refused" in line.lower()]
-    return (telling or ["it was not found (is there a network?)"])[0].rstrip(".")
+    return (telling or ["it was not found; check the network"])[0].rstrip(".")
 
 
 def _ivy_jar() -> Path:
@@ -136,7 +138,7 @@ def _ivy_jar() -> Path:
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
         raise KafkaUnavailableError(
-            "The embedded Kafka is fetched with PySpark's help, which is not installed.",
+            "downloading the embedded Kafka needs PySpark, which is not installed",
             help="pip install 'saga-orchestrator[spark]'",
         )
     return found[-1]

@@ -107,7 +107,7 @@ class KafkaServer:
         )
         if done.returncode:
             why = full_disk(self.folder) or cause(done.stderr.strip() or done.stdout)
-            raise KafkaUnavailableError(f"Kafka could not make its data folder: {why}")
+            raise KafkaUnavailableError(f"Kafka could not create its data folder: {why}")
 
     def argv(self) -> list[str]:
         """The command of the server, to be run in ``folder``."""
@@ -197,5 +197,5 @@ def broker_unavailable_reason(report: Callable[[str], Any]) -> str | None:
         require_client()
         create_class_archive(fetch_jars(report))
     except SagaError as error:
-        return f"Kafka is not started, everything that needs none is: {error.message.rstrip('.')}."
+        return f"Kafka and the services that need it are not started: {error.message}"
     return None

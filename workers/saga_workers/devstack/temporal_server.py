@@ -76,11 +76,11 @@ class TemporalService(Service):
             connection.request("POST", f"{path}/update", body, {"Content-Type": "application/json"})
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
-            raise SagaError(f"Temporal did not accept the retention of 30 days: {error}.") from error
+            raise SagaError(f"Temporal did not accept the retention of 30 days: {error}") from error
         finally:
             connection.close()
         if status != 200:
-            raise SagaError(f"Temporal did not accept the retention of 30 days (HTTP {status}).")
+            raise SagaError(f"Temporal did not accept the retention of 30 days (HTTP {status})")
 
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
         return {"address": f"{HOST}:{ports['port']}", "web_ui": f"http://{HOST}:{ports['ui_port']}"}

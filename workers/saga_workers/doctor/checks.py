@@ -58,7 +58,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
 
 def _check_settings(settings: Settings) -> DoctorResult:
     if settings.config_file is None:
-        return DoctorResult("settings", None, f"no saga.toml from {settings.root} upwards", "saga init DIR")
+        return DoctorResult("settings", None, f"no saga.toml in {settings.root} or its parent folders", "saga init DIR")
     return DoctorResult("settings", True, str(settings.config_file))
 
 
@@ -78,7 +78,7 @@ def _check_definitions(project: Project) -> list[DoctorResult]:
 async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
     findings = [DoctorResult("server", True, client.service_client.config.target_host)]
     described = await _check_rpc(
-        "namespace", f"the namespace {client.namespace} is not there", lambda: _describe_namespace(client)
+        "namespace", f"the namespace {client.namespace} does not exist", lambda: _describe_namespace(client)
     )
     findings.append(described)
     if not described.ok:
@@ -86,13 +86,13 @@ async def _check_temporal(client: Client, settings: Settings, project: Project) 
     try:
         absent = await search_attributes.missing_attributes(client)
         findings.append(
-            DoctorResult("search attributes", not absent, f"missing: {', '.join(absent)}" if absent else "all there",
+            DoctorResult("search attributes", not absent, f"missing: {', '.join(absent)}" if absent else "complete",
                     "saga setup" if absent else None)
         )  # fmt: skip
         findings += await _check_pollers(client, settings, project)
         findings.append(await _check_server_clock(client))
     except RPCError as error:
-        findings.append(DoctorResult("server", False, f"it does not answer everything: {error}"))
+        findings.append(DoctorResult("server", False, f"a request failed: {error}"))
     return findings
 
 
@@ -108,7 +108,7 @@ async def _describe_namespace(client: Client) -> str:
 
     found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
-    return f"{client.namespace}, finished runs are kept for {days} days"
+    return f"{client.namespace}, closed runs are kept for {days} days"
 
 
 async def _check_pollers(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
@@ -132,7 +132,7 @@ async def _check_task_queue(
     count = await count_pollers(client, queue, workflows=workflows)
     if count:
         return DoctorResult("workers", True, f"{description}: {count} worker{'s poll' if count > 1 else ' polls'}")
-    return DoctorResult("workers", False, f"nobody serves the {description}", help)
+    return DoctorResult("workers", False, f"{description}: no worker polls", help)
 
 
 def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
@@ -183,7 +183,7 @@ async def _check_server_clock(client: Client) -> DoctorResult:
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)
     if not pollers:
-        return DoctorResult("clock of the server", None, "it could not be compared")
+        return DoctorResult("clock of the server", None, "not comparable: no poller was listed in time")
     return _clock_result("the server", pollers[0].last_access_time.ToMicroseconds() / 1e6 - began)
 
 
@@ -193,7 +193,7 @@ def _clock_result(name: str, skew: float) -> DoctorResult:
     return DoctorResult(
         f"clock of {name}",
         ok,
-        differs if abs(skew) >= 1.5 else "the same as here",
+        differs if abs(skew) >= 1.5 else "the same as on this machine",
         None if ok else "synchronise the clocks (NTP)",
     )
 
@@ -222,7 +222,9 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return [
-            DoctorResult(check, False, f"it cannot be used: {driver_message(error)}", "saga dev up, or check its url")
+            DoctorResult(
+                check, False, f"the database cannot be used: {driver_message(error)}", "saga dev up, or check its url"
+            )
         ]
     finally:
         await engine.dispose()
@@ -232,7 +234,7 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
         DoctorResult(
             check,
             not absent,
-            f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
+            f"missing tables: {', '.join(sorted(absent))}" if absent else "the tables exist",
             "saga setup" if absent else None,
         ),
         _clock_result(connection.name, skew),
@@ -244,16 +246,16 @@ def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEve
     """Results for waiting events only; none if nothing waits."""
     if waiting:
         first = waiting[0]
-        message = f"{len(waiting)} wait for a person; one for {first.topic} is {first.status}: {first.reason}"
+        message = f"{len(waiting)} need an operator; one for {first.topic} is {first.status}: {first.reason}"
         yield DoctorResult(
-            f"events of {name}", False, message, "saga relay --status    shows them, --release or --drop decides"
+            f"events of {name}", False, message, "saga relay --status    lists them; decide with --release or --drop"
         )
     if new.oldest > _MAX_PUBLISH_DELAY:
         events = "1 event is" if new.events == 1 else f"{new.events} events are"
         message = f"{events} not published, the oldest has waited for {new.oldest:.0f} s"
-        yield DoctorResult(f"relay of {name}", False, message, "saga relay --status    says what holds them up")
+        yield DoctorResult(f"relay of {name}", False, message, "saga relay --status    shows why")
 
 
 def _find_java() -> DoctorResult:
     found = shutil.which("java")
-    return DoctorResult("java", None, f"found: {found}" if found else "not found; only Spark steps would need it")
+    return DoctorResult("java", None, f"found: {found}" if found else "not found; only Spark steps need it")

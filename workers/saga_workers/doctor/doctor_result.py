@@ -37,20 +37,20 @@ async def timed_check(check: str, probe: Callable[[], str], *, timeout: float = 
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str] = loop.create_future()
 
-    def tell(error: BaseException | None, message: str) -> None:
+    def resolve(error: BaseException | None, message: str) -> None:
         if not answer.done():
             answer.set_result(message) if error is None else answer.set_exception(error)
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            told: tuple[BaseException | None, str] = None, probe()
+            result: tuple[BaseException | None, str] = None, probe()
         except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-            told = error, ""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, *told)
+            result = error, ""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(resolve, *result)
 
     # A daemon thread of its own: a probe that never returns must not keep the command from ending.
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     try:
         return DoctorResult(check, True, await asyncio.wait_for(answer, timeout))
     except SagaError as error:

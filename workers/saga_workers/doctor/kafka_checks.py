@@ -57,7 +57,7 @@ def _check_brokers(cluster: KafkaAdmin) -> str:
 
 def _check_transactions(cluster: KafkaAdmin) -> str:
     cluster.check_transactions()
-    return f"allowed for ids that begin with {cluster.settings.prefix}"
+    return f"allowed for transactional ids that begin with {cluster.settings.prefix}"
 
 
 def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], events: Collection[str]) -> str:
@@ -65,14 +65,15 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
         name, reason = next(iter(missing.items()))
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise KafkaOperationError(
-            f"{name}: {reason}{more}", help="saga setup    (or saga setup --print, for somebody who may)"
+            f"{name}: {reason}{more}", help="saga setup    (or saga setup --print, for an administrator)"
         )
     for name, access in topics.items():
         allowed = cluster.authorized_operations(name)
         lacking = sorted(_REQUIRED_ACLS[one] for one in access if _REQUIRED_ACLS[one] not in allowed)
         if lacking:
             raise KafkaOperationError(
-                f"{name}: this user has no ACL for {' and '.join(lacking)}", help="docs/how-to/kafka.md lists them all"
+                f"{name}: this user has no ACL for {' and '.join(lacking)}",
+                help="see the list of ACLs in docs/how-to/kafka.md",
             )
         if name in events and "compact" in (cluster.describe(name).cleanup_policy or ""):
             raise KafkaOperationError(
@@ -88,16 +89,16 @@ def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
     if before:
         time.sleep(_OBSERVATION_PERIOD)
         after = _open_transactions(cluster, topics)
-        for place, offsets in after.items():
-            if place in before and before[place].last_stable == offsets.last_stable:
-                name, partition = place
+        for position, offsets in after.items():
+            if position in before and before[position].last_stable == offsets.last_stable:
+                name, partition = position
                 raise KafkaOperationError(
                     f"an open transaction holds back {offsets.undecided_records} records of {name}, "
                     f"partition {partition}",
-                    help=f"it ends by itself in {cluster.settings.transaction_timeout:.0f} s if it is ours; "
-                    f"otherwise: kafka-transactions.sh find-hanging --topic {name}",
+                    help=f"a transaction of saga ends within {cluster.settings.transaction_timeout:.0f} s; "
+                    f"for others: kafka-transactions.sh find-hanging --topic {name}",
                 )
-    return "no transaction holds back anything"
+    return "no open transaction holds back records"
 
 
 def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str, int], PartitionOffsets]:
@@ -110,7 +111,7 @@ def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str
 
 
 def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
-    told = []
+    lags = []
     for who, topic, group in _consumer_groups(project, cluster.settings.prefix):
         reached = cluster.committed_offsets(group, topic)
         waiting = sum(
@@ -120,12 +121,12 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
         if waiting and not reached:
             raise KafkaOperationError(
                 f"{_events_text(waiting)} of {topic} wait{'s' if waiting == 1 else ''} for {who}, "
-                "and nobody has read any",
+                "but nothing has been read",
                 help="saga trigger",
             )
         # The offsets in between include transaction markers, which only reading could tell from events.
-        told.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
-    return ", ".join(told) or "there are none"
+        lags.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
+    return ", ".join(lags) or "none"
 
 
 def _events_text(count: int) -> str:

@@ -51,20 +51,20 @@ def _check_java(spark: SparkSettings) -> str:
     from saga_spark.runner.java import require_java
 
     if spark.remote:
-        return f"none is needed here: Spark runs at {spark.remote}"
+        return f"not needed here: Spark runs at {spark.remote}"
     program = require_java()
-    told = subprocess.run(
+    output = subprocess.run(
         [program, "-version"], capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=False
     ).stderr
-    number = re.search(r'version "(?:1\.)?(\d+)', told)
+    number = re.search(r'version "(?:1\.)?(\d+)', output)
     if number is None:
         raise UsageError(
-            f"{program} does not tell its version: {told.strip().partition(chr(10))[0] or 'it says nothing'}"
+            f"{program} does not report its version: {output.strip().partition(chr(10))[0] or 'it printed nothing'}"
         )
     if int(number[1]) < MIN_JAVA_VERSION:
         raise UsageError(
-            f"{program} is Java {number[1]}, and Spark needs {MIN_JAVA_VERSION} or newer",
-            help="set JAVA_HOME to another one",
+            f"{program} is Java {number[1]}, but Spark needs {MIN_JAVA_VERSION} or newer",
+            help="set JAVA_HOME to a newer Java",
         )
     return f"{program}, Java {number[1]}"
 
@@ -73,7 +73,7 @@ def _check_ledger(settings: Settings) -> DoctorResult:
     name = settings.spark_ledger
     help = 'ledger = "NAME" under [spark] in saga.toml'
     if name is None:
-        return DoctorResult("spark ledger", False, "no connection keeps the rows of Spark steps", help)
+        return DoctorResult("spark ledger", False, "no connection is configured for the rows of Spark steps", help)
     connection = settings.connections.get(name)
     if connection is None or connection.kind != "sql":
         return DoctorResult("spark ledger", False, f"there is no SQL connection {name}", help)

@@ -140,7 +140,7 @@ async def _summary(run: RunInfo) -> dict[str, Any]:
     bare = await bare_view(run)
     story = await closed_view(run)
     if story is None or bare["state"] == "TERMINATED":
-        return {**bare, "incomplete": "it left no story"}
+        return {**bare, "incomplete": "the run has no view"}
     return {**bare, **story}
 
 
@@ -160,7 +160,7 @@ async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -
         if story is not None:
             # Its effects were read before it ended, so they cannot be judged now.
             state = story["state"]
-            yield {**story, "incomplete": "it is new"} if state in FINAL_STATES else story
+            yield {**story, "incomplete": "it ended during the reconciliation"} if state in FINAL_STATES else story
 
 
 async def _read_connection(
@@ -169,8 +169,8 @@ async def _read_connection(
     try:
         return await extract_database(engine, name, effects, folder, scope)
     except (SQLAlchemyError, OSError) as error:
-        tables = ", ".join(one.table for one in effects) or "its guard"
-        raise SagaError(f"The connection {name} could not be read ({tables}): {driver_message(error)}.") from error
+        tables = ", ".join(one.table for one in effects) or "its guard table"
+        raise SagaError(f"the connection {name} could not be read ({tables}): {driver_message(error)}") from error
 
 
 async def _read_watermark(name: str, engine: AsyncEngine) -> float:
@@ -181,7 +181,7 @@ async def _read_watermark(name: str, engine: AsyncEngine) -> float:
             there = await connection.run_sync(lambda sync: inspect(sync).has_table("saga_watermark"))
         return await watermark.read(engine) if there else 0.0
     except (SQLAlchemyError, OSError) as error:
-        raise SagaError(f"The connection {name} does not answer: {driver_message(error)}.") from error
+        raise SagaError(f"the database of the connection {name} does not answer: {driver_message(error)}") from error
 
 
 async def _namespace_retention(temporal: Temporal) -> float:

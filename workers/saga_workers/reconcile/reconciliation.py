@@ -82,7 +82,7 @@ async def reconcile(
         findings = [one for one in findings if one not in news]
         counts.subtract(one.kind for one in news)
     except (JobFailed, InfrastructureError) as error:
-        raise SagaError(f"The books could not be compared: {error}") from error
+        raise SagaError(f"the reconciliation job failed: {error}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _check_outputs(temporal, settings, spark, scope, material)
@@ -171,7 +171,7 @@ def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
     if not spark.stage.startswith("file:"):
         if not spark.master.startswith("local") or spark.remote:
             raise UsageError(
-                "a reconciliation on a cluster needs a stage that this machine and the cluster see as files",
+                "a reconciliation on a cluster needs a stage on storage that this machine and the cluster share",
                 help='[spark] stage = "file:///…" on shared storage, or master = "local[2]"',
             )
         return settings.dev_folder / "reconcile" / uuid.uuid4().hex

@@ -32,7 +32,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings import Settings
 
 UNDO_TIMEOUT = 120.0
-"""Seconds to wait for one undo before the next is started; it then goes on by itself."""
+"""Seconds to wait for one undo before the next is started; it then continues by itself."""
 
 _ATTEMPT_TIMEOUT = 30.0
 
@@ -58,8 +58,8 @@ async def repair_findings(
         try:
             for one in staged:
                 target = Target(one["saga_id"], one["step"], one["generation"], one["details"]["output"])
-                sentence = await _discard_staged(engine, spark, target)
-                done.append({"saga_id": target.saga_id, "class": "staged_left", "done": sentence})
+                message = await _discard_staged(engine, spark, target)
+                done.append({"saga_id": target.saga_id, "class": "staged_left", "done": message})
         finally:
             await engine.dispose()
     return done
@@ -73,9 +73,9 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
     """Continue a terminated saga where it stood: backward before its commit point, forward after it."""
     described = await describe_run(temporal, saga_id)
     if described is None:
-        return "Temporal knows it no more"
+        return "not repaired: Temporal has no run of it any more"
     if not await count_pollers(temporal, described.run.task_queue):
-        return f"left alone: {no_poller_message(described.run.task_queue)}"
+        return f"not repaired: {no_poller_message(described.run.task_queue)}"
     try:
         await temporal.start_workflow(
             described.run.workflow_type,
@@ -86,14 +86,14 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
             static_summary=f"undo of {saga_id}: {REASON}",
         )
     except WorkflowAlreadyStartedError:
-        return "it is being undone already"
+        return "it is already being undone"
     story = await _wait_for_undo(temporal, saga_id)
     match story["state"]:
         case "PARKED":
-            return f"taken up, and waits for a person: saga show {saga_id}"
+            return f"continued, and waits for an operator: saga show {saga_id}"
         case "TERMINATED":
-            return f"could not be taken up: {(story.get('reason') or {}).get('message') or 'no reason is known'}"
-    return f"taken up; it is {story['state']}"
+            return f"could not be continued: {(story.get('reason') or {}).get('message') or 'the reason is unknown'}"
+    return f"continued; it is {story['state']}"
 
 
 async def _resolve_held_events(
@@ -116,14 +116,14 @@ async def _resolve_held_events(
             except TemporalUnreachable as error:
                 raise SagaError(f"Temporal does not answer: {error}") from error
             if any(one in published_ids for one in events):
-                sentence = "left to a person: an event is in its topic, and is held all the same"
+                message = "needs an operator: an event is in its topic although it is held"
             elif answer.kind in ("committed", "over"):
                 guard = Guard(name, databases.engine(name))
-                sentence = await _release_or_drop(guard, address, committed=answer.kind == "committed")
+                message = await _release_or_drop(guard, address, committed=answer.kind == "committed")
             else:
                 decide = f"saga relay --release {events[0]} --reason '…' (or --drop)"
-                sentence = f"left to a person: {answer.reason or 'the saga goes on'}: {decide}"
-            done.append({"saga_id": address.saga_id, "class": "event_held", "done": sentence})
+                message = f"needs an operator: {answer.reason or 'the saga is still running'}: {decide}"
+            done.append({"saga_id": address.saga_id, "class": "event_held", "done": message})
     finally:
         await databases.close()
     return done
@@ -135,7 +135,7 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
         address, committed=committed, scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
     )
     if outcome.kind != "done":
-        return f"left alone: {outcome.failure.message if outcome.failure else outcome.kind}"
+        return f"not repaired: {outcome.failure.message if outcome.failure else outcome.kind}"
     return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
 
 
@@ -170,7 +170,7 @@ async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: 
                 # A higher epoch fences a job that still works on it.
                 change = update(ledger.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
                 if (await connection.execute(change)).rowcount != 1:
-                    return f"left alone: {target.step} has moved on"
+                    return f"not repaired: the output of {target.step} has changed meanwhile"
         await asyncio.to_thread(clean_up_sink, row, settings)
     await asyncio.to_thread(StageArea(settings.stage).remove_generation, target)
-    return f"what {target.step} has staged was removed"
+    return f"the staged output of {target.step} was removed"

@@ -26,6 +26,7 @@ from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
 from saga_activities.outbox import DROPPED, HELD, NEW, REFUSED
 from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import FINAL_STATES, read_view
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.settings import Settings
@@ -71,7 +72,7 @@ class CheckBack:
                     stories[saga_id] = await self._read_saga(saga_id)
                 except TemporalUnreachable as error:
                     unreachable = f"Temporal does not answer: {error}"
-                    log.warning("sagas with held events in %s cannot be asked: %s", name, error)
+                    log.warning("check-back failed: %s", unreachable, extra=fields(outbox=name))
             if saga_id in stories:
                 answer = entry_status(stories[saga_id], step, generation)
             else:
@@ -109,21 +110,22 @@ class CheckBack:
             for event in events:
                 await self._reschedule(engine, event, status)
                 if status.kind == "unknown" and event.checks + 1 == MAX_UNANSWERED:
+                    about = fields(outbox=name, event=event.event_id, topic=event.topic, saga_id=event.saga_id)
                     log.warning(
-                        "event %s for %s is held in %s and nobody can say what becomes of it: %s (saga relay --status)",
-                        event.event_id, event.topic, name, status.reason,
-                    )  # fmt: skip
+                        "held event needs an operator: %s; see `saga relay --status`", status.reason, extra=about
+                    )
             return
+        about = fields(outbox=name, entry=str(address))
         now = time.time()
         outcome = await Guard(name, engine).decide_held_events(
             address, committed=status.kind == "committed", scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
         )
         if outcome.kind != "done":
             why = outcome.failure.message if outcome.failure else outcome.kind
-            log.warning("held events of %s in %s are asked about again: %s", address, name, why)
+            log.warning("decision about held events failed and is retried: %s", why, extra=about)
             return
         done = "released: the saga is committed" if status.kind == "committed" else "dropped: the saga never committed"
-        log.warning("%d held events of %s in %s are %s, although no step said so", len(events), address, name, done)
+        log.warning("check-back: %d held events %s", len(events), done, extra=about)
 
     async def _reschedule(self, engine: AsyncEngine, event: Any, status: SagaStatus) -> None:
         """Set the next check: after as long as the event has been held; doubling if there was no answer."""
@@ -164,7 +166,7 @@ class SagaStatus:
 
 
 class TemporalUnreachable(Exception):
-    """Temporal does not answer; the others need not be asked now."""
+    """Temporal does not answer; further queries are useless now."""
 
 
 async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | None:
@@ -180,22 +182,22 @@ async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | No
 def entry_status(story: Mapping[str, Any] | None, step: str, generation: int) -> SagaStatus:
     """What the view of a saga means for the held events of one entry (``step`` is its ledger id)."""
     if story is None:
-        return SagaStatus("unknown", "Temporal does not know this saga")
+        return SagaStatus("unknown", "Temporal has no run of this saga")
     state = story["state"]
     if state in ("TERMINATED", "FAILED"):
-        return SagaStatus("unknown", f"the saga was ended from outside ({state})")
+        return SagaStatus("unknown", f"the run was closed by Temporal ({state})")
     if state not in FINAL_STATES and story["phase"] != "committed":
         return SagaStatus("open")
     entry = next((row for row in story["steps"] if row["id"] == step), None)
     now_at = story["generation"] if entry is None else entry["generation"]
     if now_at is not None and now_at > generation:
-        return SagaStatus("unknown", f"it is of generation {generation}, and the saga is at generation {now_at}")
+        return SagaStatus("unknown", f"the event is of generation {generation}, but the saga is at generation {now_at}")
     if state == "COMPENSATED" or (state == "RESIDUE" and story["phase"] != "committed"):
         return SagaStatus("over")
     if entry is None and not story["steps_omitted"]:
-        return SagaStatus("unknown", f"the saga is {state}, and says nothing of {step}")
+        return SagaStatus("unknown", f"the saga is {state}, and its view does not contain {step}")
     if entry is not None and entry["outcome"] != "done":
-        return SagaStatus("unknown", f"the saga is {state}, and {step} is {entry['state']} in it")
+        return SagaStatus("unknown", f"the saga is {state}, but {step} is {entry['state']}")
     return SagaStatus("committed")
 
 
@@ -284,9 +286,11 @@ async def decide_event(
         if (await connection.execute(_UPDATE_STATUS, values)).rowcount != 1:
             now = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
             state = row.status if now is None else now.status
-            raise RefusedError(f"The event {event_id} is {state}: a person decides only what is HELD or REFUSED.")
+            raise RefusedError(
+                f"the event {event_id} is {state}; only HELD and REFUSED events can be released or dropped"
+            )
     done = "will be published" if decision == "release" else "will never be published"
-    return f"The event {event_id} of {row.saga_id}/{row.step} for {row.topic} {done}."
+    return f"the event {event_id} of {row.saga_id}/{row.step} for {row.topic} {done}"
 
 
 async def decide_in_any_outbox(
@@ -301,13 +305,15 @@ async def decide_in_any_outbox(
         for name in databases.names():
             try:
                 async with asyncio.timeout(_DATABASE_TIMEOUT):
-                    said = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
+                    message = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 raise SagaError(
-                    f"The database of the connection {name} does not answer: {driver_message(error)}."
+                    f"the database of the connection {name} does not answer: {driver_message(error)}"
                 ) from error
-            if said is not None:
-                return said
+            if message is not None:
+                return message
     finally:
         await databases.close()
-    raise UsageError(f"No outbox has an event {event_id}.", help="saga relay --status    shows what waits for a person")
+    raise UsageError(
+        f"no outbox has an event {event_id}", help="saga relay --status    lists the events that need an operator"
+    )

@@ -148,14 +148,12 @@ class RelayMetrics:
         self._published = Counter("saga_relay_published_total", "Events published.", label, registry=registry)
         self._batches = Counter("saga_relay_batches_total", "Transactions committed.", label, registry=registry)
         self._rebuilds = Counter(
-            "saga_relay_rebuilds_total", "Producers thrown away after trouble.", label, registry=registry
+            "saga_relay_rebuilds_total", "Producers replaced after an error.", label, registry=registry
         )
         self._fenced = Counter(
             "saga_relay_fenced_total", "Producers fenced by another relay of the shard.", label, registry=registry
         )
-        self._refused = Counter(
-            "saga_relay_refused_total", "Events the broker will never take.", label, registry=registry
-        )
+        self._refused = Counter("saga_relay_refused_total", "Events refused for good.", label, registry=registry)
 
     def collect(self) -> Iterator[Metric]:
         return without_created(self._registry)

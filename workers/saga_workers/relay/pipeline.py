@@ -16,6 +16,7 @@ from typing import Any
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event
+from saga_workers.runtime.logs import fields
 
 log = logging.getLogger("saga.relay")
 
@@ -104,10 +105,11 @@ class Pipeline:
             try:
                 ready.append((row, encode_event(row, source)))
             except (ValueError, TypeError, AttributeError) as error:
-                why = f"it cannot be written as a record: {error}"
+                why = f"it cannot be encoded as a record: {error}"
                 await self._outbox.table.refuse(row.event_id, why)
                 self._outbox.metrics.refused(self._outbox.name)
-                log.warning("%s: event %s for %s is REFUSED: %s", self._outbox.name, row.event_id, row.topic, why)
+                about = fields(outbox=self._outbox.name, shard=self._shard, event=row.event_id, topic=row.topic)
+                log.warning("event is REFUSED: %s", why, extra=about)
         return ready
 
     async def _without_unusable_topics(self, events: list[EncodedEvent]) -> list[EncodedEvent]:
@@ -120,7 +122,7 @@ class Pipeline:
         except TopicsUnusable as unusable:
             for topic, reason in unusable.reasons.items():
                 if self._outbox.suspended_topics.suspend(topic, reason):
-                    log.warning("%s: the topic %s is left out for now: %s", self._outbox.name, topic, reason)
+                    log.warning("topic suspended: %s", reason, extra=fields(outbox=self._outbox.name, topic=topic))
             return [one for one in events if one[0].topic not in unusable.reasons]
         return events
 
@@ -129,18 +131,16 @@ class Pipeline:
             marked = await self._outbox.table.mark_rows_published([row.id for row, _ in events])
         if marked < len(events):
             log.warning(
-                "%s shard %d: %d events of batch %d were marked by somebody else; has another relay another prefix?",
-                self._outbox.name,
-                self._shard,
+                "%d events were marked by another process; check that all relays of the outbox have the same prefix",
                 len(events) - marked,
-                batch,
+                extra=fields(outbox=self._outbox.name, shard=self._shard, batch=batch),
             )
 
     def _count_published(self, events: Sequence[EncodedEvent]) -> None:
         self._outbox.metrics.published(self._outbox.name, len(events))
         for topic in {row.topic for row, _ in events}:
             if self._outbox.suspended_topics.resume(topic):
-                log.info("%s: the topic %s can be used again", self._outbox.name, topic)
+                log.info("topic resumed", extra=fields(outbox=self._outbox.name, topic=topic))
 
     async def _wait_for_events(self) -> bool:
         """Wait for something to publish; False: the shard has to stop."""

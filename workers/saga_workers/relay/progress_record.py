@@ -34,15 +34,15 @@ _LOOKBACK = 64
 
 
 class NewerRelay(SagaError):
-    """The record was written by a relay that knows more than this one."""
+    """The progress record has a newer version than this relay can read."""
 
 
 class HangingTransaction(SagaError):
-    """A transaction in a shard's partition has no end, although every producer has ended its own: it was lost."""
+    """A transaction in a shard's partition stays open although its producer has ended: it is hanging."""
 
     def __init__(self, topic: str, shard: int) -> None:
         super().__init__(
-            f"in {topic} partition {shard} a transaction is not decided, and nobody is there to decide it",
+            f"{topic} partition {shard} has a hanging transaction",
             help="kafka-transactions.sh find-hanging",
         )
 
@@ -73,8 +73,8 @@ def decode_progress(value: bytes) -> ProgressRecord:
     version = data.get("version", 1)
     if version > VERSION:
         raise NewerRelay(
-            f"a newer relay has published this outbox (its progress record has version {version}, this one knows "
-            f"{VERSION}): run that one"
+            f"a newer relay has published this outbox (its progress record has version {version}, this one reads up to "
+            f"{VERSION}); run the newer relay"
         )
     return ProgressRecord(data["batch"], data["ids"], data.get("before", ()))
 
@@ -114,13 +114,13 @@ def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, en
         return None
     from confluent_kafka import Consumer, TopicPartition
 
-    place = TopicPartition(topic, shard, start)
+    position = TopicPartition(topic, shard, start)
     config = consumer_config(settings, f"{settings.prefix}-relay-progress") | {"enable.partition.eof": True}
     consumer = Consumer(config)
     found: ProgressRecord | None = None
     until = time.monotonic() + READ_TIMEOUT
     try:
-        consumer.assign([place])
+        consumer.assign([position])
         while time.monotonic() < until:
             message = consumer.poll(0.5)
             if message is None:
@@ -133,6 +133,6 @@ def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, en
                 return found  # a read_committed consumer reaches it at the last stable offset
             elif not error.retriable():
                 raise SagaError(f"{topic} partition {shard} cannot be read: {error.str()}")
-        raise SagaError(f"{topic} partition {shard} was not read to its end in {READ_TIMEOUT:.0f} s")
+        raise SagaError(f"{topic} partition {shard} was not read to its end within {READ_TIMEOUT:.0f} s")
     finally:
         consumer.close()

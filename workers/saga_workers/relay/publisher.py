@@ -27,7 +27,7 @@ EncodedEvent = tuple[EventRow, record_codec.EncodedRecord]
 
 
 class TopicsUnusable(Exception):
-    """Topics of a batch cannot be used; nothing was sent. ``reasons``: topic → sentence."""
+    """Topics of a batch cannot be used; nothing was sent. ``reasons``: topic → message."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{topic}: {reason}" for topic, reason in reasons.items()))
@@ -107,8 +107,8 @@ class Publisher:
             alone = row.topic in individual_topics
             if alone:
                 producer.flush()
-            told = alone or self.track_delivery
-            producer.produce(row.topic, record.value, record.key, record.headers, opaque=row, confirm_delivery=told)
+            confirm = alone or self.track_delivery
+            producer.produce(row.topic, record.value, record.key, record.headers, opaque=row, confirm_delivery=confirm)
             if alone:
                 producer.flush()
         made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unmarked])

@@ -26,6 +26,7 @@ from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.health import health_server
+from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings
@@ -56,7 +57,7 @@ async def run_relay(
     """
     require_client()
     kafka = settings.kafka
-    log.info("Kafka at %s", kafka.servers)
+    log.info("relay started", extra=fields(kafka=kafka.servers))
     if once:
         await asyncio.to_thread(KafkaAdmin(kafka).topics)
     stop = stop or stop_on_signals()
@@ -88,15 +89,15 @@ async def run_relay(
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            log.info("stopping: batches under way have %d s to end", int(grace.total_seconds()))
+            log.info("stopping: batches in flight have %d s to complete", int(grace.total_seconds()))
             await asyncio.wait({ended}, timeout=grace.total_seconds())
         stopping.cancel()
         if not ended.done():
             ended.cancel()
-            raise SagaError("A batch did not end in time; the next relay finds out what came of it.")
+            raise SagaError("a batch did not complete in time; the next relay finds its outcome")
         served = await ended
         if not any(served):
-            raise UsageError("No connection of the project has an outbox.", help="saga setup")
+            raise UsageError("no connection of the project has an outbox", help="saga setup")
 
 
 async def _publish_outbox(
@@ -116,11 +117,17 @@ async def _publish_outbox(
         if stop.is_set():
             return True
         if requested_connection is not None:
-            raise UsageError(f"The database of {name} has no outbox, or an old one.", help="saga setup")
-        log.info("%s has no outbox, or an old one: `saga setup` makes it", name)
+            raise UsageError(
+                f"the database of the connection {name} has no outbox, or an outdated one", help="saga setup"
+            )
+        log.info("no outbox, or an outdated one; `saga setup` creates it", extra=fields(connection=name))
         return False
     if outbox.identity.shards != settings.kafka.shards:
-        log.info("%s has %d shards: their number is decided when its tables are made", name, outbox.identity.shards)
+        log.info(
+            "the outbox has %d shards; their number is fixed when its tables are created",
+            outbox.identity.shards,
+            extra=fields(outbox=name),
+        )
     outboxes.append(outbox)
     metrics.initialize(name)
     background = [asyncio.create_task(outbox.wakeup.run_forever())]
@@ -151,7 +158,7 @@ async def _wait_for_outbox(
     once: bool,
 ) -> Outbox | None:
     """Wait until the database answers, then return its outbox; None if it has none or the relay stops."""
-    pauses, said = iter(Backoff(0.2, 5.0)), ""
+    backoff, logged = iter(Backoff(0.2, 5.0)), ""
     rows = OutboxTable(databases.engine(name))
     while not stop.is_set():
         try:
@@ -162,13 +169,13 @@ async def _wait_for_outbox(
                     return None
                 home = await rows.read_identity()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            sentence = f"The database of the connection {name} does not answer: {driver_message(error)}."
+            message = f"the database of the connection {name} does not answer: {driver_message(error)}"
             if once:
-                raise SagaError(sentence) from error
-            if sentence != said:
-                log.warning("%s", sentence)
-                said = sentence
-            await asyncio.sleep(next(pauses))
+                raise SagaError(message) from error
+            if message != logged:
+                log.warning("%s", message)
+                logged = message
+            await asyncio.sleep(next(backoff))
             continue
         leases = Leases(rows.engine, process_identity())
         return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows), metrics, stop, once)
@@ -178,17 +185,17 @@ async def _wait_for_outbox(
 async def _readiness(names: Set[str], outboxes: Sequence[Outbox]) -> str | None:
     waiting = names - {outbox.name for outbox in outboxes}
     lines = [f"{name}: no outbox yet" for name in sorted(waiting)] if not outboxes else []
-    shards = [(outbox, number, told) for outbox in outboxes for number, told in outbox.states.items()]
-    if any(told.state in ("trouble", "fenced", "starting") for *_, told in shards):
+    shards = [(outbox, number, shard) for outbox in outboxes for number, shard in outbox.states.items()]
+    if any(shard.state in ("trouble", "fenced", "starting") for *_, shard in shards):
         lines += [
-            f"{outbox.name} shard {number}: {told.state} {told.reason}".rstrip() for outbox, number, told in shards
+            f"{outbox.name} shard {number}: {shard.state} {shard.reason}".rstrip() for outbox, number, shard in shards
         ]
     return "\n".join(lines) or None
 
 
 def _log_crash(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("something beside publishing has ended: this is a bug in saga", exc_info=task.exception())
+        log.error("background task stopped by an internal error (a bug in saga)", exc_info=task.exception())
 
 
 # Maintenance of each outbox, apart from publishing.
@@ -203,7 +210,7 @@ PURGE_BATCH_SIZE = 500
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceTask:
-    """A function run on an outbox every ``period`` seconds. ``name`` completes the log line "… of shop failed"."""
+    """A function run on an outbox every ``period`` seconds."""
 
     name: str
     period: float
@@ -217,17 +224,17 @@ async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
         try:
             await task.run(outbox)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            log.warning("%s of %s failed: %s", task.name, outbox.name, driver_message(error))
+            log.warning("%s failed: %s", task.name, driver_message(error), extra=fields(outbox=outbox.name))
         except SagaError as error:
-            log.warning("%s of %s failed: %s", task.name, outbox.name, error.message)
+            log.warning("%s failed: %s", task.name, error.message, extra=fields(outbox=outbox.name))
         await asyncio.sleep(task.period)
 
 
 async def purge_published(outbox: Outbox) -> None:
     """Delete events published or dropped before the retention period, in the shards that this process publishes."""
     before = time.time() - outbox.settings.retention
-    for shard, told in outbox.states.items():
-        if told.state != "publishing":
+    for shard, current in outbox.states.items():
+        if current.state != "publishing":
             continue
         gone = PURGE_BATCH_SIZE
         while gone >= PURGE_BATCH_SIZE:
@@ -237,7 +244,7 @@ async def purge_published(outbox: Outbox) -> None:
 
 def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:
     """The maintenance tasks of a relay."""
-    return MaintenanceTask("the clean-up", 60.0, purge_published), _check_back_task(settings)
+    return MaintenanceTask("purge", 60.0, purge_published), _check_back_task(settings)
 
 
 def _check_back_task(settings: Settings) -> MaintenanceTask:
@@ -245,6 +252,4 @@ def _check_back_task(settings: Settings) -> MaintenanceTask:
     from saga_workers.temporal.temporal_client import connect
 
     asking = CheckBack(lambda: connect(settings))
-    return MaintenanceTask(
-        "the check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.name, outbox.table.engine)
-    )
+    return MaintenanceTask("check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.name, outbox.table.engine))

@@ -23,6 +23,7 @@ from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, read_lag, topics_used
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings
 
@@ -104,17 +105,24 @@ def _kafka_status(
     for shard in shards:
         offsets = ours.get(shard["shard"])
         shard["open_transaction"] = offsets is not None and offsets.undecided_records > 0
-    told = []
+    rows = []
     for topic in topics:
         if topic not in there:
-            told.append({"topic": topic, "error": cluster.unusable_topics([topic]).get(topic, "it is not there")})
+            rows.append(
+                {
+                    "topic": topic,
+                    "error": cluster.unusable_topics([topic]).get(
+                        topic, "the topic does not exist; create it with saga setup"
+                    ),
+                }
+            )
         elif "WRITE" not in cluster.authorized_operations(topic):
-            told.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
+            rows.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
         else:
-            told.append(
+            rows.append(
                 {"topic": topic, "lso_lag": sum(one.undecided_records for one in cluster.offsets(topic).values())}
             )
-    return {"topics": told}
+    return {"topics": rows}
 
 
 def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[str, Any]:
@@ -169,20 +177,20 @@ class OutboxGauges:
             for topic, offsets in (await transaction_lag(outbox, topics)).items():
                 self._transaction_lags[outbox.name, topic] = offsets
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            log.debug("no gauges of %s: %s", outbox.name, driver_message(error))
+            log.debug("gauges not refreshed: %s", driver_message(error), extra=fields(outbox=outbox.name))
         except SagaError as error:
-            log.debug("no gauges of %s: %s", outbox.name, error.message)
+            log.debug("gauges not refreshed: %s", error.message, extra=fields(outbox=outbox.name))
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
         oldest = GaugeMetricFamily(
-            "saga_outbox_oldest_seconds", "How long the oldest event has waited to be published.", labels=["connection"]
+            "saga_outbox_oldest_seconds", "Seconds the oldest event has waited to be published.", labels=["connection"]
         )
         events = GaugeMetricFamily(
             "saga_outbox_events", "Events that are not published, by status.", labels=["connection", "status"]
         )
         undecided = GaugeMetricFamily(
-            "saga_relay_lso_lag", "Offsets held back by transactions that are open.", labels=["connection", "topic"]
+            "saga_relay_lso_lag", "Offsets held back by open transactions.", labels=["connection", "topic"]
         )
         for name, lag in self._lags.items():
             oldest.add_metric([name], lag.total(NEW).oldest)

@@ -21,6 +21,7 @@ from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
 from saga_workers.relay.publisher import Publisher
 from saga_workers.relay.transaction_recovery import recover_transactions
 from saga_workers.runtime.databases import driver_message
+from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 
 log = logging.getLogger("saga.relay")
@@ -44,7 +45,7 @@ class Shard:
         self._state = outbox.states.setdefault(number, ShardState())
         self._individual_topics: set[str] = set()
         self._track_delivery = False
-        self._name = f"{outbox.name} shard {number}"
+        self._fields = {"outbox": outbox.name, "shard": number}
 
     async def run(self) -> None:
         """Publish until the relay stops; with ``once``, until nothing is new.
@@ -56,18 +57,18 @@ class Shard:
             while not self._outbox.stop.is_set():
                 lease = await self._acquire()
                 if lease is None and self._outbox.once and self._state.state == "standby":
-                    log.info("%s: another relay publishes it", self._name)
+                    log.info("shard is leased to another relay", extra=fields(**self._fields))
                     return
                 if lease is None:
                     await self._sleep(RENEWAL_INTERVAL)
                     continue
-                log.info("%s: this relay publishes it now", self._name)
+                log.info("lease acquired", extra=fields(**self._fields))
                 async with hold_lease(self._outbox.leases, lease) as lost:
                     done = await self._publish_while_leased(lease, lost)
                 if done and self._outbox.once:
                     return
                 if lost.is_set():
-                    log.warning("%s: another relay has taken the lease; this one stands by", self._name)
+                    log.warning("lease lost, shard on standby", extra=fields(**self._fields))
                     self._set_state("standby")
         finally:
             self._thread.shutdown(wait=False)
@@ -131,9 +132,9 @@ class Shard:
             await recover_transactions(self._outbox, self._number, publisher.hanging, self._in_thread)
             done = await self._in_thread(publisher.last_progress)
         async with asyncio.timeout(DATABASE_TIMEOUT):
-            found = await self._outbox.table.mark_events_published([*done.previous_event_ids, *done.event_ids])
-        if found:
-            log.info("%s: %d events up to batch %d were published, and are marked now", self._name, found, done.batch)
+            marked = await self._outbox.table.mark_events_published([*done.previous_event_ids, *done.event_ids])
+        if marked:
+            log.info("%d published events marked", marked, extra=fields(**self._fields, batch=done.batch))
         self._set_state("publishing")
         pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._individual_topics, lease_lost)
         await pipeline.run(done.batch)
@@ -146,17 +147,19 @@ class Shard:
         if verdict.fenced:
             self._outbox.metrics.fenced(self._outbox.name)
             if self._state.state != "fenced":
-                log.warning("%s: fenced: %s", self._name, verdict.reason)
-            self._set_state("fenced", "another relay has published it, or Kafka has ended a transaction of this one")
+                log.warning("producer fenced: %s", verdict.reason, extra=fields(**self._fields))
+            self._set_state(
+                "fenced", "another relay has published the shard, or Kafka has aborted a transaction of this one"
+            )
             return next(fences)
         if verdict.action == "refused" and row is not None and verdict.scope == "topic":
             if self._outbox.suspended_topics.suspend(row.topic, verdict.reason):
-                log.warning("%s: the topic %s is left out: %s", self._name, row.topic, verdict.reason)
+                log.warning("topic suspended: %s", verdict.reason, extra=fields(**self._fields, topic=row.topic))
             return 0.0
         if verdict.action == "refused" and row is not None and verdict.scope == "event":
             return await self._refuse_event(error)
         if verdict.scope == "setting" or (self._outbox.once and verdict.scope == "client"):
-            raise SagaError(f"Kafka does not let this relay publish {self._outbox.name}: {verdict.reason}")
+            raise SagaError(f"Kafka refuses the relay of the outbox {self._outbox.name}: {verdict.reason}")
         if not publisher.track_delivery and (verdict.action == "abort" or verdict.scope in ("topic", "event")):
             # Some event cannot be delivered; the batch is sent again with delivery tracking, to learn which and why.
             self._track_delivery = True
@@ -177,7 +180,8 @@ class Shard:
             self._set_error(f"the database does not answer: {driver_message(error)}")
             return 1.0
         self._outbox.metrics.refused(self._outbox.name)
-        log.warning("%s: event %s for %s is REFUSED: %s", self._name, row.event_id, row.topic, cause.verdict.reason)
+        about = fields(**self._fields, event=row.event_id, topic=row.topic)
+        log.warning("event is REFUSED: %s", cause.verdict.reason, extra=about)
         return 0.0
 
     async def _confirm_lease(self, lease: Lease, lease_lost: asyncio.Event) -> None:
@@ -205,13 +209,13 @@ class Shard:
 
     def _set_state(self, state: str, reason: str = "") -> None:
         if self._state.state == "trouble" and state == "publishing":
-            log.info("%s: publishing again", self._name)
+            log.info("publishing resumed", extra=fields(**self._fields))
         self._state.state, self._state.reason = state, reason  # pyright: ignore[reportAttributeAccessIssue]
 
     def _set_error(self, message: str) -> None:
         """Set the error state; logged when an error begins or changes, not at every attempt."""
         if (self._state.state, self._state.reason) != ("trouble", message):
-            log.warning("%s: %s", self._name, message)
+            log.warning("publishing failed: %s", message, extra=fields(**self._fields))
         self._set_state("trouble", message)
 
 

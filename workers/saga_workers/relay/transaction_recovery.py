@@ -22,6 +22,7 @@ from saga_activities.kafka.transactional_producer import TransactionalProducer
 from saga_activities.outbox import NEW, PUBLISHED
 from saga_workers.relay import progress_record
 from saga_workers.relay.outbox import Outbox
+from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
 
@@ -44,13 +45,13 @@ class HangingTransactions:
         found = hanging_transactions.open_transactions(self._settings, self._topic).get(self._shard)
         ranges = {self._shard: (found.last_stable, found.high_watermark)} if found is not None else {}
         ids: list[str] = []
-        moment = time.time()
+        earliest = time.time()
         for message in range_reader.read_ranges(self._settings, self._topic, ranges, uncommitted=True):
             value = message.value()
             if value:
                 ids += progress_record.decode_progress(value).event_ids
-                moment = min(moment, message.timestamp()[1] / 1000)
-        return ids, moment - self._settings.transaction_timeout
+                earliest = min(earliest, message.timestamp()[1] / 1000)
+        return ids, earliest - self._settings.transaction_timeout
 
     def visible_events(self, topics: Collection[str], ids: Collection[str], since: float) -> set[str]:
         """Those of the events that consumers can see."""
@@ -61,17 +62,17 @@ class HangingTransactions:
                 self._settings, topic, set(ids), since, lambda: not stopped.is_set()
             )
         if stopped.is_set():
-            raise SagaError("the relay was told to stop before it knew what came of a transaction")
+            raise SagaError("the relay stops before the outcome of a hanging transaction is known")
         return found
 
     def abort(self, topics: Collection[str]) -> None:
         """Abort the open transactions in these topics and the shard's partition. Also raises KafkaTransactionError."""
-        places = [
+        partitions = [
             (topic, partition)
             for topic in self._existing(topics)
             for partition in hanging_transactions.open_transactions(self._settings, topic)
         ]
-        self._producer.abort_in([*places, (self._topic, self._shard)])
+        self._producer.abort_in([*partitions, (self._topic, self._shard)])
 
     def _existing(self, topics: Collection[str]) -> list[str]:
         missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics(topics)
@@ -95,24 +96,22 @@ async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTrans
 
     Raises SagaError, KafkaTransactionError, SQLAlchemyError.
     """
-    name = f"{outbox.name} shard {shard}"
-    log.warning(
-        "%s: the brokers have lost the end of a transaction (it is hanging); it is looked up what came of it", name
-    )
-    ids, moment = await in_thread(hanging.event_ids)
+    about = fields(outbox=outbox.name, shard=shard)
+    log.warning("hanging transaction found, checking which of its events are visible", extra=about)
+    ids, earliest = await in_thread(hanging.event_ids)
     engine = outbox.table.engine
     topics = await _topics_of(engine, ids)
-    seen = await in_thread(hanging.visible_events, topics, ids, moment)
+    seen = await in_thread(hanging.visible_events, topics, ids, earliest)
     await outbox.table.mark_events_published(sorted(seen))
     again = await _republish(engine, sorted(set(ids) - seen))
     await in_thread(hanging.abort, topics)
     log.warning(
-        "%s: it is ended: of %d events %d can be read, and are marked; the others are published again "
+        "hanging transaction aborted: of %d events %d are visible and marked; the others are published again "
         "(%d of them were marked)",
-        name,
         len(ids),
         len(seen),
         again,
+        extra=about,
     )
 
 

@@ -43,14 +43,14 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
         if text is not None:
             await _apply_schema(engine, text)
     except guard_schema.NewerTables as error:
-        raise SagaError(f"{connection.name}: {error}.") from error
+        raise SagaError(f"{connection.name}: {error}") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise SagaError(
-            f"The database of the connection {connection.name} refuses: {driver_message(error)}."
+            f"the database of the connection {connection.name} cannot be set up: {driver_message(error)}"
         ) from error
     except _driver_errors() as error:
         raise SagaError(
-            f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}."
+            f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}"
         ) from error
     finally:
         await engine.dispose()
@@ -61,7 +61,7 @@ def open_engine(connection: Connection) -> AsyncEngine:
     try:
         return create_async_engine(connection.url)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}.") from error
+        raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
 
 
 def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
@@ -81,7 +81,7 @@ def schema_text(connection: Connection) -> str | None:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"connections.{connection.name}.schema names {file}, but {reason}.") from error
+        raise UsageError(f"connections.{connection.name}.schema: {file} cannot be read: {reason}") from error
 
 
 def driver_message(error: BaseException) -> str:
@@ -141,10 +141,10 @@ def open_databases(settings: Settings, connection: str | None, pool_size: int) -
     if connection is not None:
         found = settings.connection(connection)
         if found.kind != "sql":
-            raise UsageError(f"The connection {connection} is no database, so it has no outbox.")
+            raise UsageError(f"the connection {connection} is not a database, so it has no outbox")
         chosen = [found]
     if not chosen:
-        raise UsageError("The project has no database, and so no outbox.", help="[connections.NAME] in saga.toml")
+        raise UsageError("the project has no database, and so no outbox", help="[connections.NAME] in saga.toml")
     return DatabaseConnections(
         {one.name: {**one.options, "kind": "sql", "url": one.url} for one in chosen}, pool_size=pool_size
     )

@@ -46,8 +46,13 @@ def _is_not_duplicate(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], ApplicationError))
 
 
+def fields(**fields: Any) -> dict[str, Any]:
+    """The ``extra`` of a log call: the ids of what the line is about, such as ``outbox``, ``shard`` or ``topic``."""
+    return {"context": fields}
+
+
 def record_context(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record, as far as known: ``saga``, ``saga_id``, ``step``, ``op``, ``attempt``."""
+    """The fields of a record, as far as known: ``saga``, ``saga_id``, ``step``, ``op``, ``attempt``, and its own."""
     ours = getattr(record, "context", None)
     if isinstance(ours, Mapping):
         return dict(ours)
@@ -65,6 +70,10 @@ def record_context(record: logging.LogRecord) -> dict[str, Any]:
     return {}
 
 
+_IN_PREFIX = frozenset({"saga", "saga_id", "step", "op", "attempt", "outcome"})
+"""Fields that the text format has before the message, or leaves out; it appends the others."""
+
+
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         about = record_context(record)
@@ -74,7 +83,8 @@ class _TextFormatter(logging.Formatter):
         if (about.get("attempt") or 1) > 1:
             words.append(f"attempt {about['attempt']}")
         where = f"{' '.join(words)}: " if words else ""
-        line = f"{_timestamp(record)} {record.levelname} {record.name} {where}{_one_line(record.getMessage())}"
+        others = "".join(f" {name}={value}" for name, value in about.items() if name not in _IN_PREFIX)
+        line = f"{_timestamp(record)} {record.levelname} {record.name} {where}{_one_line(record.getMessage())}{others}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -105,10 +115,10 @@ def _one_line(text: str) -> str:
 log = logging.getLogger("saga.step")
 
 _OUTCOME_MESSAGES = {
-    "rejected": "said no",
-    "failed": "failed, nothing happened",
-    "unknown": "ended without an answer",
-    "late": "came too late and was refused",
+    "rejected": "rejected",
+    "failed": "failed without an effect",
+    "unknown": "has an unknown outcome",
+    "late": "refused as late",
 }
 
 
@@ -131,18 +141,18 @@ def log_attempt(observed: ObservedAttempt) -> Iterator[None]:
             "attempt": observed.number,
         }
         if observed.awaits_reply:
-            log.debug("%s: waits for the reply", invocation.action, extra={"context": context})
+            log.debug("%s: waiting for the reply", invocation.action, extra={"context": context})
         elif outcome is None:
-            log.warning("%s is not served by this worker", invocation.action, extra={"context": context})
+            log.warning("%s is not registered with this worker", invocation.action, extra={"context": context})
         elif outcome.kind == "done":
             level = logging.INFO if invocation.op == "undo" else logging.DEBUG
             words = (outcome.marker or "done").replace("_", " ")
             log.log(level, "%s: %s", invocation.action, words, extra={"context": context})
         else:
             failure = outcome.failure
-            said = f": {failure.type}: {failure.message}" if failure is not None else ""
+            error = f": {failure.type}: {failure.message}" if failure is not None else ""
             level = logging.INFO if outcome.kind == "rejected" else logging.WARNING
             context["outcome"] = outcome.kind
             log.log(
-                level, "%s %s%s", invocation.action, _OUTCOME_MESSAGES[outcome.kind], said, extra={"context": context}
+                level, "%s %s%s", invocation.action, _OUTCOME_MESSAGES[outcome.kind], error, extra={"context": context}
             )

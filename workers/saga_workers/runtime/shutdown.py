@@ -30,7 +30,7 @@ async def exit_after_grace(stop: asyncio.Event, seconds: float, reason: str) -> 
     await stop.wait()
 
     def leave() -> None:
-        log.warning("the process ends without an orderly end: %s", reason)
+        log.warning("exiting without a clean shutdown: %s", reason)
         logging.shutdown()
         os._exit(1)
 

@@ -86,13 +86,13 @@ def server_down_error(settings: Settings, address: str, error: BaseException) ->
     text = " ".join(str(error).split())
     if "certificate" in text.lower() or "tls" in text.lower() or "unauthenticated" in text.lower():
         return ServerDownError(
-            f"The Temporal server at {address} refuses the connection: {text[:300]}.",
-            help="see api_key and tls of [temporal] in saga.toml",
+            f"the Temporal server at {address} refuses the connection: {text[:300]}",
+            help="check api_key and tls under [temporal] in saga.toml",
         )
     here = address.startswith(("127.0.0.1:", "localhost:"))
     return ServerDownError(
-        f"No Temporal server answers at {address}.",
-        help="saga dev up    starts one" if here else f"is {address} right, and does this machine reach it?",
+        f"no Temporal server answers at {address}",
+        help="saga dev up    starts one" if here else f"check that {address} is right and reachable from this machine",
     )
 
 
@@ -140,13 +140,16 @@ def _no_address(settings: Settings) -> UsageError:
     """The error if neither the settings, the environment nor the profile name a server."""
     own = '[temporal] address = "host:7233" in saga.toml, or TEMPORAL_ADDRESS'
     if settings.temporal.profile is not None:
-        return UsageError(f"the Temporal profile {settings.temporal.profile} names no address", help=own)
+        return UsageError(f"the Temporal profile {settings.temporal.profile} has no address", help=own)
     if settings.config_file is not None or has_dev_stack(settings.root):
         state = "runs without Temporal" if read_dev_file(settings.root) else "is not running"
-        return UsageError(f"the dev stack of this project {state}: saga dev up", help=f"or name another server: {own}")
+        return UsageError(
+            f"the dev stack of this project {state}; start it with saga dev up",
+            help=f"or configure another server: {own}",
+        )
     return UsageError(
-        f"no Temporal server is named, and {settings.root} belongs to no project: set TEMPORAL_ADDRESS",
-        help="or name a Temporal profile (TEMPORAL_PROFILE) or a project (--config DIR)",
+        f"no Temporal server is configured, and {settings.root} is not in a project; set TEMPORAL_ADDRESS",
+        help="or choose a Temporal profile (TEMPORAL_PROFILE) or a project (--config DIR)",
     )
 
 
@@ -155,7 +158,7 @@ def _profile(name: str | None, env: Mapping[str, str]) -> ClientConfigProfile:
         return ClientConfigProfile.load(name, override_env_vars=dict(env))
     except (RuntimeError, ValueError, OSError) as error:
         text = " ".join(str(error).split())
-        raise UsageError(f"The Temporal profile{f' {name}' if name else ''} cannot be read: {text}.") from error
+        raise UsageError(f"the Temporal profile{f' {name}' if name else ''} cannot be read: {text}") from error
 
 
 def _tls_config(tls: bool | Tls, root: Path) -> bool | TLSConfig:
@@ -175,7 +178,7 @@ def _read_pem(file: str | None, key: str, root: Path) -> bytes | None:
     try:
         return (root / Path(file).expanduser()).read_bytes()
     except OSError as error:
-        raise UsageError(f"temporal.tls.{key} names {file}, which cannot be read: {error.strerror}.") from error
+        raise UsageError(f"temporal.tls.{key}: {file} cannot be read: {error.strerror}") from error
 
 
 # Headers of a workflow start carry the engine's data, so that the input stays the user's own.

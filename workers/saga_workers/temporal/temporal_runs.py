@@ -106,9 +106,9 @@ def _query_error(error: RPCError, query: str) -> Exception:
     if error.status is not RPCStatusCode.INVALID_ARGUMENT:
         return error
     if "search attribute" in error.message and "Saga" in error.message:
-        return UsageError("this namespace has not got the search attributes of sagas", help="saga setup    adds them")
+        return UsageError("the namespace lacks the search attributes of sagas", help="saga setup    creates them")
     return UsageError(
-        f"Temporal cannot read the filter {query!r}: {error.message}",
+        f"Temporal rejects the filter {query!r}: {error.message}",
         help="""for example --where "WorkflowType = 'checkout' AND SagaState = 'PARKED'" """.strip(),
     )
 

@@ -27,6 +27,7 @@ from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
+from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
@@ -107,15 +108,15 @@ class BridgeRunner:
     def _run_sessions(self) -> None:
         from confluent_kafka import KafkaException
 
-        troubles = 0
+        failures = 0
         while not self._stop.is_set():
             began = time.monotonic()
             try:
                 self._run_session()
             except (KafkaException, KafkaOperationError, KafkaTransactionError) as error:
-                troubles = 0 if time.monotonic() - began > 60 else troubles + 1
-                log.warning("%s begins again: %s", self.group, _error_message(error))
-                self._stop.wait(_BACKOFF.delay(troubles))
+                failures = 0 if time.monotonic() - began > 60 else failures + 1
+                log.warning("bridge restarts: %s", _error_message(error), extra=fields(group=self.group))
+                self._stop.wait(_BACKOFF.delay(failures))
 
     def _run_session(self) -> None:
         """Process batches until stopped. Raises KafkaException, KafkaTransactionError or KafkaOperationError whenever
@@ -162,7 +163,8 @@ class BridgeRunner:
             elif error.fatal():
                 raise KafkaException(error)
             else:
-                log.warning("%s cannot read %s: %s", self.group, self.topic, classify_kafka_error(error).reason)
+                about = fields(group=self.group, topic=self.topic)
+                log.warning("topic cannot be read: %s", classify_kafka_error(error).reason, extra=about)
         return found
 
     def _check_not_reread(self, record: ConsumedRecord, next_offset: int) -> None:
@@ -172,7 +174,7 @@ class BridgeRunner:
         """
         position = max(next_offset, self._positions.get(record.partition, 0))
         if record.offset < position:
-            raise KafkaOperationError(f"{record.position} came again, after all up to {position}")
+            raise KafkaOperationError(f"{record.position} was read again although the position is {position}")
 
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
@@ -182,7 +184,8 @@ class BridgeRunner:
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
             self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
             self._checked_topics[one.partition] = set()
-        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+        numbers = [one.partition for one in partitions]
+        log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
     def _on_revoked(self, _: Any, partitions: list[Any]) -> None:
         for one in partitions:
@@ -214,11 +217,12 @@ class BridgeRunner:
                     producer.produce(**{**one, "headers": headers})
                 if output.dead_letter_reason is not None:
                     dead += 1
-                    log.warning("%s gives up %s: %s", self.group, record.position, output.dead_letter_reason)
+                    about = fields(group=self.group, record=record.position)
+                    log.warning("message moved to the dead letter topic: %s", output.dead_letter_reason, extra=about)
             producer.flush()
-        except KafkaTransactionError as trouble:
-            if trouble.verdict.scope == "event":
-                self._isolate_refused(records, trouble)
+        except KafkaTransactionError as error:
+            if error.verdict.scope == "event":
+                self._isolate_refused(records, error)
             raise
         position = TopicPartition(self.topic, partition, records[-1].offset + 1)
         producer.send_offsets([position], self._consumer.consumer_group_metadata())

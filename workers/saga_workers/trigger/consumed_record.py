@@ -49,6 +49,6 @@ class ConsumedRecord:
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if the value is not JSON or the key is not a string."""
         read = decode(self._message)
-        moment = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
-        when = moment.replace("+00:00", "Z")
+        timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
+        when = timestamp.replace("+00:00", "Z")
         return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, self.headers)

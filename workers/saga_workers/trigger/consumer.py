@@ -18,6 +18,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
 from saga_activities.outbox import insert_event
 from saga_activities.python_action import jsonable
+from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
@@ -68,14 +69,14 @@ class ConsumerRunner:
             if found is not None:
                 dead.append(found)
 
-        what = f"{self._group}: {record.position}"
-        reason = await retry_until_done(what, attempt, stop=self._stop, max_attempts=self._consumer.max_attempts)
+        about = fields(group=self._group, record=record.position)
+        reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=self._consumer.max_attempts)
         if reason is not None:
 
             async def give_up(_: int) -> None:
                 await self._record_dead_letter(record, reason)
 
-            await retry_until_done(what, give_up, stop=self._stop, max_attempts=1_000_000)
+            await retry_until_done(give_up, about=about, stop=self._stop, max_attempts=1_000_000)
             dead.append(reason)
         if dead:
             await self._dead_letters.send(record, self._group, dead[0], self._stop)
@@ -132,7 +133,7 @@ class ConsumerRunner:
 
     async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
         """Record a rejection: the effect is rolled back, and the inbox row answers every later delivery."""
-        log.info("%s: %s is rejected: %s", self._group, record.position, reason)
+        log.info("message rejected: %s", reason, extra=fields(group=self._group, record=record.position))
         await self._record_outcome(record, "REJECTED", reason, details)
 
     async def _record_dead_letter(self, record: ConsumedRecord, reason: str) -> None:
@@ -155,9 +156,9 @@ class ConsumerRunner:
         topic = headers.get(REPLY_TO_HEADER)
         if not topic:
             return
-        told = {name: headers[name] for name in (KEY_HEADER, SAGA_HEADER) if name in headers}
+        forwarded = {name: headers[name] for name in (KEY_HEADER, SAGA_HEADER) if name in headers}
         key = headers.get(SAGA_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
-        await self._emit(sql, Event(topic, key, value, {**told, OUTCOME_HEADER: outcome}), record)
+        await self._emit(sql, Event(topic, key, value, {**forwarded, OUTCOME_HEADER: outcome}), record)
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
         name = self._consumer.name
@@ -186,10 +187,10 @@ class ConsumerRunner:
         if outcome.infrastructure or outcome.kind == "unknown":
             raise DependencyUnavailable(f"{self._consumer.connection}: {failure.message}")
         if failure.type == "Timeout" and not await self._database_answers():
-            raise DependencyUnavailable(f"{self._consumer.connection} does not answer")
+            raise DependencyUnavailable(f"the database of the connection {self._consumer.connection} does not answer")
         # For the engine's own error types the message is complete without the type.
-        said = failure.message if failure.type in _ENGINE_ERROR_TYPES else f"{failure.type}: {failure.message}"
-        raise (ConsumerFailed if outcome.retryable else PoisonMessage)(said)
+        text = failure.message if failure.type in _ENGINE_ERROR_TYPES else f"{failure.type}: {failure.message}"
+        raise (ConsumerFailed if outcome.retryable else PoisonMessage)(text)
 
     async def _database_answers(self) -> bool:
         async def body(sql: SqlSession) -> None:
@@ -202,4 +203,4 @@ class ConsumerRunner:
 
 
 class ConsumerFailed(AttemptFailed):
-    """An attempt failed, and was rolled back."""
+    """The attempt failed and was rolled back."""

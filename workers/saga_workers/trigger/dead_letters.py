@@ -11,6 +11,7 @@ from typing import Any
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_workers.runtime.logs import fields
 from saga_workers.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
@@ -62,12 +63,13 @@ class DeadLetters:
 
     async def send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
         """Return when the brokers have the dead letter. Raises ProcessStopping if the process stops before that."""
-        log.warning("%s gives up %s: %s", group, record.position, reason)
+        about = fields(group=group, record=record.position)
+        log.warning("message moved to the dead letter topic: %s", reason, extra=about)
 
         async def attempt(_: int) -> None:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._send, record, group, reason, stop)
 
-        await retry_until_done(f"the dead letter of {record.position}", attempt, stop=stop, max_attempts=1_000_000)
+        await retry_until_done(attempt, about=about, stop=stop, max_attempts=1_000_000)
         self._metrics.dead(group, record.topic)
 
     def topic_for(self, topic: str) -> str:
@@ -92,10 +94,10 @@ class DeadLetters:
             error = self._produce(dead_letter(record, group, reason), stop)
             if error is not None and classify_kafka_error(error).scope == "event":
                 error = self._produce(dead_letter(record, group, reason, omit_value=True), stop)
-        except (KafkaException, KafkaOperationError) as trouble:
+        except (KafkaException, KafkaOperationError) as failure:
             self._producer = None  # what it still has in flight is unknown
             raise DependencyUnavailable(
-                trouble.message if isinstance(trouble, KafkaOperationError) else classify_kafka_error(trouble).reason
+                failure.message if isinstance(failure, KafkaOperationError) else classify_kafka_error(failure).reason
             ) from None
         if error is not None:
             self._producer = None
@@ -105,15 +107,15 @@ class DeadLetters:
         """The broker's error, or None if it has the dead letter. Raises DependencyUnavailable on timeout or stop."""
         from confluent_kafka import KafkaException
 
-        told: list[Any] = []
+        delivered: list[Any] = []
         try:
-            self._producer.produce(**letter, on_delivery=lambda error, _: told.append(error))
-        except KafkaException as trouble:
-            return trouble.args[0]
+            self._producer.produce(**letter, on_delivery=lambda error, _: delivered.append(error))
+        except KafkaException as failure:
+            return failure.args[0]
         end = time.monotonic() + _DELIVERY_TIMEOUT
-        while not told and not stop.is_set() and time.monotonic() < end:
+        while not delivered and not stop.is_set() and time.monotonic() < end:
             self._producer.flush(_FLUSH_TIMEOUT)
-        if not told:
+        if not delivered:
             self._producer = None  # it would still try to send this one
             raise DependencyUnavailable("the brokers do not answer")
-        return told[0]
+        return delivered[0]

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from saga_activities.kafka.config import consumer_config
+from saga_workers.runtime.logs import fields
 from sagas.settings import KafkaSettings
 
 _DEFAULT_PROPERTIES = {
@@ -83,13 +84,13 @@ class BrokerHealth:
 
     def health(self) -> str | None:
         """None, or why nothing can be read at present."""
-        return f"{self._group}: no broker of Kafka can be reached" if self._unreachable else None
+        return f"{self._group}: no Kafka broker can be reached" if self._unreachable else None
 
     def _on_statistics(self, statistics: str) -> None:
         brokers = json.loads(statistics).get("brokers", {}).values()
         away = not any(one.get("state") == "UP" for one in brokers)
         if away and not self._unreachable:
-            log.warning("%s: no broker of Kafka can be reached; messages wait", self._group)
+            log.warning("no Kafka broker can be reached, messages wait", extra=fields(group=self._group))
         if self._unreachable and not away:
-            log.info("%s reads again", self._group)
+            log.info("Kafka brokers can be reached again", extra=fields(group=self._group))
         self._unreachable = away

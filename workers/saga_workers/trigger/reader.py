@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
 from saga_workers.trigger.retry import ProcessStopping
@@ -139,7 +140,7 @@ class TopicReader:
         text, now = classify_kafka_error(error).reason, time.monotonic()
         if now - self._logged_at.get(text, -LOG_AGAIN_AFTER) >= LOG_AGAIN_AFTER:
             self._logged_at[text] = now
-            log.warning("%s cannot read %s: %s", self.group, self.topic, text)
+            log.warning("topic cannot be read: %s", text, extra=fields(group=self.group, topic=self.topic))
 
     async def _process(self, item: _WorkItem) -> None:
         if self._stop.is_set():
@@ -150,7 +151,8 @@ class TopicReader:
             return
         except Exception:
             # Its offset, and thus all after it, stays uncommitted: nothing is lost, but an operator has to act.
-            log.exception("%s cannot go on with %s: this is a bug in saga", self.group, item.record.position)
+            about = fields(group=self.group, record=item.record.position)
+            log.exception("message not processed because of an internal error (a bug in saga)", extra=about)
             return
         item.tracker.complete(item.record.offset)
 
@@ -192,7 +194,8 @@ class TopicReader:
     # The callbacks run in the client's thread, within poll() and close().
 
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
-        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+        numbers = [one.partition for one in partitions]
+        log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         # A partition that was paused when it was revoked is still paused when it comes back; the next poll resumes it.
         self._paused = True
 
@@ -215,8 +218,9 @@ class TopicReader:
             try:
                 client.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
+                about = fields(group=self.group, topic=self.topic)
                 log.warning(
-                    "%s could not commit while handing over: %s", self.group, classify_kafka_error(error).reason
+                    "offsets of revoked partitions not committed: %s", classify_kafka_error(error).reason, extra=about
                 )
 
     async def _drain(self, leaving: list[int]) -> None:
@@ -231,7 +235,8 @@ class TopicReader:
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
         self._committing = False
         if error is not None:
-            log.info("%s commits again: %s", self.group, classify_kafka_error(error).reason)
+            about = fields(group=self.group, topic=self.topic)
+            log.info("offset commit failed and is retried: %s", classify_kafka_error(error).reason, extra=about)
             return
         for one in partitions:
             if one.error is None and one.partition in self._trackers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from saga_activities.backoff import Backoff
 from sagas.errors import SagaError
@@ -15,29 +16,31 @@ _BACKOFF = Backoff(0.2, 10.0)
 
 
 class AttemptFailed(Exception):
-    """It did not work this time; the text is a sentence for people."""
+    """An attempt failed and may be retried; the text is an error message."""
 
 
 class PoisonMessage(Exception):
-    """This message can never have its effect; the text is the reason."""
+    """The message can never be processed; the text is the reason."""
 
 
 class DependencyUnavailable(Exception):
-    """Something it needs does not answer. It is tried again for as long as that lasts: the message is not to blame."""
+    """A dependency does not answer; the message is retried without limit."""
 
 
 class ProcessStopping(Exception):
-    """The process is stopping; the message has had no effect that counts, and somebody else will get it."""
+    """The process is stopping; the message was not processed and will be delivered to another process."""
 
 
 async def retry_until_done(
-    description: str,
     attempt: Callable[[int], Awaitable[None]],
     *,
+    about: dict[str, Any],
     stop: asyncio.Event,
     max_attempts: int,
 ) -> str | None:
     """Call ``attempt`` (with its number, from 1) until it succeeds; returns None then, else why the message is poison.
+
+    ``about`` is the ``extra`` of its log lines.
 
     DependencyUnavailable is retried without limit; any exception other than PoisonMessage counts as one of
     ``max_attempts``. Raises ProcessStopping.
@@ -55,18 +58,18 @@ async def retry_until_done(
             waits += 1
             # Log the first wait at once, and later ones ever more rarely.
             if waits & (waits - 1) == 0:
-                log.warning("%s waits: %s", description, error)
-            pause = _BACKOFF.delay(waits - 1)
+                log.warning("waiting for a dependency: %s", error, extra=about)
+            backoff = _BACKOFF.delay(waits - 1)
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
-            sentence = error_message(error)
+            message = error_message(error)
             if failures >= max_attempts:
-                return sentence
-            log.warning("%s: attempt %d of %d failed: %s", description, failures, max_attempts, sentence)
-            pause = _BACKOFF.delay(failures - 1)
+                return message
+            log.warning("attempt %d of %d failed: %s", failures, max_attempts, message, extra=about)
+            backoff = _BACKOFF.delay(failures - 1)
         else:
             return None
-        await sleep_or_stop(pause, stop)
+        await sleep_or_stop(backoff, stop)
 
 
 async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:

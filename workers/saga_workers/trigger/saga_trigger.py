@@ -11,6 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.client import Client
 from saga_workers.control.start import AlreadyEnded
+from saga_workers.runtime.logs import fields
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -54,7 +55,10 @@ class SagaTrigger:
             await self._attempt(record, number)
 
         reason = await retry_until_done(
-            f"{self._group}: {record.position}", attempt, stop=self._stop, max_attempts=MAX_ATTEMPTS
+            attempt,
+            about=fields(group=self._group, record=record.position),
+            stop=self._stop,
+            max_attempts=MAX_ATTEMPTS,
         )
         if reason is not None:
             await self._dead_letters.send(record, self._group, reason, self._stop)
@@ -126,11 +130,11 @@ class SagaTrigger:
                 return
         story = await read_view(temporal, saga_id)
         if not _already_received(story, by, reject):
-            raise PoisonMessage(f"{saga_id} is over: {story['state']}")
+            raise PoisonMessage(f"{saga_id} has already ended {story['state']}")
 
 
 class SagaNotFound(AttemptFailed):
-    """The saga that an event is for is not there, perhaps not yet."""
+    """The saga that an event is addressed to does not exist, perhaps not yet."""
 
 
 def rejection_reason(message: Message) -> str | None:
@@ -160,7 +164,7 @@ def _already_received(story: Mapping[str, Any], by: str, reject: str | None) -> 
 def _temporal_error(error: RPCError) -> Exception:
     """Only a refusal of the request itself is the fault of the event."""
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return PoisonMessage(f"Temporal refuses it: {error.message}")
+        return PoisonMessage(f"Temporal refuses the request: {error.message}")
     return DependencyUnavailable(f"Temporal does not answer: {error.message}")
 
 
@@ -182,7 +186,7 @@ class TriggerExpressions:
             return True
         value = _evaluate("filter", self._filter, context)
         if not isinstance(value, bool):
-            raise PoisonMessage("`filter` is neither true nor false for this event")
+            raise PoisonMessage("`filter` is not a boolean for this event")
         return value
 
     def id(self, context: Mapping[str, Any]) -> str | None:
@@ -191,7 +195,7 @@ class TriggerExpressions:
             return None
         value = _evaluate("id", self._id, context)
         if not isinstance(value, str) or not value.strip():
-            raise PoisonMessage("`id` is no text, or an empty one, for this event")
+            raise PoisonMessage("`id` is not a string, or is empty, for this event")
         return value
 
     def input(self, context: Mapping[str, Any]) -> Any:
@@ -202,7 +206,7 @@ def _evaluate(field: str, render: _Render, context: Mapping[str, Any]) -> Any:
     try:
         return render(context)
     except ExpressionError as error:
-        raise PoisonMessage(f"`{field}` cannot be made from this event: {error.message}") from None
+        raise PoisonMessage(f"`{field}` cannot be evaluated for this event: {error.message}") from None
 
 
 def _compile(value: Any) -> _Render:

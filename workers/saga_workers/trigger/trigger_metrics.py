@@ -21,20 +21,20 @@ class TriggerMetrics:
             "saga_trigger_started_total", "Sagas that events started.", ["saga", "topic"], registry=registry
         )
         self._signalled = Counter(
-            "saga_trigger_signalled_total", "Sagas that events woke.", ["saga", "topic"], registry=registry
+            "saga_trigger_signalled_total", "Sagas that events signalled.", ["saga", "topic"], registry=registry
         )
         self._consumed = Counter(
             "saga_consumed_total",
-            "Messages that consumers and bridges are done with.",
+            "Messages that consumers and bridges have completed.",
             ["consumer", "topic", "outcome"],
             registry=registry,
         )
-        self._replies = Counter(
-            "saga_replies_total", "Replies to commands, by what became of each.", ["outcome"], registry=registry
+        self._replies = Counter("saga_replies_total", "Replies to commands, by result.", ["outcome"], registry=registry)
+        self._dead = Counter(
+            "saga_dead_letters_total", "Messages moved to a dead letter topic.", ["group", "topic"], registry=registry
         )
-        self._dead = Counter("saga_dead_letters_total", "Messages given up.", ["group", "topic"], registry=registry)
         self._lag = Gauge(
-            "saga_trigger_lag", "Offsets not yet worked off.", ["group", "topic", "partition"], registry=registry
+            "saga_trigger_lag", "Offsets not yet processed.", ["group", "topic", "partition"], registry=registry
         )
         self._lags: list[Callable[[], Iterable[PartitionLag]]] = []
 

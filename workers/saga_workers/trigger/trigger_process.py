@@ -20,6 +20,7 @@ from saga_activities.kafka.config import require_client
 from saga_workers.client import Client
 from saga_workers.replies import ReplyListener, reply_topics
 from saga_workers.runtime.health import health_server, temporal_readiness
+from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
@@ -81,7 +82,7 @@ def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
     found = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
     if not found:
         raise UsageError(
-            "this project reads no topic: no definition has `triggers` or a `kafka.request`, and no action module a"
+            "this project reads no topic: no definition has `triggers` or `kafka.request`, and no action module has a"
             " @consumer or a @bridge",
             help="see docs/how-to/trigger-sagas-from-kafka.md and consume-events.md",
         )
@@ -108,7 +109,7 @@ async def run_trigger(
     _ = project.settings.kafka.servers
     client = await Client.connect(project) if todo.needs_temporal else None
     stop = stop_on_signals()
-    why = "Kafka does not answer. What is not committed is read again by somebody else"
+    why = "Kafka does not answer; uncommitted messages are delivered to another process"
     leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, why))
     async with AsyncExitStack() as stack:
         stack.callback(leaving.cancel)
@@ -118,11 +119,11 @@ async def run_trigger(
                 health_server(health, stop=stop, ready=parts.ready, metrics=(parts.metrics,))
             )
         log.info(
-            "%d triggers, %d consumers, %d bridges; Kafka at %s",
+            "started with %d triggers, %d consumers, %d bridges",
             len(todo.triggers),
             len(todo.consumers),
             len(todo.bridges),
-            project.settings.kafka.servers,
+            extra=fields(kafka=project.settings.kafka.servers),
         )
         await run_tasks(parts.make_tasks(todo, grace.total_seconds()), stop)
 
@@ -224,7 +225,7 @@ class TriggerTasks:
                         ):
                             await sleep_or_stop(0.1, self._stop)
                     except (SQLAlchemyError, OSError, TimeoutError) as error:
-                        log.warning("the inbox of %s is cleaned later: %s", name, error)
+                        log.warning("inbox not purged: %s", error, extra=fields(connection=name))
                 await sleep_or_stop(PURGE_INTERVAL, self._stop)
         except ProcessStopping:
             return

@@ -34,7 +34,7 @@ _RECENT_EVENTS = 5
 
 
 class NoAnswer(Exception):
-    """The saga cannot be asked; the message is a clause that says why."""
+    """The saga cannot be queried; the message says why."""
 
 
 class Workers:
@@ -65,7 +65,7 @@ class Workers:
             run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
         )
 
-    async def query(self, described: RunDescription, name: str, patience: timedelta) -> Any:
+    async def query(self, described: RunDescription, name: str, timeout: timedelta) -> Any:
         """The response of the run. Raises NoAnswer."""
         run = described.run
         if not await self.polled(run.task_queue):
@@ -74,14 +74,14 @@ class Workers:
             raise NoAnswer(nobody_answers(run.task_queue))
         handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
-            answer = await handle.query(name, result_type=dict, rpc_timeout=patience)
+            answer = await handle.query(name, result_type=dict, rpc_timeout=timeout)
         except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
-            raise await self._why(described, error, patience) from None
+            raise await self._why(described, error, timeout) from None
         self._answered.add(run.task_queue)
         self._silent.discard(run.task_queue)
         return answer
 
-    async def _why(self, described: RunDescription, error: Exception, patience: timedelta) -> NoAnswer:
+    async def _why(self, described: RunDescription, error: Exception, timeout: timedelta) -> NoAnswer:
         run, task = described.run, described.raw.pending_workflow_task
         unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         if not unanswered and task.attempt > 1:
@@ -90,10 +90,12 @@ class Workers:
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:
             text = " ".join(str(getattr(error, "message", error)).split())
-            return NoAnswer(f"its worker gave an error instead of an answer ({text})")
+            return NoAnswer(f"the query failed in its worker ({text})")
         self._unanswered.add(run.run_id)
         if run.task_queue in self._answered:
-            return NoAnswer(f"it did not answer within {patience.total_seconds():g} s, though others of its queue did")
+            return NoAnswer(
+                f"it did not answer within {timeout.total_seconds():g} s, although other sagas of its task queue did"
+            )
         self._silent.add(run.task_queue)
         return NoAnswer(nobody_answers(run.task_queue))
 

@@ -81,7 +81,7 @@ def select_notifications(story: Mapping[str, Any], name: str | None) -> list[dic
         known = {row["id"]: row for row in rows}
         raise UsageError(
             f"{story['id']} has no notification {name}{did_you_mean(name, known)}",
-            help=f"saga notify {story['id']}    shows them",
+            help=f"saga notify {story['id']}    lists them",
         )
     return wanted
 
@@ -97,7 +97,7 @@ async def resend(temporal: Temporal, story: Mapping[str, Any], name: str | None)
     if name is None:
         wanted = [row for row in wanted if row["state"] not in ("DELIVERED", None)]
         if not wanted:
-            raise RefusedError(f"no notification of {story['id']} waits or was given up")
+            raise RefusedError(f"no notification of {story['id']} is pending or exhausted")
     rows: list[dict[str, Any]] = []
     for row in wanted:
         try:
@@ -112,7 +112,7 @@ async def resend(temporal: Temporal, story: Mapping[str, Any], name: str | None)
 async def _resend_one(temporal: Temporal, row: Mapping[str, Any]) -> str:
     described = await describe_run(temporal, row["run"])
     if described is None:
-        raise RefusedError(f"Temporal does not know the notification {row['id']} any more")
+        raise RefusedError(f"Temporal has deleted the run of the notification {row['id']}")
     handle = temporal.get_workflow_handle(row["run"], run_id=described.run.run_id)
     if described.run.running:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)
@@ -134,4 +134,4 @@ async def _read_delivery(temporal: Temporal, run: str, run_id: str) -> tuple[dic
     async for event in temporal.get_workflow_handle(run, run_id=run_id).fetch_history_events():
         [order] = await temporal.data_converter.decode(event.workflow_execution_started_event_attributes.input.payloads)
         return order, order["saga_id"]
-    raise RefusedError(f"the history of {run} is gone, so nobody knows what it told")
+    raise RefusedError(f"the history of {run} is deleted, so its content is unknown")

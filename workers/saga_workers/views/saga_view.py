@@ -72,7 +72,7 @@ async def read_view(
         raise unknown_saga_error(temporal, saga_id)
     if described.run.workflow_type == NOTIFICATION_WORKFLOW:
         saga = described.run.parent_id or "a saga"
-        raise UsageError(f"{saga_id} is a notification of {saga}, and no saga", help=f"saga show {saga}")
+        raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=f"saga show {saga}")
     story = await view_of_run(temporal, described, timeout, workers)
     if may_be_undone(story):
         undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
@@ -112,7 +112,7 @@ def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
     """The error for an id that Temporal does not know."""
     return UsageError(
         f"there is no saga with the id {saga_id} in the namespace {temporal.namespace}",
-        help="saga list    shows the ids",
+        help="saga list    lists the ids",
     )
 
 
@@ -127,8 +127,8 @@ def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, An
         return dict(story)  # the undo was refused and changed nothing
     if not undo.get("steps"):
         # The undo cannot be queried: the final view of the first run is the best there is.
-        told = {name: undo[name] for name in ("state", "reason", "ended_at")}
-        return {**story, **told, "phase": "backward", "incomplete": undo.get("incomplete")}
+        known = {name: undo[name] for name in ("state", "reason", "ended_at")}
+        return {**story, **known, "phase": "backward", "incomplete": undo.get("incomplete")}
     return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
 
 
@@ -169,10 +169,10 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
         story = await workers.query(described, "saga", timeout)
     except NoAnswer as error:
         under_way = operations_under_way(described)
-        known = f"; under way: {', '.join(under_way)}" if under_way else ""
+        known = f"; in flight: {', '.join(under_way)}" if under_way else ""
         if bare["state"] == "PARKED" and "SagaStep" in described.run.attributes:
             known = f"; parked at {described.run.attributes['SagaStep']}{known}"
-        return {**bare, "incomplete": f"{error}, so the saga itself cannot be asked{known}"}
+        return {**bare, "incomplete": f"{error}, so the saga cannot be queried{known}"}
     # A run that has not loaded its definition yet answers with an incomplete view.
     return {**bare, **story}
 
@@ -198,9 +198,9 @@ async def _close_reason(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
     async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
         if event.HasField("workflow_execution_terminated_event_attributes"):
             end = event.workflow_execution_terminated_event_attributes
-            message = f"terminated by {end.identity or 'somebody'}" + (f": {end.reason}" if end.reason else "")
+            message = f"terminated by {end.identity or 'an unknown client'}" + (f": {end.reason}" if end.reason else "")
         elif event.HasField("workflow_execution_timed_out_event_attributes"):
-            message = "the run's own timeout has passed, which no saga should have"
+            message = "the run timeout has passed; sagas must be started without one"
         elif event.HasField("workflow_execution_failed_event_attributes"):
             failure = event.workflow_execution_failed_event_attributes.failure
             kind, message = "failed", failure.message
@@ -321,7 +321,7 @@ def operations_under_way(described: RunDescription) -> list[str]:
 def _in_words(activity: PendingActivityInfo) -> str:
     """For example `the undo of hotel (attempt 2)`."""
     entry, row = parse_activity_id(activity.activity_id)
-    name = "reading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
+    name = "loading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
     if row is not None and activity.activity_type.name != LOAD_ACTIVITY:
         name = f"{_WORDS[row]}{entry}"
     return f"{name} (attempt {activity.attempt})" if activity.attempt > 1 else name

@@ -98,8 +98,8 @@ async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str |
     described = None if story["state"] in FINAL_STATES else await running_of(temporal, story["id"])
     if described is None:
         return story
-    told = {step["id"] for step in story["steps"]}
-    reasons = await temporal_reasons(temporal, described, workers, told)
+    reported = {step["id"] for step in story["steps"]}
+    reasons = await temporal_reasons(temporal, described, workers, reported)
     return {**story, "stuck": reasons} if reasons else story
 
 
@@ -110,8 +110,8 @@ async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_u
     story = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
-        told = {step["id"] for step in story.get("steps") or ()}
-        reasons = await temporal_reasons(temporal, described, workers, told) + reported_reasons(story)
+        reported = {step["id"] for step in story.get("steps") or ()}
+        reasons = await temporal_reasons(temporal, described, workers, reported) + reported_reasons(story)
     elif story["state"] == "TERMINATED" and terminated_reasons(story):
         definition = await read_definition(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
@@ -140,10 +140,10 @@ async def temporal_reasons(
     elif workers.unanswered(described):
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
-        fails = "got no answer in time" if await timed_out(temporal, described) else "fails"
-        reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log, or the Web UI")
+        fails = "times out" if await timed_out(temporal, described) else "fails"
+        reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
     for activity in raw.pending_activities:
-        what = "reading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
+        what = "loading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
         queue = activity.activity_options.task_queue.name or run.task_queue
         scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
@@ -151,7 +151,7 @@ async def temporal_reasons(
             reasons.append(f"{what} is paused in Temporal")
         elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_rows):
             last = activity.last_failure.message or "no answer"
-            reasons.append(f"{what} was tried {activity.attempt} times; the last failure: {last}")
+            reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
         elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
             if not await workers.polled(queue, workflows=False):
                 reasons.append(f"{what} waits: {no_poller_message(queue)}")
@@ -174,18 +174,18 @@ def reported_reasons(story: Mapping[str, Any]) -> list[str]:
         for one in story.get("parked") or ()
     ]
     if story.get("overdue"):
-        reasons.append("it is overdue: it runs longer than its warn_after")
+        reasons.append("overdue: it runs longer than its warn_after")
     for step in story.get("steps") or ():
         undo, confirm = step.get("compensation") or {}, step.get("confirmation") or {}
         for what, states, row in (("", ("RUNNING",), step), ("the undo of ", ("RUNNING",), undo),
                                   ("the confirm of ", ("RUNNING",), confirm)):  # fmt: skip
             if row.get("state") in states and (row.get("attempts") or 0) > MANY_ATTEMPTS:
                 error = (row.get("error") or {}).get("message") or "no answer"
-                reasons.append(f"{what}{step['id']} was tried {row['attempts']} times; the last failure: {error}")
+                reasons.append(f"{what}{step['id']} was attempted {row['attempts']} times; the last failure: {error}")
         uncounted = ((step.get("error") or {}).get("details") or {}).get("uncounted")
         if step.get("state") == "RUNNING" and uncounted:
             times = "once" if uncounted == 1 else f"{uncounted} times in a row"
-            reasons.append(f"{step['id']} could not be tried, {times}: {step['error']['message']}")
+            reasons.append(f"{step['id']} could not be attempted, {times}: {step['error']['message']}")
     return reasons
 
 
@@ -193,7 +193,7 @@ def terminated_reasons(story: Mapping[str, Any], reads: Collection[str] = ()) ->
     """Effects that a terminated saga may have left open. ``reads``: its steps that have no effect."""
     steps = story.get("steps") or ()
     if not steps:
-        return [f"terminated with effects nobody knows: {story.get('incomplete') or 'it cannot be asked'}"]
+        return [f"terminated with unknown effects: {story.get('incomplete') or 'it cannot be queried'}"]
     begun = [step for step in steps if step["state"] in _EFFECT_STATES and step["started_at"]]
     open_ = [step["id"] for step in begun if step["step"] not in reads]
     return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []

@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.guard.database_errors import classify_database_error
+from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import closed_view
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
@@ -78,7 +79,7 @@ class GuardRetention:
         try:
             oldest = await retention_horizon(self._client, before=now - self._retention + HORIZON_MARGIN)
         except RPCError as error:
-            log.warning("the guards were not cleaned up, because Temporal did not answer: %s", error.message)
+            log.warning("guard tables not purged, Temporal does not answer: %s", error.message)
             return []
         floor = None if oldest is None else oldest - HORIZON_MARGIN
         answers = await asyncio.gather(*(self._clean(name, floor, now) for name in self._databases.names()))
@@ -96,11 +97,11 @@ class GuardRetention:
             )
             done = CleanupResult(name, sagas, await watermark.read(engine))
         except (SagaError, SQLAlchemyError, OSError) as error:
-            trouble = None if isinstance(error, SagaError) else classify_database_error(error)
-            log.warning("the guard of %s was not cleaned up: %s", name, trouble.message if trouble else error)
+            known = None if isinstance(error, SagaError) else classify_database_error(error)
+            log.warning("guard table not purged: %s", known.message if known else error, extra=fields(connection=name))
             return None
         if sagas:
-            log.info("the guard of %s forgot %d sagas that ended long ago", name, sagas)
+            log.info("guard table purged, %d finished sagas deleted", sagas, extra=fields(connection=name))
         return done
 
 

@@ -66,7 +66,7 @@ class SparkUnavailable:
 
 def _missing_package_message(name: str) -> str:
     return (
-        f"Spark steps cannot run here, everything else can: the package {name} is not installed; "
+        f"Spark steps cannot run on this worker: the package {name} is not installed; "
         "pip install 'saga-orchestrator[spark]'"
     )
 
@@ -84,7 +84,7 @@ def spark_unavailable_reason(settings: Settings) -> str | None:
     try:
         require_java()
     except UsageError as error:
-        return f"Spark steps cannot run here, everything else can: {error.message}"
+        return f"Spark steps cannot run on this worker: {error.message}"
     return None
 
 

@@ -46,7 +46,7 @@ async def clean_stage_periodically(
             await clean_up_stage(engine, settings, life_of)
             await drop_undo_data(engine, settings, before=time.time() - undo_window)
         except RPCError as error:
-            log.warning("the stage area was not cleared, because Temporal did not answer: %s", error.message)
+            log.warning("stage area not cleaned up, Temporal does not answer: %s", error.message)
         except (SagaError, SQLAlchemyError, OSError) as error:
-            log.warning("the stage area was not cleared: %s", error)
+            log.warning("stage area not cleaned up: %s", error)
         await asyncio.sleep(CLEANUP_INTERVAL)

@@ -35,11 +35,12 @@ def tracing_from_environment(env: Mapping[str, str] = os.environ) -> Tracing | N
         from saga_workers.worker.tracing import Tracing
     except ImportError as error:
         log.warning(
-            "no traces: OTEL_* asks for them, but %s is missing: pip install 'saga-orchestrator[otel]'", error.name
+            "tracing is off: the package %s is not installed; pip install 'saga-orchestrator[otel]'",
+            error.name,
         )
         return None
     if processor is None:
-        log.warning("no traces: OTEL_TRACES_EXPORTER is otlp, console or none, not %s", exporter)
+        log.warning("tracing is off: OTEL_TRACES_EXPORTER must be otlp, console or none, not %s", exporter)
         return None
     named = "OTEL_SERVICE_NAME" in env or "service.name=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return Tracing([processor], resource=Resource.create({} if named else {"service.name": "saga-worker"}))

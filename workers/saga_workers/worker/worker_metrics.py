@@ -174,16 +174,16 @@ def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException 
     name = workflow.info().workflow_type
     if finish is None:
         metrics.finished(name, "REFUSED", "refused", None)
-        workflow.logger.warning("refused, nothing was run: %s", error)
+        workflow.logger.warning("saga refused, no step was run: %s", error)
         return
     reason = finish.reason or {}
     seconds = None if undo or saga.started_at is None else max(0.0, workflow.time() - saga.started_at)
     metrics.finished(name, finish.state, reason.get("kind") or "", seconds)
     if finish.state == "RESIDUE":
-        workflow.logger.warning("RESIDUE: an effect stays or is missing, `saga show` names it")
+        workflow.logger.warning("saga ended RESIDUE: an effect stays or is missing, see `saga show`")
     elif finish.state != "COMPLETED":
         where = f" at {reason['step']}" if reason.get("step") else ""
-        workflow.logger.info("%s: %s%s: %s", finish.state, reason.get("kind"), where, reason.get("message"))
+        workflow.logger.info("saga ended %s: %s%s: %s", finish.state, reason.get("kind"), where, reason.get("message"))
 
 
 # Gauges of the namespace's sagas, from Temporal: parked (where and since when) and overdue.
@@ -237,12 +237,12 @@ class SagaGauges:
                 self._values = None
                 if self._last_error != error.message:  # once, not at every scrape
                     self._last_error = error.message
-                    log.warning("parked and overdue sagas cannot be counted: %s", error.message)
+                    log.warning("parked and overdue sagas not counted: %s", error.message)
             self._refreshed_at = time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
-        parked = GaugeMetricFamily("saga_parked", "Sagas that wait for a person.", labels=["saga", "step"])
+        parked = GaugeMetricFamily("saga_parked", "Sagas that wait for an operator.", labels=["saga", "step"])
         oldest = GaugeMetricFamily(
             "saga_parked_oldest_seconds", "How long the longest of them has waited.", labels=["saga"]
         )

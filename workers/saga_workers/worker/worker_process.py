@@ -78,7 +78,7 @@ async def run_worker(
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            log.info("stopping: attempts in flight have %d s to end", int(grace.total_seconds()))
+            log.info("stopping: attempts in flight have %d s to complete", int(grace.total_seconds()))
             await worker.shutdown()
         stopping.cancel()
         await running
@@ -107,7 +107,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         retention=retention.total_seconds(),
         longest_transaction=longest_attempt(project.definitions.values()),
     )
-    tasks = {asyncio.create_task(work.run_forever(), name="the guards are")}
+    tasks = {asyncio.create_task(work.run_forever(), name="purge of guard tables")}
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from saga_spark.settings import spark_settings
         from saga_workers.worker.stage_retention import clean_stage_periodically
@@ -115,7 +115,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL
         clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
-        tasks.add(asyncio.create_task(clearing, name="the stage area is"))
+        tasks.add(asyncio.create_task(clearing, name="clean-up of the stage area"))
     for task in tasks:
         task.add_done_callback(_log_crash)
     try:
@@ -129,7 +129,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
 
 def _log_crash(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("%s no longer cleaned up: this is a bug in saga", task.get_name(), exc_info=task.exception())
+        log.error("%s stopped by an internal error (a bug in saga)", task.get_name(), exc_info=task.exception())
 
 
 async def _readiness(worker: Worker, client: Client) -> str | None:

@@ -14,11 +14,11 @@ from saga_cli.main import CHECKOUT_DEMO
 
 
 def demo(
-    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
+    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="number of real baskets to run")] = 200,
 ) -> int:
-    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and check the books.
+    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and reconcile.
 
-    The stack goes on running afterwards.
+    The stack keeps running afterwards.
     """
     options = global_options()
     words = ["--baskets", str(baskets), "-o", options.format, *(["--debug"] if options.debug else [])]

@@ -32,16 +32,18 @@ app = typer.Typer(
 def up(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="start only these of temporal, postgres, kafka, worker, relay, trigger (comma or repeated)"),
+        typer.Option(
+            help="only these services: temporal, postgres, kafka, worker, relay, trigger; comma-separated or repeated"
+        ),
     ] = None,
 ) -> None:
-    """Start what is missing and wait until it is ready. Calling it again heals."""
+    """Start the services that are not running and wait until they are ready. Repeatable."""
     from saga_workers.devstack.stack import service_names
 
     names = service_names(only)
     stack = _stack()
     with on_ctrl_c(
-        lambda: "interrupted: what was started goes on; `saga dev up` starts the rest, `saga dev down` stops it"
+        lambda: "interrupted: started services keep running; `saga dev up` starts the rest, `saga dev down` stops them"
     ):
         stack.up(names)
     _print_status(stack)
@@ -49,23 +51,23 @@ def up(
 
 @app.command()
 def status() -> None:
-    """What runs, and where."""
+    """Show the services, their states and addresses."""
     _print_status(_stack())
 
 
 @app.command()
 def logs(
     name: Annotated[str, typer.Argument(help="temporal, postgres, worker, kafka, relay or trigger")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on printing")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many lines of the past")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="keep printing new lines")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="number of earlier lines")] = 200,
 ) -> None:
-    """What a service has printed."""
+    """Print the log of a service."""
     from saga_workers.devstack.stack import refuse_unknown
 
     refuse_unknown([name])
     log = _stack().folder.log_file(name)
     if not log.exists():
-        raise SagaError(f"{name} has not been started here, so there is no log.", help="saga dev up")
+        raise SagaError(f"{name} has no log, because it was never started", help="saga dev up")
     _print_log(log, lines, follow=follow)
 
 
@@ -77,7 +79,7 @@ def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as w
         stopped = stack.down(wipe=wipe)
     echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
     if wipe:
-        echo("the data is deleted")
+        echo("the data was deleted")
 
 
 def _stack() -> Stack:

@@ -17,7 +17,7 @@ def init(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="a new folder (or an empty one)")],
     demo: Annotated[bool, typer.Option("--demo", help="the retail demo instead of a small shop")] = False,
 ) -> None:
-    """Make a new project: settings, one saga, its actions, its tables and a test."""
+    """Create a new project: settings, one saga, its actions, its tables and a test."""
     folder = Path(directory).expanduser()
     name = project_name(folder)
     require_empty(folder)
@@ -28,7 +28,7 @@ def init(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SagaError(f"{error.filename} cannot be written: {error.strerror}.") from error
+        raise SagaError(f"{error.filename} cannot be written: {error.strerror}") from error
     document = {"root": str(folder.resolve()), "files": sorted(files)}
     print_document(document, human=lambda: _print_next_steps(folder, sorted(files), demo))
 
@@ -41,24 +41,24 @@ def project_name(folder: Path) -> str:
     """
     name = folder.resolve().name
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]*", name):
-        raise UsageError(
-            f"{name or folder} cannot be a project's name: it starts with a letter and has letters, digits, - and _."
-        )
+        raise UsageError(f"{name or folder} is not a project name; use a letter followed by letters, digits, - and _")
     return name.lower().replace("_", "-")
 
 
 def require_empty(folder: Path) -> None:
-    """Raises UsageError when something is there already: nothing of anybody's is overwritten."""
+    """Raise UsageError if the folder is not empty: existing files are never overwritten."""
     try:
         if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder} is a file.", help="saga init NEW_FOLDER")
+            raise UsageError(f"{folder} is a file", help="saga init NEW_FOLDER")
         # A fresh repository and an editor's folder are no work that could be lost.
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-            raise UsageError(f"{folder} is not empty.", help="saga init NEW_FOLDER")
+            raise UsageError(f"{folder} is not empty", help="saga init NEW_FOLDER")
         if (folder / ".saga").exists():
-            raise UsageError(f"{folder} holds an embedded stack already.", help="saga dev down --wipe    there, first")
+            raise UsageError(
+                f"{folder} already contains an embedded stack", help="run saga dev down --wipe there first"
+            )
     except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def project_files(name: str) -> dict[str, str]:
@@ -86,7 +86,7 @@ def demo_files() -> dict[str, str]:
     """The retail demo's own files. Raises SagaError: this installation is not a checkout and has none."""
     source = Path(__file__).parents[4] / "definitions" / "retail"
     if not (source / "saga.toml").exists():
-        raise SagaError("The retail demo is not part of this installation.", help="saga init DIR    without --demo")
+        raise SagaError("the retail demo is not part of this installation", help="saga init DIR    without --demo")
     return {
         str(file.relative_to(source)): file.read_text(encoding="utf-8")
         for file in sorted(source.rglob("*"))

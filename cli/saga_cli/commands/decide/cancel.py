@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 def cancel(
     saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
-    where: Annotated[str | None, typer.Option(help="all running sagas that fit this Temporal list filter")] = None,
-    reason: Annotated[str, typer.Option(help="why; it is kept in the story")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,
+    where: Annotated[str | None, typer.Option(help="all running sagas that match this Temporal list filter")] = None,
+    reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code shows how it ended")] = False,
     timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
-    """Ask a saga to undo what it has done. Past the point of no return it is refused (exit code 9).
+    """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).
 
-    A cancel is recorded even when no worker answers: the saga finds it when one runs it again. With --where
-    every saga is asked, and the exit code is the highest of all.
+    A cancel is recorded even if no worker answers; the next worker that runs the saga processes it. With --where all
+    matching sagas are cancelled, and the exit code is the highest of all.
     """
     if (saga_id is None) == (where is None):
-        raise UsageError("`saga cancel` takes the id of one saga, or --where for many", help="saga cancel --help")
+        raise UsageError("give either the id of one saga or --where", help="saga cancel --help")
     if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+        raise UsageError("--timeout needs --wait")
     by = operator_name(as_)
     if saga_id is not None:
         return _one(saga_id, reason, by, wait, timeout)
     if wait:
-        raise UsageError("--wait goes with the id of one saga", help="saga list    shows how many have ended")
+        raise UsageError("--wait needs the id of one saga", help="follow many with saga list")
     assert where is not None
     return _cancel_many(where, reason, by, yes)
 
@@ -54,13 +54,13 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
         row = await _ask(client, saga_id, reason, by)
         if not wait:
             return row
-        warn(_sentence(row))
+        warn(_message(row))
         return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
 
     found = with_client(ask)
     if wait:
         return print_end(saga_id, found)
-    print_document(found, human=lambda: echo(_sentence(found)))
+    print_document(found, human=lambda: echo(_message(found)))
     return 0
 
 
@@ -77,11 +77,9 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
 
     ids = with_client(find)
     if not ids:
-        print_document([], human=lambda: echo("no running saga fits"))
+        print_document([], human=lambda: echo("no running saga matches"))
         return 0
-    confirm(
-        f"This asks {len(ids)} sagas to undo what they have done: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes
-    )
+    confirm(f"this cancels {len(ids)} sagas: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes)
 
     async def ask_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
         from saga_workers.control.interventions import ask_each
@@ -91,15 +89,15 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     from saga_workers.control.interventions import worst_code
 
     answers = with_client(ask_all)
-    told = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
+    rows = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
 
     def human() -> None:
-        for one in told:
-            echo(_sentence(one))
-        refused, failed = (sum(one["answer"] == word for one in told) for word in ("refused", "failed"))
-        echo(f"{len(told) - refused - failed} asked, {refused} refused" + (f", {failed} failed" if failed else ""))
+        for one in rows:
+            echo(_message(one))
+        refused, failed = (sum(one["answer"] == word for one in rows) for word in ("refused", "failed"))
+        echo(f"{len(rows) - refused - failed} requested, {refused} refused" + (f", {failed} failed" if failed else ""))
 
-    print_document(told, human=human)
+    print_document(rows, human=human)
     return worst_code(answers)
 
 
@@ -115,5 +113,5 @@ def _failed(saga_id: str, error: SagaError) -> dict[str, Any]:
     return {"id": saga_id, "answer": word, "note": error.message}
 
 
-def _sentence(row: dict[str, Any]) -> str:
+def _message(row: dict[str, Any]) -> str:
     return f"{row['id']}: {row['answer']}: {row['note']}"

@@ -22,10 +22,10 @@ def notify(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     name: Annotated[str | None, typer.Argument(help="one of its notifications, as `saga show` names it")] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="send it again; without a name all that were given up")
+        bool, typer.Option("--again", help="send it again; without a name all that are exhausted")
     ] = False,
 ) -> int:
-    """Show what became of a saga's notifications; with --again send them again, under the same event id."""
+    """Show the notifications of a saga; with --again send them again, under the same event id."""
 
     async def tell(client: Client, settings: Settings) -> list[dict[str, Any]]:
         from saga_workers.views.notifications import resend, select_notifications
@@ -47,7 +47,7 @@ def _print_notifications(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
     from saga_cli.render.text import to_plain
 
     if not rows:
-        echo(f"{saga_id} has notified nobody")
+        echo(f"{saga_id} has no notifications")
     for row in rows:
         done = ": ".join(row[name] for name in ("id", "done", "failure") if name in row)
         echo(done if "done" in row else to_plain(notification_line(row, datetime.now(UTC))))

@@ -1,4 +1,4 @@
-"""`saga parked`: what needs a person, grouped."""
+"""`saga parked`: what needs an operator, grouped."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def parked(
     saga: Annotated[str | None, typer.Option(help="only sagas of this name")] = None,
-    since: Annotated[str | None, typer.Option(help="only sagas begun since then: 2h, 7d, or 2026-03-01")] = None,
+    since: Annotated[str | None, typer.Option(help="only sagas started since then: 2h, 7d, or 2026-03-01")] = None,
     label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="also ask sagas whose other branches still run")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="include sagas whose other branches are still running")] = False,
 ) -> int:
-    """Show what waits for a person, one group for each saga, step, operation and error, with the command for it."""
+    """List what needs an operator, grouped by saga, step, operation and error, with the command for each group."""
     from saga_cli.shared_options import saga_filter
 
     async def find(client: Client, settings: Settings) -> ParkedList:
@@ -40,7 +40,7 @@ def parked(
     print_list(groups, human=lambda rows: _print_groups(rows))
     if inbox.unreachable:
         why = next(iter(inbox.unreachable.values()))
-        warn(f"{len(inbox.unreachable)} sagas in trouble could not be asked: {why}")
+        warn(f"{len(inbox.unreachable)} sagas could not be queried: {why}")
     return 0
 
 
@@ -48,7 +48,7 @@ def _print_groups(groups: Any) -> None:
     from saga_cli.render.text import format_duration, parse_timestamp
 
     if not groups:
-        echo("nothing waits for a person")
+        echo("nothing needs an operator")
         return
     now = datetime.now(UTC)
     for group in groups:
@@ -59,5 +59,5 @@ def _print_groups(groups: Any) -> None:
         echo(f"    {group['error']}")
         ids = group["ids"]
         echo(f"    {', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}")
-        echo(f"    possible: {', '.join(group['decisions'])}")
+        echo(f"    decisions: {', '.join(group['decisions'])}")
         echo(f"    {group['command']}")

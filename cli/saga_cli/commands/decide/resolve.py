@@ -1,4 +1,4 @@
-"""`saga resolve`: a person's decision about a step that is stuck."""
+"""`saga resolve`: an operator's decision about a parked step."""
 
 from __future__ import annotations
 
@@ -45,34 +45,38 @@ def resolve(
         list[str],
         typer.Argument(metavar="ID STEP DECISION", help="with --where only STEP DECISION; see `saga parked`"),
     ],
-    reason: Annotated[str | None, typer.Option(help="why; it is kept in the story")] = None,
-    with_: Annotated[str | None, typer.Option("--with", help="retry with these arguments: JSON or @file")] = None,
-    definition: Annotated[Path | None, typer.Option(help="go on with this mended definition of the same steps")] = None,
-    result: Annotated[str | None, typer.Option(help="what a step that is done has given: JSON or @file")] = None,
-    evidence: Annotated[str | None, typer.Option(help="how you know that it is done, or that it is not")] = None,
-    where: Annotated[str | None, typer.Option(help="all parked sagas that fit this Temporal list filter")] = None,
+    reason: Annotated[str | None, typer.Option(help="reason; recorded with the saga")] = None,
+    with_: Annotated[str | None, typer.Option("--with", help="with retry: new arguments, JSON or @file")] = None,
+    definition: Annotated[
+        Path | None, typer.Option(help="continue with this corrected definition of the same steps")
+    ] = None,
+    result: Annotated[str | None, typer.Option(help="with done: the result of the step, JSON or @file")] = None,
+    evidence: Annotated[
+        str | None, typer.Option(help="how you know that the effect exists, or that it does not")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="all parked sagas that match this Temporal list filter")] = None,
     op: Annotated[str | None, typer.Option(help="with --where: only do, undo or confirm")] = None,
     error: Annotated[str | None, typer.Option(help="with --where: only where the error contains this text")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would lead to, and change nothing")] = False,
-    as_: Annotated[str | None, typer.Option("--as", help="who decides; default: SAGA_USER")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the consequences and change nothing")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
-    """Decide about a parked step: retry, done, skip or compensate. `saga show ID` tells which are possible.
+    """Decide about a parked step: retry, done, skip or compensate. `saga show ID` lists the possible decisions.
 
     \b
     saga resolve ID STEP retry --reason TEXT [--with JSON] [--definition FILE]
     saga resolve ID STEP done --reason TEXT [--result JSON] [--evidence TEXT]
     saga resolve --where QUERY STEP skip --reason TEXT
 
-    With --where every saga is asked, and the exit code is the highest of all.
+    With --where all matching steps are resolved, and the exit code is the highest of all.
     """
     saga_id, step, decision = _parse_words(words, where)
     if where is None and (op or error):
-        raise UsageError("--op and --error go with --where")
+        raise UsageError("--op and --error need --where")
     made: dict[str, Any] = {
         "step": step,
         "decision": decision,
-        "reason": required_text(reason, "--reason", "a decision is kept in the story with its reason"),
+        "reason": required_text(reason, "--reason", "a decision is recorded with its reason"),
         "who": operator_name(as_),
         "with": json_object(with_, "--with"),
         "definition": None if definition is None else _definition_snapshot(definition),
@@ -89,7 +93,7 @@ def resolve(
 def _parse_words(words: Sequence[str], where: str | None) -> tuple[str | None, str, str]:
     if len(words) != (3 if where is None else 2):
         what = "ID STEP DECISION" if where is None else "STEP DECISION together with --where"
-        raise UsageError(f"`saga resolve` takes {what}", help="saga parked    has the whole command")
+        raise UsageError(f"give {what}", help="saga parked    prints the complete command")
     *saga_id, step, decision = words
     if decision not in DECISIONS:
         from sagas.errors import did_you_mean
@@ -105,7 +109,7 @@ def _check_options(fields: dict[str, Any]) -> None:
     for field, only, option in (("with", "retry", "--with"), ("definition", "retry", "--definition"),
                                 ("result", "done", "--result")):  # fmt: skip
         if fields[field] is not None and decision != only:
-            raise UsageError(f"{option} goes with `{only}`, not with `{decision}`")
+            raise UsageError(f"{option} can only be used with `{only}`, not with `{decision}`")
 
 
 def _definition_snapshot(file: Path) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
     if fields["decision"] == "skip" and not dry_run:
         warn(target_line(load_settings()))
-        confirm(f"Skipping {fields['step']} of {saga_id} may leave an effect behind (RESIDUE).", yes=yes)
+        confirm(f"skipping {fields['step']} of {saga_id} may leave a residue (RESIDUE)", yes=yes)
 
     async def run(client: Client, settings: Settings) -> dict[str, Any]:
         from saga_workers.control.interventions import preview_decision, resolve
@@ -151,15 +155,15 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     def human() -> None:
         echo(f"{saga_id}: {fields['decision']} {fields['step']} accepted; the saga is {answer['state']}")
-        echo(f"`saga watch {saga_id}` follows it")
+        echo(f"follow it with `saga watch {saga_id}`")
 
     print_document(answer, human=human)
     return 0
 
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
-    echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible, and would at once")
-    for one in effects or ["change the story only"]:
+    echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible; immediate consequences:")
+    for one in effects or ["only the state of the step changes"]:
         echo(f"  {one}")
     echo("nothing was changed")
 
@@ -174,7 +178,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
 
     found = with_client(find)
     if not found:
-        print_document([], human=lambda: echo("nothing that is parked fits"))
+        print_document([], human=lambda: echo("no parked step matches"))
         return 0
     if not dry_run:
         warn(target_line(load_settings()))
@@ -196,14 +200,14 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     from saga_workers.control.interventions import worst_code
 
     answers = with_client(decide_all)
-    told = [
+    rows = [
         {"id": one.saga_id, "step": one.step}
         | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})
         for one, it in zip(found, answers, strict=True)
     ]
 
     def human() -> None:
-        for row, it in zip(told, answers, strict=True):
+        for row, it in zip(rows, answers, strict=True):
             if isinstance(it, SagaError):
                 what = f"{'refused' if isinstance(it, RefusedError) else 'failed'}: {it.message}"
             else:
@@ -212,5 +216,5 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         if dry_run:
             echo("nothing was changed")
 
-    print_document(told, human=human)
+    print_document(rows, human=human)
     return worst_code(answers)

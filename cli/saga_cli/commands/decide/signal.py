@@ -14,16 +14,16 @@ from sagas.errors import UsageError
 
 def send_signal(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    name: Annotated[str, typer.Argument(help="the signal's name, as the `wait` step has it")],
+    name: Annotated[str, typer.Argument(help="the signal's name, as in the `wait` step")],
     data: Annotated[str | None, typer.Option(help="JSON, @file, or - for standard input")] = None,
-    reject: Annotated[str | None, typer.Option(help="say no, with this text: the step is rejected")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="who answers; default: SAGA_USER")] = None,
+    reject: Annotated[str | None, typer.Option(help="reject the step, with this reason")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
-    """Answer a `wait` step. An early answer is kept; the first answer of a name counts."""
+    """Send a signal to a `wait` step. An early signal is kept; the first signal of a name counts."""
     if reject is not None and data is not None:
-        raise UsageError("--data answers and --reject refuses: give one of them")
+        raise UsageError("give either --data or --reject")
     if reject is not None and not reject.strip():
-        raise UsageError("--reject needs a text: it becomes the reason of the saga")
+        raise UsageError("--reject needs a reason")
     value = json_option(data, "--data")
 
     async def send(client, settings) -> bool:
@@ -36,5 +36,7 @@ def send_signal(
     what = "rejected" if reject is not None else "sent"
     print_document({"id": saga_id, "signal": name, "answer": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
     if not checked:
-        warn(f"{saga_id} could not be asked whether it waits for {name}; it finds the signal when a worker runs it")
+        warn(
+            f"not checked whether {saga_id} waits for {name}, as no worker answers; the next worker receives the signal"
+        )
     return 0

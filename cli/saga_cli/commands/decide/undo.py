@@ -1,4 +1,4 @@
-"""`saga undo`: take back a saga that has completed."""
+"""`saga undo`: undo a saga that has completed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 def undo(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    reason: Annotated[str | None, typer.Option(help="why; it is kept in the story")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
+    reason: Annotated[str | None, typer.Option(help="reason; recorded with the saga")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
     timeout: Annotated[str | None, typer.Option(help="how long to wait for the end, for example 1m")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
-    """Take back a saga that has completed, and wait for the end. Needs a worker of that saga.
+    """Undo a saga that has completed, and wait for the end. Needs a worker of that saga.
 
-    Exit code 0: everything was undone; 5: something was left (RESIDUE); 4: it waits for a person; 9: refused.
+    Exit code 0: everything was undone; 5: RESIDUE; 4: it waits for an operator; 9: refused.
     """
-    why = required_text(reason, "--reason", "an undo is kept in the story with its reason")
+    why = required_text(reason, "--reason", "an undo is recorded with its reason")
 
     async def run(client: Client, settings: Settings) -> dict[str, Any]:
         from saga_cli.wait import wait_for_saga
@@ -37,18 +37,18 @@ def undo(
         from saga_workers.temporal.temporal_runs import describe_run
         from saga_workers.views.saga_view import view_of_run
 
-        far.append(f"interrupted: the undo of {saga_id} may have begun; `saga show {saga_id}` tells")
+        far.append(f"interrupted: the undo of {saga_id} may have started; check with `saga show {saga_id}`")
         undo_id = await begin(client, saga_id, reason=why, who=operator_name(as_) or client.identity)
-        far.append(f"the undo of {saga_id} goes on; `saga watch {saga_id}` follows it")
+        far.append(f"the undo of {saga_id} continues; follow it with `saga watch {saga_id}`")
         story = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if story["state"] == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe_run(client, undo_id)
             refusal = (await view_of_run(client, ended))["reason"] if ended else None
-            raise RefusedError(f"{saga_id} was not undone: {(refusal or {}).get('message') or 'no reason is known'}")
+            raise RefusedError(f"{saga_id} was not undone: {(refusal or {}).get('message') or 'the reason is unknown'}")
         return story
 
     warn(target_line(load_settings()))
-    confirm(f"This undoes all effects of {saga_id}.", yes=yes)
+    confirm(f"this undoes all effects of {saga_id}", yes=yes)
     far = [f"interrupted: {saga_id} is not being undone"]
     with on_ctrl_c(lambda: far[-1]):
         story = with_client(run)

@@ -28,22 +28,22 @@ _SHOWN = 5
 def reconcile(
     saga_id: Annotated[str | None, typer.Argument(help="only this saga and those nested in it")] = None,
     since: Annotated[
-        str | None, typer.Option(help="only what has happened since then: 2h, 7d, 2026-03-01, or last")
+        str | None, typer.Option(help="only what happened since then: 2h, 7d, 2026-03-01, or last")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="write a page with counts, samples and commands")] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="mend what is safe to mend without a person")] = False,
-    as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    report: Annotated[Path | None, typer.Option(help="write an HTML page with counts, samples and commands")] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="repair what is safe to repair without an operator")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
-    """Hold what the sagas say against the guards, the business tables, the outbox and its topics, and what is staged
-    and published.
+    """Compare the sagas with the guards, the business tables, the outboxes and their topics, and with staged and
+    published output.
 
-    Exit code 0: the books agree; 8: differences were found (and, with --repair, not all of them could be mended).
-    `--since last` goes on where the last reconciliation that found nothing has stopped.
+    Exit code 0: everything reconciles; 8: differences were found (and, with --repair, not all of them were repaired).
+    `--since last` continues after the last reconciliation without differences.
     """
     _check_packages()
     if saga_id is not None and since is not None:
-        raise UsageError("--since is about all sagas; leave it out for one")
+        raise UsageError("--since cannot be used with the id of one saga")
     settings = load_settings()
     from saga_spark.reconcile.extracts import ReconciliationScope
 
@@ -51,8 +51,8 @@ def reconcile(
     if repair:
         warn(target_line(settings))
         confirm(
-            "What is safe to mend will be mended: open effects of terminated runs are undone, events that a saga has "
-            "left held are released or dropped as it ended, stages are removed.",
+            "this undoes open effects of terminated runs, releases or drops events that ended sagas have left held, and"
+            " removes leftover stages",
             yes=yes,
         )
 
@@ -74,7 +74,7 @@ def reconcile(
         finally:
             await runner.close()
 
-    changed = "what was repaired stays; run it again to go on" if repair else "nothing was changed"
+    changed = "finished repairs remain; run it again to continue" if repair else "nothing was changed"
     with on_ctrl_c(lambda: f"interrupted: {changed}"):
         found = with_client(run)
     if report is not None:
@@ -93,7 +93,7 @@ def _check_packages() -> None:
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
             raise UsageError(
-                f"A reconciliation runs on Spark, and the package {name} is not installed.",
+                f"a reconciliation runs on Spark, but the package {name} is not installed",
                 help="pip install 'saga-orchestrator[spark]'",
             )
 
@@ -130,22 +130,22 @@ def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
     for one in found.get("mended") or ():
         echo(f"↩ {one['saga_id']}: {one['done']}")
     if found["agree"]:
-        echo(f"✔ the books agree{window} ({what}; {found['seconds']:g} s)")
+        echo(f"✔ everything reconciles{window} ({what}; {found['seconds']:g} s)")
     else:
         echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
     for kind, count in found["counts"].items():
         echo(f"\n{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
         _print_findings([one for one in found["findings"] if one["class"] == kind], count)
     if report is not None:
-        echo(f"\nthe whole report: {report}")
+        echo(f"\nreport: {report}")
 
 
 def _print_findings(findings: Sequence[Mapping[str, Any]], count: int) -> None:
     for one in findings[:_SHOWN]:
         row = ", ".join(f"{name}={value}" for name, value in (one["row"] or {}).items())
         topic = f"topic {one['details']['topic']}" if "topic" in one["details"] else ""
-        words = [one["saga_id"] or "nobody's", one["step"] or "", one["place"] or "", row, topic]
+        words = [one["saga_id"] or "no saga", one["step"] or "", one["place"] or "", row, topic]
         echo("  " + "  ".join(word for word in words if word))
         echo(f"      {one['command']}")
     if count > _SHOWN:
-        echo(f"  … and {count - _SHOWN} more; --report FILE.html or -o json has them")
+        echo(f"  … and {count - _SHOWN} more; see --report FILE.html or -o json")

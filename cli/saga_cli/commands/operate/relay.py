@@ -1,4 +1,4 @@
-"""`saga relay`: publish the events of the outboxes, or tell how they stand."""
+"""`saga relay`: publish the events of the outboxes, or show their status."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 def relay(
     connection: Annotated[str | None, typer.Option(help="only the outbox of this connection")] = None,
-    once: Annotated[bool, typer.Option("--once", help="publish what is new, and end")] = False,
-    status: Annotated[bool, typer.Option("--status", help="who publishes, what waits; publish nothing")] = False,
+    once: Annotated[bool, typer.Option("--once", help="publish what is new and exit")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="show the owners of the shards and the waiting events; publish nothing")
+    ] = False,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
-    grace: Annotated[str, typer.Option(help="how long a batch under way may take to end after SIGTERM")] = "30s",
+    grace: Annotated[str, typer.Option(help="time for the batches in flight to complete after SIGTERM")] = "30s",
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
     release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
     drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,
-    reason: Annotated[str | None, typer.Option(help="why you release or drop it; it is kept with the event")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="who decides")] = None,
+    reason: Annotated[str | None, typer.Option(help="reason of --release or --drop; recorded with the event")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
     """Publish the events of the outboxes to Kafka, each exactly once and in order per key.
 
-    A person decides about events that wait for one (see --status): --release EVENT or --drop EVENT.
+    --release EVENT and --drop EVENT decide about events that need an operator (see --status).
     """
     import asyncio
 
@@ -37,11 +39,11 @@ def relay(
     from sagas.errors import UsageError
 
     if status and (once or health is not None):
-        raise UsageError("--status publishes nothing: it goes with --connection alone")
+        raise UsageError("--status can only be combined with --connection")
     if (release, drop) != (None, None):
         if status or once or health is not None or None not in (release, drop):
             raise UsageError(
-                "--release and --drop decide about one event: they go with --reason, --as and --connection"
+                "give either --release or --drop, with no other options than --reason, --as and --connection"
             )
         return _decide(load_settings(), connection, release, drop, reason, as_)
     settings = load_settings()
@@ -77,17 +79,17 @@ def _decide(
 
     from saga_workers.relay.held_events import decide_in_any_outbox
 
-    why = required_text(reason, "--reason", "it is kept with the event")
+    why = required_text(reason, "--reason", "it is recorded with the event")
     by = operator_name(as_) or getpass.getuser()
     event, decision = (release, "release") if release is not None else (drop, "drop")
-    said = asyncio.run(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
-    print_document({"event": event, "decision": decision, "message": said}, human=lambda: print(said))
+    message = asyncio.run(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
+    print_document({"event": event, "decision": decision, "message": message}, human=lambda: print(message))
     return 0
 
 
 def _print_status(found: dict[str, Any]) -> None:
     if not found["outboxes"]:
-        print("No connection of the project has an outbox: `saga setup` makes it.")
+        print("no connection of the project has an outbox; create it with `saga setup`")
     for outbox in found["outboxes"]:
         if "error" in outbox:
             print(f"{outbox['connection']}: {outbox['error']}")
@@ -102,7 +104,7 @@ def _print_status(found: dict[str, Any]) -> None:
                 shard["new"],
                 _age(shard["oldest_seconds"]) if shard["new"] else "-",
                 {True: "open", False: "-", None: "?"}[shard.get("open_transaction")],
-                shard["owner"] or "nobody",
+                shard["owner"] or "-",
             )
             for shard in outbox["shards"]
         ]

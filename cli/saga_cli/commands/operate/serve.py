@@ -1,4 +1,4 @@
-"""`saga serve`: the outcome of sagas over HTTP, in the foreground until it is told to stop."""
+"""`saga serve`: the outcome of sagas over HTTP, in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from saga_cli.context import global_options, load_settings
 
 
 def serve(
-    listen: Annotated[str, typer.Option(help="HOST:PORT where outcomes are asked for")] = "127.0.0.1:8090",
+    listen: Annotated[str, typer.Option(help="HOST:PORT of the API")] = "127.0.0.1:8090",
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
 ) -> int:
-    """Give the outcome of a saga to whoever has the token of [serve]: GET /sagas/ID. Read-only; needs no worker."""
+    """Serve the outcomes of sagas over HTTP to callers with the token of [serve]: GET /sagas/ID. Needs no worker."""
     import asyncio
 
     from saga_workers.outcome_api import run_outcome_api
@@ -22,7 +22,7 @@ def serve(
     from sagas.errors import UsageError
 
     if log_format not in ("text", "json"):
-        raise UsageError(f"--log-format is text or json, not {log_format}")
+        raise UsageError(f"--log-format must be text or json, not {log_format}")
     configure_logs(log_format, debug=global_options().debug)
     asyncio.run(run_outcome_api(load_settings(), listen, health=health))
     return 0

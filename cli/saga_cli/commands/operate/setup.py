@@ -13,7 +13,7 @@ from saga_cli.output import echo, print_document
 
 def setup(
     print_only: Annotated[
-        bool, typer.Option("--print", help="print the SQL and the commands for a DBA; change nothing")
+        bool, typer.Option("--print", help="print the SQL and the commands for an administrator; change nothing")
     ] = False,
 ) -> None:
     """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files."""
@@ -51,8 +51,8 @@ def setup(
                 await search_attributes.create_attributes(client, names)
             except RPCError as error:
                 raise RefusedError(
-                    f"The server does not add the search attributes {', '.join(names)}: {error}.",
-                    help="saga setup --print    shows the commands for somebody who may",
+                    f"the server refuses to create the search attributes {', '.join(names)}: {error}",
+                    help="saga setup --print    prints the commands for an administrator",
                 ) from error
         return names
 

@@ -1,4 +1,4 @@
-"""`saga trigger`: read topics in the foreground until it is told to stop."""
+"""`saga trigger`: read topics in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from saga_cli.shared_options import parse_duration_option, start_logging
 def trigger(
     saga: Annotated[str | None, typer.Option(help="only the triggers of this saga; default: everything")] = None,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
-    grace: Annotated[str, typer.Option(help="how long messages in work may take to end after SIGTERM")] = "30s",
+    grace: Annotated[str, typer.Option(help="time for the messages in process to complete after SIGTERM")] = "30s",
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
 ) -> int:
-    """Start and wake sagas with events of Kafka, run consumers and bridges, hear replies. SIGTERM drains."""
+    """Start and signal sagas with Kafka events, run consumers and bridges, receive replies. SIGTERM drains."""
     import asyncio
 
     from saga_workers.trigger.trigger_process import run_trigger

@@ -1,4 +1,4 @@
-"""`saga worker`: run a worker in the foreground until it is told to stop."""
+"""`saga worker`: run a worker in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from saga_cli.shared_options import parse_duration_option, start_logging
 
 def worker(
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
-    grace: Annotated[str, typer.Option(help="how long attempts in flight may take to end after SIGTERM")] = "30s",
+    grace: Annotated[str, typer.Option(help="time for the attempts in flight to complete after SIGTERM")] = "30s",
     deployment: Annotated[str | None, typer.Option(help="name of the worker deployment, for versioning")] = None,
     build_id: Annotated[str | None, typer.Option("--build-id", help="build of this worker, for versioning")] = None,
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
-    retention: Annotated[str, typer.Option(help="how long the guards remember a finished saga")] = "30d",
+    retention: Annotated[str, typer.Option(help="how long the guards keep the rows of a finished saga")] = "30d",
 ) -> int:
-    """Serve the project's sagas and actions. SIGTERM drains: nothing new is taken, what runs may end."""
+    """Run the project's sagas and actions. SIGTERM drains: no new tasks, attempts in flight may complete."""
     import asyncio
 
     from temporalio.common import WorkerDeploymentVersion
@@ -28,7 +28,7 @@ def worker(
     from sagas.settings.project import Project
 
     if (deployment is None) != (build_id is None):
-        raise UsageError("--deployment and --build-id belong together")
+        raise UsageError("--deployment and --build-id must be given together")
     version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
     start_logging(log_format)
     asyncio.run(

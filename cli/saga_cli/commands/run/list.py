@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def list_sagas(
     saga: Annotated[str | None, typer.Option(help="only sagas of this name")] = None,
     state: Annotated[list[str] | None, typer.Option(help="only in this state; repeatable, or a,b")] = None,
-    since: Annotated[str | None, typer.Option(help="only begun since then: 2h, 7d, or 2026-03-01")] = None,
+    since: Annotated[str | None, typer.Option(help="only sagas started since then: 2h, 7d, or 2026-03-01")] = None,
     label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
-    stuck: Annotated[bool, typer.Option("--stuck", help="only those that will not end by themselves, and why")] = False,
-    where: Annotated[str | None, typer.Option(help="one more filter in Temporal's own language")] = None,
-    limit: Annotated[int, typer.Option(help="at most so many", min=1)] = 50,
+    stuck: Annotated[bool, typer.Option("--stuck", help="only sagas without progress, with the reason")] = False,
+    where: Annotated[str | None, typer.Option(help="additional Temporal list filter")] = None,
+    limit: Annotated[int, typer.Option(help="maximum number of sagas", min=1)] = 50,
 ) -> int:
-    """List sagas, the newest first. Temporal's index lags behind by a moment: `saga show` is always exact."""
+    """List sagas, the newest first. Temporal's visibility store may lag; `saga show` is always exact."""
     from saga_cli.shared_options import saga_filter
 
     async def find(client: Client, settings: Settings) -> int:
@@ -59,7 +59,7 @@ def _print_list(rows: Sequence[dict[str, Any]], stuck: bool, limit: int) -> None
         return
     _print_table(rows)
     if len(rows) >= limit:
-        echo(f"… the first {limit}; --limit N shows more")
+        echo(f"… the first {limit}; use --limit N for more")
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from sagas.errors import UsageError
 
 
 def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
-    """Print the link to a saga, and open a browser where there is one."""
+    """Print the link to a saga, and open it in a browser if possible."""
     from saga_workers.temporal.temporal_runs import describe_run
     from saga_workers.views.saga_view import unknown_saga_error, web_ui_link
 
@@ -27,7 +27,7 @@ def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> 
     link = with_client(find)
     if link is None:
         raise UsageError(
-            "no Web UI is known here", help='web_ui = "https://…" in [temporal] of saga.toml, or saga dev up'
+            "no Web UI is configured", help='web_ui = "https://…" in [temporal] of saga.toml, or saga dev up'
         )
     print_document({"id": saga_id, "web_ui": link}, human=lambda: echo(link))
     if _has_browser():
@@ -38,7 +38,7 @@ def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> 
 
 
 def _has_browser() -> bool:
-    """Whether somebody sits at a screen. Elsewhere a text browser could take over the terminal."""
+    """Whether there is a graphical display. Elsewhere a text browser could take over the terminal."""
     if not sys.stdout.isatty():
         return False
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -16,13 +16,13 @@ def show(
     html: Annotated[str | None, typer.Option(help="not in this version")] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
 ) -> int:
-    """Tell what happened, what was undone, what is stuck and what to do.
+    """Show what happened, what was undone, what is stuck and what to do.
 
-    A closed saga needs no worker; a running one is asked through its worker.
+    A closed saga needs no worker; a running one is queried through its worker.
     """
     if html is not None or reveal:
         option = "--html" if html is not None else "--reveal"
-        raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    has all there is")
+        raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    prints everything")
     from saga_cli.render.saga_view import print_view
     from saga_workers.views.stuck import story_and_why_stuck
 

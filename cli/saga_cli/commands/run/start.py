@@ -32,31 +32,35 @@ def start(
     input: Annotated[str | None, typer.Option(help="the input: JSON, @file, or - for standard input")] = None,
     set: Annotated[list[str] | None, typer.Option(help="one field of the input: key=value; repeatable")] = None,
     id: Annotated[str | None, typer.Option(help="the saga's id; default: from the definition")] = None,
-    again: Annotated[bool, typer.Option("--again", help="start anew what was undone, as a new generation")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,
+    again: Annotated[bool, typer.Option("--again", help="start a compensated saga again, as a new generation")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code shows how it ended")] = False,
     timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", help="one saga for each row: .jsonl, .csv or .parquet")
     ] = None,
-    batch: Annotated[str | None, typer.Option(help="with --from: a name for all of them, the label `batch`")] = None,
-    rate: Annotated[float | None, typer.Option(help="with --from: so many starts per second", min=0.001)] = None,
-    concurrency: Annotated[int, typer.Option(help="with --from: so many run at once", min=1)] = 50,
-    tolerate: Annotated[str | None, typer.Option(help="with --from: stop above so many failures, 1% or 20")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="with --from: start only, wait for no end")] = False,
+    batch: Annotated[str | None, typer.Option(help="with --from: the label `batch` of all sagas")] = None,
+    rate: Annotated[float | None, typer.Option(help="with --from: maximum starts per second", min=0.001)] = None,
+    concurrency: Annotated[int, typer.Option(help="with --from: maximum sagas running at once", min=1)] = 50,
+    tolerate: Annotated[
+        str | None, typer.Option(help="with --from: stop above this number of failures, 1% or 20")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="with --from: start the sagas and do not wait")] = False,
 ) -> int:
-    """Start a saga. The id decides: a second start of the same id finds the first run.
+    """Start a saga. A second start with the same id returns the first run.
 
-    With --from one for each row of a file; run it again to go on where it was interrupted.
+    With --from one saga is started for each row of a file; run it again to continue after an interruption.
     """
     if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+        raise UsageError("--timeout needs --wait")
     if from_ is not None:
         if input is not None or set or id is not None or wait:
-            raise UsageError("--from takes inputs and ids from the rows: leave out --input, --set, --id and --wait")
+            raise UsageError(
+                "--from cannot be used with --input, --set, --id or --wait; inputs and ids come from the rows"
+            )
 
         return start_many(name, BulkOptions(from_, batch, rate, concurrency, tolerate, detach, again))
     if batch is not None or rate is not None or tolerate is not None or detach:
-        raise UsageError("--batch, --rate, --tolerate and --detach go with --from")
+        raise UsageError("--batch, --rate, --tolerate and --detach need --from")
     return _start_one(name, input, set or [], id, again, wait, timeout)
 
 
@@ -72,7 +76,7 @@ def _start_one(
 
     settings = load_settings()
     project = Project(settings)
-    definition = project.definition(name)  # a wrong name is said before a server is asked
+    definition = project.definition(name)  # a wrong name is reported before the server is queried
     value = read_input(input, fields, definition.input)
     parse_deadline(timeout)
     far = ["interrupted: nothing was started"]
@@ -80,9 +84,9 @@ def _start_one(
     async def run() -> int:
         client = await Client.connect(project)
         print_target(settings)
-        far.append(f"interrupted: it may have been started; `saga list --saga {name}` tells")
+        far.append(f"interrupted: the saga may have been started; check with `saga list --saga {name}`")
         started = await client.start(name, value, id=id, again=again)
-        far.append(f"{started.id} goes on; `saga watch {started.id}` follows it")
+        far.append(f"{started.id} is still running; follow it with `saga watch {started.id}`")
         await warn_without_poller(client)
         if not wait:
             document = _started_json(started)
@@ -101,7 +105,7 @@ def _started_json(run: SagaHandle) -> dict[str, Any]:
 
 
 def _print_started(document: dict[str, Any]) -> None:
-    echo(f"{'started' if document['started'] else 'already there:'} {document['id']}")
+    echo(f"{'started' if document['started'] else 'already exists:'} {document['id']}")
     if document["web_ui"]:
         echo(document["web_ui"])
 
@@ -109,7 +113,7 @@ def _print_started(document: dict[str, Any]) -> None:
 # `saga start --from`: one saga for each row of a file.
 #
 # All rows are read and checked before anything starts, so a bad row starts nothing. The ids come from the rows, so
-# running the same command again goes on where it was interrupted: what is there is found, not started twice.
+# running the same command again continues where it was interrupted: existing runs are found, not started twice.
 
 _CHECKED_AT_ONCE = 500
 
@@ -128,7 +132,7 @@ class BulkOptions:
 
 
 def start_many(name: str, options: BulkOptions) -> int:
-    """Start them, and tell how they ended. Raises UsageError: the file, a row or an option is wrong."""
+    """Start them, and report how they ended. Raises UsageError: the file, a row or an option is wrong."""
     tallies: list[Tally] = []
     with on_ctrl_c(lambda: _interrupted(tallies)):
         return _start_many(name, options, tallies)
@@ -179,8 +183,8 @@ def _interrupted(tallies: Sequence[Tally]) -> str:
         return "interrupted: nothing was started"
     tally = tallies[0]
     return (
-        f"interrupted: {tally.started} sagas were started and go on, {tally.not_started} rows are not started or not"
-        " known to be; run the same command again to go on"
+        f"interrupted: {tally.started} sagas were started and are running, {tally.not_started} rows are not started or"
+        " unknown; run the same command again to continue"
     )
 
 
@@ -203,7 +207,7 @@ async def make_start_rows(
             continue
         id = request.id or f"{prefix}-{row.number}"
         if id in places:
-            found.append(f"{row.location}: the id {id} was already that of {places[id]}")
+            found.append(f"{row.location}: the id {id} is also that of {places[id]}")
             continue
         places[id] = row.location
         orders.append(StartRow(row.location, id, request))
@@ -222,7 +226,7 @@ def parse_tolerance(text: str | None, total: int) -> int | None:
     except ValueError:
         value = -1.0
     if not math.isfinite(value) or value < 0 or (text.strip().endswith("%") and value > 100):
-        raise UsageError(f"--tolerate takes a share like 1% or a number like 20, not {text}")
+        raise UsageError(f"--tolerate takes a percentage like 1% or a number like 20, not {text}")
     return int(total * value / 100) if text.strip().endswith("%") else int(value)
 
 
@@ -275,7 +279,7 @@ def progress_bar(name: str, total: int, *, follow: bool) -> Iterator[Any]:
 
 def _end_counts(tally: Tally) -> str:
     parts = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
-    return ", ".join(parts + ([f"{tally.there} already there"] if tally.there else []))
+    return ", ".join(parts + ([f"{tally.there} already existed"] if tally.there else []))
 
 
 def _summary_json(tally: Tally) -> dict[str, Any]:
@@ -284,35 +288,35 @@ def _summary_json(tally: Tally) -> dict[str, Any]:
 
 def _print_summary(tally: Tally) -> None:
     """Both lines add up to all rows."""
-    echo(f"{tally.total} rows: {tally.started} started, {tally.there} already there, {tally.refused} refused")
+    echo(f"{tally.total} rows: {tally.started} started, {tally.there} already existed, {tally.refused} refused")
     now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
     rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
     echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))
 
 
 def _print_next_steps(tally: Tally) -> None:
-    for trouble in tally.troubles[:10]:
-        warn(trouble)
+    for message in tally.troubles[:10]:
+        warn(message)
     if len(tally.troubles) > 10:
-        warn(f"… and {len(tally.troubles) - 10} more that were refused")
+        warn(f"… and {len(tally.troubles) - 10} more refused rows")
     left = tally.not_started
     if tally.stopped == "asked":
         warn(
-            f"stopped: {tally.started} sagas were started and go on, {left} rows are not started. Run the same command"
-            " again to go on."
+            f"stopped: {tally.started} sagas were started and are running, {left} rows are not started; run the same"
+            " command again to continue"
         )
     elif tally.stopped == "failures":
         warn(
-            f"paused: {tally.failures} have failed, more than was tolerated; {left} rows are not started. Look at "
-            "`saga list`, then run the same command again, with --again for those that were undone or with a higher "
-            "--tolerate."
+            f"paused: {tally.failures} sagas have failed, more than tolerated; {left} rows are not started; check"
+            " `saga list` and run the same command again, with --again to restart compensated sagas or with a higher"
+            " --tolerate"
         )
     if tally.ended.get("PARKED"):
-        warn("some wait for a person: `saga parked` shows them")
+        warn("some sagas are parked; list them with `saga parked`")
 
 
 def _exit_code(tally: Tally, tolerated: int) -> int:
-    """The same for a first run and for a repeat: it tells how the rows have ended."""
+    """The same for a first run and for a repeat: it depends only on how the rows have ended."""
     if tally.stopped == "asked":
         return INTERRUPTED
     if tally.failures > tolerated:

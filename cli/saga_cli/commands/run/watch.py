@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def watch(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     until: Annotated[
-        str | None, typer.Option(help="`parked`: leave also when the saga, or one nested in it, waits for a person")
+        str | None, typer.Option(help="`parked`: also stop when the saga, or one nested in it, waits for an operator")
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="how long to watch, for example 1m")] = None,
 ) -> int:
-    """Follow a saga to its end; the exit code tells how it ended. Ctrl-C only ends the watching."""
+    """Follow a saga until it ends; the exit code shows how. Ctrl-C stops watching, not the saga."""
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
-    with on_ctrl_c(lambda: f"{saga_id} goes on; `saga watch {saga_id}` follows it again"):
+    with on_ctrl_c(lambda: f"{saga_id} is still running; follow it again with `saga watch {saga_id}`"):
         story = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
     from saga_cli.wait import STILL_RUNNING, exit_code
     from saga_workers.views.saga_view import FINAL_STATES
@@ -42,7 +42,7 @@ def watch(
     if global_options().format == "json":
         print_document(story, human=lambda: None)
     if left_early:
-        echo(f"{saga_id} still runs")
+        echo(f"{saga_id} is still running")
         return STILL_RUNNING
     return exit_code(story)
 
@@ -56,14 +56,14 @@ async def _follow(
     story: dict[str, Any] = {}
     screen = _screen()
     async with (
-        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui)) as told,
+        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui)) as views,
         screen as draw,
     ):
         while True:
-            patience = None if end is None or not story else max(0.0, end - time.monotonic())
+            remaining = None if end is None or not story else max(0.0, end - time.monotonic())
             try:
-                async with asyncio.timeout(patience):
-                    story = await anext(told)
+                async with asyncio.timeout(remaining):
+                    story = await anext(views)
             except (TimeoutError, StopAsyncIteration):
                 return story
             draw(story)
@@ -120,7 +120,7 @@ class _ChangePrinter:
         because = f": {reason.get('kind')}: {reason_text(story)}" if reason else ""
         facts = {"": f"{story['id']} {story['state']}{because}"}
         if story.get("incomplete"):
-            facts["incomplete"] = f"not the whole story: {story['incomplete']}"
+            facts["incomplete"] = f"incomplete: {story['incomplete']}"
         for step in story.get("steps") or ():
             undoing = step.get("compensation") or {}
             undo = undoing.get("state")
@@ -136,7 +136,7 @@ class _ChangePrinter:
             facts[row["id"]] = f"  {row['id']} {row['state'] or 'PENDING'}{attempts}{why}"
         for number, one in enumerate(story.get("parked") or []):
             commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
-            facts[f"parked {number}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"
+            facts[f"parked {number}"] = f"  {one['step']} waits for an operator: {one['why']}{commands}"
         for name, text in facts.items():
             if self._shown.get(name) != text:
                 print(f"{now}  {text}", flush=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def actions(
-    name: Annotated[str | None, typer.Argument(help="one action, with its arguments in full")] = None,
+    name: Annotated[str | None, typer.Argument(help="one action, with all its arguments")] = None,
 ) -> None:
     """List the actions of this project and the built-in ones, with their arguments."""
     from sagas.builtins.registry import BUILTINS
@@ -35,7 +35,7 @@ def actions(
         from sagas.errors import did_you_mean
 
         known = tuple(row["name"] for row in rows)
-        raise UsageError(f"There is no action {name}{did_you_mean(name, known)}", help="saga actions    lists all")
+        raise UsageError(f"there is no action {name}{did_you_mean(name, known)}", help="saga actions    lists them")
     print_document(found, human=lambda: _print_action(found))
 
 
@@ -115,7 +115,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
         cells = [Text(row["name"], style="bold"), Text(where, style="dim"), *([given] if wide else []), row["summary"]]
         table.add_row(*cells)
     out.print(table)
-    out.print(Text("saga actions NAME    its arguments in full", style="dim"))
+    out.print(Text("saga actions NAME    shows all arguments", style="dim"))
 
 
 def _print_action(row: dict[str, Any]) -> None:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 def explain(
     name: Annotated[str, typer.Argument(help="the saga's name")],
     fail: Annotated[str | None, typer.Option(metavar="STEP", help="what is undone when this step fails")] = None,
-    input: Annotated[str | None, typer.Option(help="with --fail: the input, JSON, @file or -; else made up")] = None,
+    input: Annotated[str | None, typer.Option(help="with --fail: the input, JSON, @file or -; else a sample")] = None,
 ) -> None:
-    """Say what a saga does, in which order, what undoes it, and how sure each step is."""
+    """Describe what a saga does, in which order, what undoes it, and the guarantee of each step."""
     from saga_cli.inputs import read_input
     from sagas.presentation.explain import explain as plan_of
     from sagas.settings.project import Project
     from sagas.simulation import environment_of
 
     if input is not None and fail is None:
-        raise UsageError("--input says with what a failure is played, so it needs --fail STEP.")
+        raise UsageError("--input needs --fail STEP")
     project = Project(load_settings())
     definition = project.definition(name)
     given = None if input is None else read_input(input, [])
@@ -61,7 +61,7 @@ def _print_plan(plan: Explanation) -> None:
         out.print(title)
         lines = [Text.assemble(step.do.uses, (f" · {KIND_DESCRIPTIONS[step.kind]}", _STYLES[step.kind]))]
         if step.needs != previous and number > 1:
-            lines.append(Text(f"after {', '.join(step.needs)}" if step.needs else "starts at once"))
+            lines.append(Text(f"after {', '.join(step.needs)}" if step.needs else "starts immediately"))
         if step.for_each is not None:
             lines.append(Text(f"once for each of {step.for_each}, {step.max_parallel} at a time"))
         if step.if_ is not None:
@@ -71,9 +71,9 @@ def _print_plan(plan: Explanation) -> None:
         if (phrase := describe_confirm(step)) is not None:
             lines.append(Text(f"✔ {phrase}"))
         if step.on_failure != "compensate":
-            words = {"park": "waits for a person", "continue": "the saga goes on without it"}
-            lines.append(Text(f"when it fails: {words[step.on_failure]}"))
-        # A read has nothing that could be doubled, so the word for its guarantee would only raise questions.
+            words = {"park": "waits for an operator", "continue": "the saga continues without it"}
+            lines.append(Text(f"on failure: {words[step.on_failure]}"))
+        # A read has no effect, so its guarantee does not matter.
         word = "" if is_read(step) else f"{step.guarantee}: "
         lines.append(Text.assemble((word, _GUARANTEES[step.guarantee]), explain_guarantee(step)))
         for line in lines:
@@ -91,17 +91,17 @@ def _print_failure(plan: Explanation) -> None:
 
     run, definition = plan.failure, plan.definition
     assert run is not None
-    echo(f"When {plan.failed_step} of {definition.saga} is rejected, the saga ends {run.state}.")
+    echo(f"if {plan.failed_step} of {definition.saga} is rejected, the saga ends {run.state}")
     done = [row["id"] for row in run.steps if row["outcome"] == "done"]
     if done:
-        echo(f"Done by then: {', '.join(done)}.")
+        echo(f"done before: {', '.join(done)}")
     for number, id in enumerate(run.undone, 1):
         step = definition.step(id.split("/")[0].partition("#")[0])
         echo(f"  {number}. ↩ {id}  {describe_undo_after_failure(step)}")
     if not run.undone:
-        echo("Nothing is undone." if run.state != "COMPENSATED" else "Nothing has been done, so nothing is undone.")
+        echo("nothing is undone" if run.state != "COMPENSATED" else "nothing was done, so nothing is undone")
     for row in run.parked:
-        echo(f"{row['step']} waits for a person ({row['why']}): {', '.join(row['decisions'])}.")
+        echo(f"{row['step']} waits for an operator ({row['why']}): {', '.join(row['decisions'])}")
 
 
 _STYLES = {"compensatable": "green", "pivot": "bold magenta", "retriable": "cyan", "read": "dim"}

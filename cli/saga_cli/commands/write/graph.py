@@ -13,12 +13,12 @@ from sagas.errors import UsageError
 
 def graph(
     name: Annotated[str, typer.Argument(help="the saga's name")],
-    run: Annotated[str | None, typer.Option(metavar="ID", help="coloured by the state of this run")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="colour it by the state of this run")] = None,
     format: Annotated[
         Literal["mermaid", "svg"], typer.Option(help="mermaid: text for Markdown; svg: a picture")
     ] = "mermaid",
 ) -> None:
-    """Draw a saga: solid arrows lead forward, dotted ones back. `--format svg > checkout.svg` is a picture."""
+    """Draw a saga: solid arrows lead forward, dotted ones backward. `--format svg > checkout.svg` writes a picture."""
     from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
     from sagas.settings.project import Project
 
@@ -29,7 +29,7 @@ def graph(
 
         story = with_client(lambda client, settings: read_view(client, run))
         if story["saga"] != name:
-            raise UsageError(f"{run} is a run of {story['saga']}, not of {name}.")
+            raise UsageError(f"{run} is a run of {story['saga']}, not of {name}")
     built = build_saga_graph(definition, story)
     text = to_mermaid(built) if format == "mermaid" else to_svg(built)
     document = {

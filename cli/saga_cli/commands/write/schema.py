@@ -12,7 +12,7 @@ from saga_cli.output import to_json
 
 def schema(
     with_actions: Annotated[
-        bool, typer.Option("--with-actions", help="also the arguments of this project's actions")
+        bool, typer.Option("--with-actions", help="include the arguments of this project's actions")
     ] = False,
 ) -> None:
     """Print the JSON Schema of a definition: `saga schema --with-actions > saga.schema.json`."""

@@ -17,10 +17,10 @@ from sagas.simulation import Environment, sample_input
 
 def simulate(
     name: Annotated[str, typer.Argument(help="the saga's name")],
-    input: Annotated[str | None, typer.Option(help="JSON, @file or -; default: made up from the schema")] = None,
+    input: Annotated[str | None, typer.Option(help="JSON, @file or -; default: a sample from the schema")] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
 ) -> int:
-    """Play every failure point: each step × each fault. Exit code 1 when one of them leaves an effect behind."""
+    """Simulate every failure point: each step × each fault. Exit code 1 if one of them leaves a residue."""
     from saga_cli.render.simulation import print_failure_table
     from sagas.settings.project import Project
     from sagas.simulation import Script, environment_of, failure_points
@@ -36,7 +36,7 @@ def simulate(
         try:
             Path(html).write_text(failure_table_page(definition, given, cells), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"{html} cannot be written: {error.strerror}.") from error
+            raise UsageError(f"{html} cannot be written: {error.strerror}") from error
     print_list(
         [cell.to_json() for cell in cells],
         human=lambda _: print_failure_table(definition, given, cells, is_sample=made_up),

@@ -22,13 +22,11 @@ def validate(
         list[str] | None, typer.Argument(metavar="[PATH]…", help="files or folders; default: those of saga.toml")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="turn every warning into an error")] = False,
-    format: Annotated[
-        Literal["text", "json", "github", "sarif"], typer.Option(help="text for people, or for programs")
-    ] = "text",
+    format: Annotated[Literal["text", "json", "github", "sarif"], typer.Option(help="output format")] = "text",
 ) -> int:
-    """Check definitions without running anything. Exit code 1 when there is an error.
+    """Check definitions without running anything. Exit code 1 if there is an error.
 
-    With PATHs only their diagnostics are printed; definitions they nest are found in the project.
+    With PATHs only their diagnostics are printed; nested definitions are looked up in the project.
     """
     from sagas.definition.diagnostics import format_diagnostics
     from sagas.definition.diagnostics import with_warnings_as_errors as hardened
@@ -38,8 +36,8 @@ def validate(
     if not files:
         where = ", ".join(paths or [str(_relative_path(path)) for path in settings.definitions])
         raise UsageError(
-            f"There is no definition in {where}.",
-            help="a definition is a file NAME.saga.yaml; saga init DIR makes a project with one",
+            f"there is no definition in {where}",
+            help="create a file NAME.saga.yaml, or a project with saga init DIR",
         )
     found = hardened(found) if strict else found
     if format in ("github", "sarif") or (format == "json" and not wants_json()):
@@ -50,14 +48,14 @@ def validate(
 
 
 def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], list[Diagnostic]]:
-    """The files looked at, and what there is to say about them, with paths as a person would type them here."""
+    """The checked files and their diagnostics, with paths relative to the current folder."""
     from dataclasses import replace
 
     from sagas.definition.loader import find_definition_files, load_definitions
     from sagas.settings.project import Project
 
     project = Project(settings)
-    # A folder that is only the default need not exist; a path that somebody typed must.
+    # A folder that is only the default need not exist; a path of the command line must.
     files = find_definition_files(paths or [folder for folder in settings.definitions if folder.exists()])
     everything = list(files)
     if paths:
@@ -107,7 +105,7 @@ def _print_diagnostics(found: Sequence[Diagnostic], files: int) -> None:
         out.print()
     what = "1 definition" if files == 1 else f"{files} definitions"
     if not found:
-        out.print(Text.assemble(("✔ ", "green"), f"{what}, nothing to complain about"))
+        out.print(Text.assemble(("✔ ", "green"), f"{what}, no problems found"))
         return
     counts = [_count(errors, "error"), _count(warnings, "warning")]
     mark = ("✖ ", "red") if errors else ("✔ ", "yellow")

@@ -84,7 +84,7 @@ async def test_setup_creates_missing_topics(doctor_project: DoctorProject, kafka
     assert kafka.address in before["kafka"].message
     assert before["kafka transactions"].ok
     topics = before["kafka topics"]
-    assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for an administrator)")
     assert topics.message.startswith(f"{doctor_project.paid}: the topic does not exist")
 
     names = [doctor_project.paid, f"{doctor_project.paid}.dlq", doctor_project.reported]
@@ -126,7 +126,7 @@ async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject,
     kafka.produce(doctor_project.paid, 1, 2, 3, key="k")
     waiting = (await doctor_project.examine())["kafka triggers"]
     assert (waiting.ok, waiting.help) == (False, "saga trigger")
-    assert waiting.message == f"3 events of {doctor_project.paid} wait for orders, and nobody has read any"
+    assert waiting.message == f"3 events of {doctor_project.paid} wait for orders, but nothing has been read"
 
     settings = doctor_project.project.settings.kafka
     consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
@@ -159,9 +159,9 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
         consumer.commit(offsets=[TopicPartition(raw, full, offset)], asynchronous=False)
         consumer.close()
 
-    assert await output() == f"2 events of {raw} wait for book, and nobody has read any"
+    assert await output() == f"2 events of {raw} wait for book, but nothing has been read"
     read("consumer-book", 1)
-    assert await output() == f"2 events of {raw} wait for clean, and nobody has read any"
+    assert await output() == f"2 events of {raw} wait for clean, but nothing has been read"
     read("bridge-clean", 2)
     assert await output() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
 
@@ -204,7 +204,7 @@ async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Pat
 
     kafka.create_topic(source, config={"cleanup.policy": "compact"})
     missing = await topics()
-    assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for an administrator)")
     assert missing.message.startswith(f"{facts}: the topic does not exist")
     assert create_topics(project) == [facts]
     found = await topics()

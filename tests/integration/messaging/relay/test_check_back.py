@@ -107,16 +107,16 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
         await asked(env, back)
     shown = {one.saga_id: one for one in await list_undecided(env.shop)}
     assert set(shown) == set(ids)
-    assert shown[ids[0]].reason == "the saga was ended from outside (TERMINATED)"
+    assert shown[ids[0]].reason == "the run was closed by Temporal (TERMINATED)"
     assert await env.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
     first, second = shown[ids[0]].event_id, shown[ids[1]].event_id
     output = await decide_event(env.shop, first, "release", reason="the order was shipped", who="ada")
-    assert output == f"The event {first} of {ids[0]}/tell for told will be published."
+    assert output == f"the event {first} of {ids[0]}/tell for told will be published"
     await decide_event(env.shop, second, "drop", reason="it was not", who="ada")
     assert [await env.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
     (row,) = await env.rows(ids[1])
     assert row.note == "drop: ada: it was not"
-    with pytest.raises(RefusedError, match="is DROPPED: a person decides only what is HELD or REFUSED"):
+    with pytest.raises(RefusedError, match="is DROPPED; only HELD and REFUSED events can be released or dropped"):
         await decide_event(env.shop, second, "release", reason="on second thoughts", who="ada")
     assert await decide_event(env.shop, "no-such-event", "drop", reason="x", who="ada") is None
 
@@ -130,17 +130,17 @@ async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> N
     assert status == 1, "Kafka cannot be asked here"
     [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
     assert outbox["for_a_person"] == [event.to_json()]
-    assert event.reason == "Temporal does not know this saga"
+    assert event.reason == "Temporal has no run of this saga"
     findings = {one.check: one for one in await run_checks(load_settings(env.folder))}
     assert findings["events of shop"].message == (
-        "1 wait for a person; one for told is HELD: Temporal does not know this saga"
+        "1 need an operator; one for told is HELD: Temporal has no run of this saga"
     )
     assert "relay of shop" not in findings, "nothing that is new is late"
     assert "events of bank" not in findings
     assert (await saga_relay(env, "--drop", event.event_id))[0] == 2, "a reason is needed"
     assert (await saga_relay(env, "--drop", "no-such-event", "--reason", "x"))[0] == 2
     status, output = await saga_relay(env, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
-    assert (status, output) == (0, f"The event {event.event_id} of gone-1/tell for told will never be published.\n")
+    assert (status, output) == (0, f"the event {event.event_id} of gone-1/tell for told will never be published\n")
     (row,) = await env.rows("gone-1")
     assert (row.status, row.note) == ("DROPPED", "drop: ada: it was never sent")
     assert (await saga_relay(env, "--release", event.event_id, "--reason", "x"))[0] == 9
@@ -198,7 +198,7 @@ async def test_an_unknown_saga_needs_an_operator(env: EventsEnvironment) -> None
     await run_unrecorded_step(env, address)
     await asked(env, env.check_back())
     (row,) = await env.rows("gone-1")
-    assert (row.status, row.checks, row.note) == ("HELD", 1, "Temporal does not know this saga")
+    assert (row.status, row.checks, row.note) == ("HELD", 1, "Temporal has no run of this saga")
 
 
 async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: EventsEnvironment) -> None:

@@ -166,7 +166,7 @@ async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothi
     first.thaw()
     env.emit(*events(topic, 100, keys=1, start=100))
     await env.all_published()
-    await until(lambda: "stands by" in first.log.read_text() or "fenced" in first.log.read_text())
+    await until(lambda: "shard on standby" in first.log.read_text() or "fenced" in first.log.read_text())
     await asyncio.to_thread(env.check, topic)
     assert env.statuses() == {"PUBLISHED": 200}
 

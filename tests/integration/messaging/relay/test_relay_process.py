@@ -123,7 +123,7 @@ def test_a_frozen_relay_is_fenced_and_resumes_as_standby(env: OutboxEnvironment)
     first.thaw()
     env.emit(*events(topic, 300, start=300))
     until(lambda: published(env))
-    until(lambda: "stands by" in first.log.read_text())
+    until(lambda: "shard on standby" in first.log.read_text())
     assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     time.sleep(1)
     assert first.running

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from saga_workers.runtime.logs import record_context
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
@@ -169,7 +170,8 @@ async def test_an_unsolicited_reply_does_not_block_others(env: Environment, capl
     story = await env.run_saga("order", do="strangers")
     assert story["state"] == "COMPLETED"
     assert env.listener.counts["unknown"] == before + 1
-    assert "a reply (done) to nobody/asked, for which nobody has asked here, is ignored" in caplog.text
+    [ignored] = [record for record in caplog.records if record.getMessage() == "reply without a request ignored"]
+    assert record_context(ignored) == {"key": "nobody/asked", "outcome": "done"}
 
 
 @pytest.mark.parametrize(

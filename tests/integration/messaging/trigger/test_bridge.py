@@ -89,7 +89,7 @@ async def test_a_missing_topic_is_reported_until_it_exists(
     kafka.produce(source, 1, key="k")
     group = f"{project.settings.kafka.prefix}-bridge-early"
     async with triggering(project):
-        await until(lambda: f"{group} begins again: {target}: the topic does not exist" in caplog.text)
+        await until(lambda: f"bridge restarts: {target}: the topic does not exist" in caplog.text)
         kafka.create_topic(target)
         await until(lambda: fully_consumed(kafka, group, source))
     assert [one.json() for one in kafka.read_committed(target)] == [1]

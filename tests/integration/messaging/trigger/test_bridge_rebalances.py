@@ -63,7 +63,7 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
         kafka.produce(source, 5, key="k")
         await until(lambda: fully_consumed(kafka, one.group, source))
         await asyncio.sleep(1)
-    assert f"{source}/0/0 came again, after all up to 5" in caplog.text
+    assert f"{source}/0/0 was read again although the position is 5" in caplog.text
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
 

@@ -141,7 +141,7 @@ async def test_an_event_signals_the_waiting_saga(kafka: Broker, temporal: Tempor
         kafka.produce(topic, {"order": 1}, {"order": 99}, headers={"kind": "payment"})
         await until(lambda: fully_consumed(kafka, group, topic))
     dead = {one.json()["order"]: one.headers for one in kafka.read_committed(f"{topic}.dlq")}
-    assert dead[1]["sagadlqreason"] == f"{saga}-1 is over: COMPLETED"
+    assert dead[1]["sagadlqreason"] == f"{saga}-1 has already ended COMPLETED"
     assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
     assert (dead[1]["sagadlqtopic"], dead[1]["sagadlqpartition"]) == (topic, "0")
     assert dead[1]["sagadlqgroup"] == group

@@ -127,7 +127,7 @@ async def test_mismatches_are_reported_and_repaired(
         code, report = await shop.reconcile(capsys, "--report", str(page), "--repair", "--yes")
         assert code == 8
         assert {(one["saga_id"], one["class"], one["done"]) for one in report["mended"]} == {
-            (f"{mark}-stopped", "open_effects", "taken up; it is COMPENSATED"),
+            (f"{mark}-stopped", "open_effects", "continued; it is COMPENSATED"),
             (f"{mark}-0", "event_held", "the held events of hold are dropped"),
             (f"{mark}-1", "event_held", "the held events of hold are released"),
         }

@@ -106,7 +106,7 @@ async def test_killed_runners_cause_no_compensation(
                     assert facts["attempts"] == 0
             [reason] = await stuck(client, sagas[0])
             assert reason.startswith(
-                "facts could not be tried, 3 times in a row: the Spark runner was killed by SIGKILL"
+                "facts could not be attempted, 3 times in a row: the Spark runner was killed by SIGKILL"
             )
             gate.execute("select pg_advisory_unlock(4711)")
             for saga in sagas:

@@ -23,7 +23,7 @@ HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(('pyspark', 'pandas', 'py
 """Python takes a module that is None there for one that is not installed."""
 
 SENTENCE = (
-    "Spark steps cannot run here, everything else can: the package pyspark is not installed; "
+    "Spark steps cannot run on this worker: the package pyspark is not installed; "
     "pip install 'saga-orchestrator[spark]'"
 )
 COUNTED = """
