@@ -37,7 +37,7 @@ class SparkSteps:
 
     async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
         if invocation.guard is None:
-            raise UsageError(f"{action} needs a ledger: say [spark] ledger in saga.toml")
+            raise UsageError(f"{action} needs a ledger; set [spark] ledger in saga.toml")
         engine = self._databases.engine(invocation.guard.connection)
         if action == SPARK:
             staging_attempt = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
@@ -45,7 +45,7 @@ class SparkSteps:
                 await staging_attempt.run()
             return _record_staged(staging_attempt)
         publisher = OutputPublisher(self._settings, engine, invocation)
-        ProgressReporter(attempt).begin_phase("publishing" if action == PUBLISH else "taking back")
+        ProgressReporter(attempt).begin_phase("publishing" if action == PUBLISH else "reverting")
         if action == PUBLISH:
             return await publisher.publish()
         return await publisher.unpublish(confirmed=action == UNPUBLISH)
@@ -54,7 +54,7 @@ class SparkSteps:
 
         async def staged(step: str, output: str | None) -> Mapping[str, Any]:
             if self._settings.ledger is None:
-                raise UsageError("to read what a step has staged needs a ledger: say [spark] ledger in saga.toml")
+                raise UsageError("reading the staged output of a step needs a ledger; set [spark] ledger in saga.toml")
             engine = self._databases.engine(self._settings.ledger)
             return await read_staged_files(engine, invocation.saga_id, step, output)
 

@@ -13,9 +13,9 @@ from sagas.errors import InfrastructureError, Unavailable, UsageError
 
 
 class JobFailed(Exception):
-    """The job itself is wrong, or its rows are: definite, and nothing is visible. One sentence.
+    """A definite failure of the job or its rows: nothing is visible, and another attempt fails too.
 
-    ``details`` are JSON values for people: the place in the user's file, the last lines of a program's output.
+    ``details`` are JSON values for operators: the location in the user's file, the last lines of a program's output.
     """
 
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
@@ -25,7 +25,7 @@ class JobFailed(Exception):
 
 
 class RunnerLost(InfrastructureError):
-    """The process that ran the job, or its JVM, has ended. ``memory``: because it needed more than it may use."""
+    """The runner process of the job, or its JVM, has ended. ``memory``: it exceeded its memory limit."""
 
     def __init__(self, message: str, *, memory: bool = False) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RunnerLost(InfrastructureError):
 
 
 class Unequipped(UsageError):
-    """This machine lacks a program or a package that Spark needs; another one may have it."""
+    """This machine lacks a program or a package that Spark needs; another machine may have it."""
 
 
 # Translation of a failure into one message: no query plan, no traceback, but the line of the user's own file.
@@ -84,15 +84,15 @@ def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -
     context or the session was lost.
     """
     text = _chain_text(error)
-    if _is_spark_error(error) and any(one in text for one in _CONNECTION_LOST):
+    if _is_spark_error(error) and any(phrase in text for phrase in _CONNECTION_LOST):
         return Unavailable(f"{what} was interrupted: {error_message(error)}")
-    if _is_spark_error(error) and any(one in text for one in _INTERRUPTED):
+    if _is_spark_error(error) and any(phrase in text for phrase in _INTERRUPTED):
         return InfrastructureError(f"{what} was interrupted: {error_message(error)}")
-    if any(one in text for one in _DISK_FULL):
-        return JobFailed(f"{what} could not write: the disk is full")
-    if _is_spark_error(error) and any(one in text for one in _OUT_OF_MEMORY):
-        return JobFailed(f"{what} ran out of memory: raise `memory` under [spark], or use more partitions")
-    if any(one in text for one in _PERMISSION_DENIED) and _is_write_error(text):
+    if any(phrase in text for phrase in _DISK_FULL):
+        return JobFailed(f"{what} could not write: the disk is full; free some space")
+    if _is_spark_error(error) and any(phrase in text for phrase in _OUT_OF_MEMORY):
+        return JobFailed(f"{what} ran out of memory; raise `memory` under [spark] or use more partitions")
+    if any(phrase in text for phrase in _PERMISSION_DENIED) and _is_write_error(text):
         return JobFailed(f"{what} could not write to the stage area: {error_message(error)}")
     details: dict[str, Any] = {"error": type(error).__name__}
     condition = getattr(error, "getCondition", lambda: None)()
@@ -109,7 +109,7 @@ def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -
 def to_disk_error(error: OSError, what: str) -> JobFailed | None:
     """JobFailed for what only an operator can repair: a disk that is full or not writable. None for other errors."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return JobFailed(f"{what}: the disk is full")
+        return JobFailed(f"{what}: the disk is full; free some space")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
         return JobFailed(f"{what}: {error_message(error)}")
     return None
@@ -127,16 +127,21 @@ def error_message(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the name of its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def last_error_line(output: str) -> str:
     """The last line of a program's output that names an exception, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     named = [line for line in lines if _ERROR_LINE.match(line)]
-    return (named or lines or ["it said nothing"])[-1][:MAX_MESSAGE_LENGTH]
+    return (named or lines or ["it wrote no output"])[-1][:MAX_MESSAGE_LENGTH]
 
 
 def user_code_location(error: BaseException, folders: Sequence[str]) -> tuple[str, int, str] | None:
     """The innermost traceback line in the user's own files: shortened path, line number, text."""
-    roots = [Path(one).resolve() for one in folders]
+    roots = [Path(folder).resolve() for folder in folders]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if "site-packages" in path.parts or "saga_spark" in path.parts:
@@ -155,9 +160,9 @@ def _spark_message(error: BaseException) -> str:
     if java is not None and get is None:
         text = str(java.getMessage() or java.toString())
     text = text.removeprefix("[None] ").split(";\n")[0].split("\nJVM stacktrace:")[0].split("\n\nDriver stacktrace:")[0]
-    found = re.search(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): (.+)", text, re.S)
-    if found is not None:
-        text = found[1].split("\n\tat ")[0]
+    lost_task = re.search(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): (.+)", text, re.S)
+    if lost_task is not None:
+        text = lost_task[1].split("\n\tat ")[0]
         causes = re.findall(r"Caused by: (.+)", str(error))
         text = causes[-1] if causes and "TASK_WRITE_FAILED" in text else text
     return text.split("\n\tat ")[0]
@@ -189,7 +194,7 @@ def _chain_text(error: BaseException) -> str:
 
 
 def _is_write_error(text: str) -> bool:
-    return any(one in text for one in ("_temporary", "Mkdirs failed", "TASK_WRITE_FAILED", "commit", "stage"))
+    return any(phrase in text for phrase in ("_temporary", "Mkdirs failed", "TASK_WRITE_FAILED", "commit", "stage"))
 
 
 def _is_spark_error(error: BaseException) -> bool:

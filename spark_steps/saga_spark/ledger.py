@@ -73,7 +73,7 @@ outputs = sa.Table(
 
 
 class FencedOut(Exception):
-    """A later attempt has taken this output over: what this attempt staged counts for nothing."""
+    """A later attempt has taken over this output, so what this attempt staged is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ async def take_over(
     await connection.execute(_insert_once(connection.dialect.name, values))
     state = (await connection.execute(select_state_for_update(target))).scalar_one()
     if state not in ("STAGING", "QUARANTINED"):
-        raise FencedOut(f"the output {target.output} of {target.step} is {state.lower()} already")
+        raise FencedOut(f"the output {target.output} of {target.step} is already {state.lower()}")
     change = sa.update(outputs).where(*_has_target(target))
     await connection.execute(change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None))
     return OutputRow.from_row((await connection.execute(_select_row(target))).mappings().one())
@@ -351,14 +351,14 @@ async def read_staged_files(engine: AsyncEngine, saga_id: str, step: str, output
     Raises UsageError: nothing is staged, or the step has several outputs and ``output`` names none.
     """
     async with engine.connect() as connection:
-        found = (await connection.execute(select_outputs_of_saga(saga_id))).mappings()
-        rows = latest_generations((OutputRow.from_row(row) for row in found), ("STAGED", "PUBLISHED"))
+        outputs_of_saga = (await connection.execute(select_outputs_of_saga(saga_id))).mappings()
+        rows = latest_generations((OutputRow.from_row(row) for row in outputs_of_saga), ("STAGED", "PUBLISHED"))
     rows = [row for row in rows if row.target.step.partition("#")[0] == step]
     names = {row.target.output for row in rows}
     if output is None and len(names) > 1:
-        raise UsageError(f"{step} has the outputs {', '.join(sorted(names))}: say which one with `output`")
+        raise UsageError(f"the step {step} has the outputs {', '.join(sorted(names))}; select one with `output`")
     rows = [row for row in rows if output in (None, row.target.output)]
     manifests = [row.manifest for row in rows if row.manifest is not None]
     if not manifests:
         raise UsageError(f"the step {step} has no staged output{f' {output}' if output else ''} in this saga")
-    return {"files": [file.uri for one in manifests for file in one.files], "schema": manifests[0].schema}
+    return {"files": [file.uri for manifest in manifests for file in manifest.files], "schema": manifests[0].schema}

@@ -71,8 +71,8 @@ class Manifest:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Manifest:
         values = dict(data)
-        values["files"] = tuple(StagedFile(**one) for one in data["files"])
-        values["columns"] = tuple(ManifestColumn(**one) for one in data.get("columns", ()))
+        values["files"] = tuple(StagedFile(**file) for file in data["files"])
+        values["columns"] = tuple(ManifestColumn(**column) for column in data.get("columns", ()))
         return Manifest(**values)
 
 

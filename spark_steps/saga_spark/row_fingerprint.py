@@ -55,7 +55,7 @@ class Fingerprint:
     @property
     def hex(self) -> str:
         """The 128-bit hash: 32 hexadecimal digits."""
-        parts = b"".join(one.to_bytes(8, "big") for one in (self.rows, self.first, self.second))
+        parts = b"".join(number.to_bytes(8, "big") for number in (self.rows, self.first, self.second))
         return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
 
@@ -85,17 +85,17 @@ def fingerprint_aggregates(words: tuple[Column, Column], prefix: str = "", *, wr
     """
     from pyspark.sql import functions as F
 
-    found = [F.count(F.lit(1)).alias(f"{prefix}rows")]
+    aggregates = [F.count(F.lit(1)).alias(f"{prefix}rows")]
     for number, word in enumerate(words, 1):
         if wrapping:
-            found.append(F.sum(word).alias(f"{prefix}word{number}"))
+            aggregates.append(F.sum(word).alias(f"{prefix}word{number}"))
             continue
         low, high = signed_halves(word)
-        found += [
+        aggregates += [
             F.sum(low).alias(f"{prefix}low{number}"),
             F.sum(high).alias(f"{prefix}high{number}"),
         ]
-    return found
+    return aggregates
 
 
 def signed_halves(word: Column) -> tuple[Column, Column]:
@@ -137,9 +137,9 @@ def _row_words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, 
     seconds: list[str] = []
     for at, field in enumerate(fields):
         parts = _canonical(quote_name(field.name), field.dataType)
-        one = _hash(*parts)  # 42 for a null
-        other = one if fits_one_word(field.dataType) else _hash(f"{SECOND_WORD_SALT}L", *parts)
-        for words, word, angle in zip((firsts, seconds), (one, other), rotations(at), strict=True):
+        first_word = _hash(*parts)  # 42 for a null
+        second_word = first_word if fits_one_word(field.dataType) else _hash(f"{SECOND_WORD_SALT}L", *parts)
+        for words, word, angle in zip((firsts, seconds), (first_word, second_word), rotations(at), strict=True):
             words.append(_rotate_left(word, angle))
     first = _hash(_xor(firsts))
     return first, f"{first} ^ {_xor(seconds)}"
@@ -203,8 +203,8 @@ def _null_flags_and_values(values: Sequence[tuple[str, DataType, bool]], depth: 
     flags: list[str] = []
     for start in range(0, len(values), FLAGS_PER_BIGINT):
         bits = [
-            f"if({column} is null, {1 << place}L, 0L)"
-            for place, (column, _, nullable) in enumerate(values[start : start + FLAGS_PER_BIGINT])
+            f"if({column} is null, {1 << bit}L, 0L)"
+            for bit, (column, _, nullable) in enumerate(values[start : start + FLAGS_PER_BIGINT])
             if nullable
         ]
         flags.append(" | ".join(bits) or "0L")
@@ -228,7 +228,7 @@ def _canonical(column: str, data_type: DataType, depth: int = 0) -> list[str]:
         case T.DecimalType():
             return _canonical_decimal(column, data_type)
         case T.StructType():
-            fields = [(_struct_field(column, one.name), one.dataType, True) for one in data_type.fields]
+            fields = [(_struct_field(column, field.name), field.dataType, True) for field in data_type.fields]
             return [f"if({column} is not null, {_null_flags_and_values(fields, depth)}, null)"]
         case T.ArrayType():
             parts = _null_flags_and_values([(item, data_type.elementType, True)], depth + 1)

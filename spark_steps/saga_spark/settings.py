@@ -50,28 +50,28 @@ class SparkSettings:
 
     def catalog(self, name: str) -> Mapping[str, Any]:
         """The properties of a catalog for pyiceberg. Raises UsageError if it is not configured."""
-        found = self.catalogs.get(name)
-        if found is None:
+        properties = self.catalogs.get(name)
+        if properties is None:
             raise UsageError(
-                f"there is no catalog {name} in the settings{did_you_mean(name, self.catalogs)}",
+                f"the catalog {name} is not configured{did_you_mean(name, self.catalogs)}",
                 help=f"[catalogs.{name}] in saga.toml",
             )
-        if found.get("type", "sql") == "sql" and "uri" not in found:
+        if properties.get("type", "sql") == "sql" and "uri" not in properties:
             raise UsageError(
-                f"the catalog {name} has no uri, and there is no embedded PostgreSQL that keeps it",
-                help="saga dev up    (or give it a uri in saga.toml)",
+                f"the catalog {name} has no `uri`, and no embedded PostgreSQL stores it",
+                help="saga dev up    (or set `uri` in saga.toml)",
             )
-        return found
+        return properties
 
     def connection(self, name: str) -> str:
         """The URL of a database, ``postgresql://…`` for psycopg. Raises UsageError if it is not configured."""
-        found = self.connections.get(name)
-        if found is None:
+        url = self.connections.get(name)
+        if url is None:
             raise UsageError(
-                f"there is no SQL connection {name}{did_you_mean(name, self.connections)}",
+                f"the SQL connection {name} is not configured{did_you_mean(name, self.connections)}",
                 help=f"[connections.{name}] in saga.toml",
             )
-        return found
+        return url
 
 
 def spark_settings(settings: Settings) -> SparkSettings:
@@ -95,13 +95,13 @@ def spark_settings(settings: Settings) -> SparkSettings:
         conf={name: str(value) for name, value in table.get("conf", {}).items()},
         retention=retention,
         recycle_after=int(table.get("recycle_after", 200)),
-        python_path=tuple(str(settings.root / one) for one in table.get("python_path", ["."])),
+        python_path=tuple(str(settings.root / folder) for folder in table.get("python_path", ["."])),
         work=str(table.get("work", DEFAULT_WORK)),
         catalogs=settings.catalogs,
         kafka=settings.kafka,
         connections={
-            one.name: one.url.replace("postgresql+psycopg://", "postgresql://")
-            for one in settings.sql_connections()
-            if one.url_setting is not None
+            connection.name: connection.url.replace("postgresql+psycopg://", "postgresql://")
+            for connection in settings.sql_connections()
+            if connection.url_setting is not None
         },
     )

@@ -68,7 +68,7 @@ def probe_folder(uri: str) -> None:
     try:
         with system.open_input_stream(path) as stream:
             if stream.read() != b"probe":
-                raise OSError("what was written is not what is read")
+                raise OSError("the file that was read differs from the file that was written")
     finally:
         system.delete_file(path)
 
@@ -121,7 +121,7 @@ def write_once(uri: str, content: bytes) -> None:
                 stream.write(content)
             return
         with system.open_input_stream(path) as stream:
-            found = stream.read()
+            existing = stream.read()
     else:
         temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}")
         try:
@@ -131,11 +131,11 @@ def write_once(uri: str, content: bytes) -> None:
             fsync_path(local.parent)
             return
         except FileExistsError:
-            found = local.read_bytes()
+            existing = local.read_bytes()
         finally:
             temporary.unlink(missing_ok=True)
-    if found != content:
-        raise FileExistsError(f"{uri} exists with another content")
+    if existing != content:
+        raise FileExistsError(f"{uri} exists with different content")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -207,7 +207,7 @@ def project_location(location: str, root: Path) -> str:
 def split_glob(location: str) -> tuple[str, list[str]]:
     """Split before the first component that contains ``*``, ``?`` or ``[``: the path above it, and the components."""
     parts = resolve_uri(location)[1].rstrip("/").split("/")
-    plain = next((at for at, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
+    plain = next((at for at, part in enumerate(parts) if any(wildcard in part for wildcard in "*?[")), len(parts))
     return "/".join(parts[:plain]), parts[plain:]
 
 
@@ -224,13 +224,13 @@ def list_parquet_files(location: str) -> list[ListedFile]:
     if info.type is not fs.FileType.Directory:
         return []
     files = []
-    for one in system.get_file_info(fs.FileSelector(base, recursive=True)):
-        below = one.path[len(base) :].strip("/").split("/")
-        if one.type is not fs.FileType.File or any(part[0] in "_." for part in below) or len(below) < len(pattern):
+    for info in system.get_file_info(fs.FileSelector(base, recursive=True)):
+        below = info.path[len(base) :].strip("/").split("/")
+        if info.type is not fs.FileType.File or any(part[0] in "_." for part in below) or len(below) < len(pattern):
             continue
         named = bool(pattern) and len(below) == len(pattern)
-        if (named or one.path.endswith(".parquet")) and all(map(fnmatch, below, pattern)):
-            files.append(_listed_file(location, one))
+        if (named or info.path.endswith(".parquet")) and all(map(fnmatch, below, pattern)):
+            files.append(_listed_file(location, info))
     return sorted(files, key=lambda file: file.uri)
 
 
@@ -255,8 +255,8 @@ def null_counts(files: Sequence[StagedFile], names: Collection[str]) -> dict[str
     """
     counts = dict.fromkeys(names, 0)
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
-        for found in pool.map(lambda file: _file_null_counts(file, names), files):
-            counts = {name: count + found[name] for name, count in counts.items() if name in found}
+        for file_counts in pool.map(lambda file: _file_null_counts(file, names), files):
+            counts = {name: count + file_counts[name] for name, count in counts.items() if name in file_counts}
     return counts
 
 
@@ -265,15 +265,15 @@ def _file_null_counts(file: StagedFile, names: Collection[str]) -> dict[str, int
     with system.open_input_file(path) as source:
         footer = pq.read_metadata(source)
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in names:
         if paths.count(name) != 1:  # the column is missing, or `a.b` is also a field of a struct
             continue
         at = paths.index(name)
         chunks = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
-        if all(one is not None and one.has_null_count for one in chunks):
-            found[name] = sum(one.null_count for one in chunks)
-    return found
+        if all(chunk is not None and chunk.has_null_count for chunk in chunks):
+            counts[name] = sum(chunk.null_count for chunk in chunks)
+    return counts
 
 
 def _listed_file(like: str, info: fs.FileInfo) -> ListedFile:

@@ -11,13 +11,21 @@ import pytest
 
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 
-ROOMS = ("sagas/sagas", "activities/saga_activities", "workers/saga_workers", "cli/saga_cli")
+ROOMS = (
+    "sagas/sagas",
+    "activities/saga_activities",
+    "spark_steps/saga_spark",
+    "workers/saga_workers",
+    "cli/saga_cli",
+)
 
 PROPER_NAMES = {
     "Kafka",
     "MariaDB",
     "MySQL",
+    "Parquet",
     "PostgreSQL",
+    "PySpark",
     "Python",
     "Spark",
     "SQLite",

@@ -8,29 +8,21 @@ from html import escape
 from typing import Any
 
 from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
+from sagas.presentation.html_page import html_page
 
 SHOWN_ROWS = 200
 """Rows of each class on the page; the JSON report has more."""
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e }
-@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff7b72 } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
-thead th { font-weight: 600; opacity: .75 }
-code { overflow-wrap: anywhere } small { display: block; opacity: .75 }
-.good { color: var(--good) } .bad { color: var(--bad) }
-"""
+_STYLE = "code { overflow-wrap: anywhere }"
 
 
 def reconciliation_html(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
     count = sum(report["counts"].values())
     verdict = (
-        '<p class="good">✔ Everything reconciles.</p>'
+        '<p class="pass">✔ Everything reconciles.</p>'
         if report["agree"]
-        else f'<p class="bad">✖ {count_text(count)}.</p>'
+        else f'<p class="fail">✖ {count_text(count)}.</p>'
     )
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""
@@ -42,15 +34,13 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
         _kind_section(kind, number, [one for one in report["findings"] if one["class"] == kind])
         for kind, number in report["counts"].items()
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Reconciliation: {escape(about)}</title><style>{_STYLE}</style></head><body>\n"
+    body = (
         f"<h1>Reconciliation</h1>\n<p>{escape(about + since)}, as of {escape(report['until'])}</p>\n{verdict}\n"
         f"<p>Read in {report['seconds']:g} s: {read}.</p>\n"
         + (f"<h2>Mended</h2><ul>{repaired}</ul>\n" if repaired else "")
-        + f"{classes}\n</body></html>\n"
+        + classes
     )
+    return html_page(f"Reconciliation: {about}", body, _STYLE)
 
 
 def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) -> str:

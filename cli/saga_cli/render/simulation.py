@@ -8,6 +8,7 @@ from typing import Any
 
 from saga_cli.output import make_console, to_json
 from sagas.definition.model import Definition
+from sagas.presentation.html_page import html_page
 from sagas.simulation import FAULTS, FailurePoint
 
 FAULT_HEADINGS = {"crash after effect": "crash\nafter\neffect", "compensation fails": "undo\nfails"}
@@ -148,16 +149,9 @@ def _print_summary(cells: Sequence[FailurePoint]) -> None:
 
 
 _PAGE_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --back: #0b62c4; --wait: #9a6700; --bad: #cf222e }
-@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --back: #6cb6ff; --wait: #d4a72c; --bad: #ff7b72 } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
-thead th { font-weight: 600; opacity: .75 }
-small { display: block; opacity: .75 }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-radius: 6px }
-.COMPLETED { color: var(--good) } .COMPENSATED { color: var(--back) } .PARKED { color: var(--wait) }
-.residue { color: var(--bad); font-weight: 600 } .never { opacity: .4 }
+.COMPLETED { color: var(--pass) } .COMPENSATED { color: var(--info) } .PARKED { color: var(--warn) }
+.residue { color: var(--fail); font-weight: 600 } .never { opacity: .4 }
 """
 
 
@@ -179,16 +173,14 @@ def failure_table_page(definition: Definition, input: Any, cells: Sequence[Failu
         if bad
         else f'<p class="COMPLETED">✔ {len(cells)} failure points, none leaves a residue</p>'
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(definition.saga)}: every failure point</title><style>{_PAGE_STYLE}</style></head><body>\n"
+    body = (
         f"<h1>{escape(definition.saga)}</h1>\n<p>{escape(definition.description)}</p>\n{verdict}\n"
         f'<table><thead><tr><th scope="col">step</th>{heads}</tr></thead>\n<tbody>\n'
         + "\n".join(rows)
         + f"\n</tbody></table>\n<p>{legend}</p>\n<h2>Input</h2>\n<pre>{escape(to_json(input, indent=2))}</pre>\n"
-        f"<p><small>{escape(definition.digest)}</small></p>\n</body></html>\n"
+        f"<p><small>{escape(definition.digest)}</small></p>"
     )
+    return html_page(f"{definition.saga}: every failure point", body, _PAGE_STYLE)
 
 
 def _html_cell(cell: FailurePoint | None) -> str:

@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from saga_spark.audit.checks import METRIC_CHECKS, CheckResult, evaluate_metrics, overall_verdict
+from saga_spark.audit.checks import (
+    METRIC_CHECKS,
+    CheckResult,
+    evaluate_metrics,
+    overall_verdict,
+    run_data_check,
+    violating_rows,
+)
+from saga_spark.inputs.frozen_inputs import open_frozen_input, open_inputs
 from saga_spark.job.job_spec import Check, Job
 from saga_spark.manifest import Manifest
 from saga_spark.storage import create_folder, write_once
+from sagas.presentation.html_page import html_page
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,9 +30,9 @@ if TYPE_CHECKING:
 def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Evaluate all checks. ``sink_problems`` are messages of the sinks: reasons why publishing would be refused."""
     job = Job.parse(request["arguments"])
-    manifests = {name: Manifest.from_json(one) for name, one in request["manifests"].items()}
+    manifests = {name: Manifest.from_json(manifest) for name, manifest in request["manifests"].items()}
     rows = _LazyFrames(context, manifests, request["inputs"])
-    results = [_sink_problem(sentence, number) for number, sentence in enumerate(request.get("sink_problems", ()), 1)]
+    results = [_sink_problem(message, number) for number, message in enumerate(request.get("sink_problems", ()), 1)]
     for number, check in enumerate(job.audit, 1):
         context.raise_if_cancelled()
         context.progress({"doing": f"check {number} of {len(job.audit)}: {check.name}"})
@@ -33,10 +42,10 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     document: dict[str, Any] = {
         "verdict": overall_verdict(results),
         "saga": request["saga"],
-        "checks": [one.to_json() for one in results],
+        "checks": [result.to_json() for result in results],
         "outputs": {
-            name: {"rows": one.rows, "bytes": one.bytes, "hash": one.hash, "files": len(one.files)}
-            for name, one in manifests.items()
+            name: {"rows": manifest.rows, "bytes": manifest.bytes, "hash": manifest.hash, "files": len(manifest.files)}
+            for name, manifest in manifests.items()
         },
     }
     report_uris = write_report(request["report_folder"], document) if job.audit or results else None
@@ -46,15 +55,11 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
 def _evaluate_check(check: Check, manifest: Manifest, previous: int | None, rows: _LazyFrames) -> CheckResult:
     """Metrics come from the manifest; Spark is used only where they do not suffice, or to show violating rows."""
     if check.kind not in METRIC_CHECKS:
-        from saga_spark.audit.checks import run_data_check
-
         return run_data_check(check, rows.outputs(), rows.inputs())
-    found = evaluate_metrics(check, manifest, previous)
-    if not found.violated:
-        return found
-    from saga_spark.audit.checks import violating_rows
-
-    return CheckResult(check, True, found.message, found.details, violating_rows(check, rows.outputs()[check.output]))
+    result = evaluate_metrics(check, manifest, previous)
+    if not result.violated:
+        return result
+    return CheckResult(check, True, result.message, result.details, violating_rows(check, rows.outputs()[check.output]))
 
 
 def _sink_problem(message: str, number: int) -> CheckResult:
@@ -73,21 +78,17 @@ class _LazyFrames:
 
     def outputs(self) -> dict[str, DataFrame]:
         if not self._outputs:
-            self._outputs = {name: _open_staged(self._context, one) for name, one in self._manifests.items()}
+            self._outputs = {name: _open_staged(self._context, manifest) for name, manifest in self._manifests.items()}
         return self._outputs
 
     def inputs(self) -> dict[str, DataFrame]:
         if not self._inputs and self._frozen:
-            from saga_spark.inputs.frozen_inputs import open_inputs
-
             self._inputs = dict(open_inputs(self._context.spark, self._frozen))
         return self._inputs
 
 
 def _open_staged(context: TaskContext, manifest: Manifest) -> DataFrame:
     """Reads the files of the manifest, never a listing."""
-    from saga_spark.inputs.frozen_inputs import open_frozen_input
-
     return open_frozen_input(context.spark, {"files": [file.uri for file in manifest.files], "schema": manifest.schema})
 
 
@@ -95,19 +96,11 @@ def _open_staged(context: TaskContext, manifest: Manifest) -> DataFrame:
 
 _SYMBOLS = {"pass": "✔", "warn": "⚠", "fail": "✖"}
 _VERDICTS = {
-    "pass": "Everything holds.",
+    "pass": "All checks passed.",
     "warn": "The output was accepted with warnings.",
-    "fail": "The output was refused: nothing of it has been published.",
+    "fail": "The output was rejected, and nothing was published.",
 }
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --pass: #1a7f37; --warn: #9a6700; --fail: #cf222e }
-@media (prefers-color-scheme: dark) { :root { --pass: #4ac26b; --warn: #d4a72c; --fail: #ff7b72 } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line) }
-code, td.value { font: 13px/1.5 ui-monospace, monospace }
-.pass { color: var(--pass) } .warn { color: var(--warn) } .fail { color: var(--fail) }
-"""
+_STYLE = "code, td.value { font: 13px/1.5 ui-monospace, monospace }"
 
 
 def write_report(folder: str, document: Mapping[str, Any]) -> dict[str, str]:
@@ -132,7 +125,7 @@ def report_markdown(document: Mapping[str, Any]) -> str:
         lines.append(f"| {_SYMBOLS[check['status']]} | {check['name']} | {check['output']} | {message} |")
     for check in document["checks"]:
         if check["samples"]:
-            lines += ["", f"## Rows that break {check['name']}", "", "```json"]
+            lines += ["", f"## Rows that violate {check['name']}", "", "```json"]
             lines += [json.dumps(row, ensure_ascii=False) for row in check["samples"]]
             lines.append("```")
     return "\n".join(lines) + "\n"
@@ -148,25 +141,22 @@ def report_html(document: Mapping[str, Any]) -> str:
         for check in document["checks"]
     )
     samples = "".join(
-        f"<h2>Rows that break {escape(check['name'])}</h2>{_html_table(check['samples'])}"
+        f"<h2>Rows that violate {escape(check['name'])}</h2>{_html_table(check['samples'])}"
         for check in document["checks"]
         if check["samples"]
     )
     outputs = _html_table(
         [
-            {"output": name, "rows": one["rows"], "bytes": one["bytes"], "hash": one["hash"]}
-            for name, one in document["outputs"].items()
+            {"output": name, **{field: output[field] for field in ("rows", "bytes", "hash")}}
+            for name, output in document["outputs"].items()
         ]
     )
-    title = escape(_title(document))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>\n<h1>{title}</h1>\n"
-        f'<p class="{verdict}">{_SYMBOLS[verdict]} {_VERDICTS[verdict]}</p>\n'
+    body = (
+        f'<h1>{escape(_title(document))}</h1>\n<p class="{verdict}">{_SYMBOLS[verdict]} {_VERDICTS[verdict]}</p>\n'
         "<table><thead><tr><td></td><th>check</th><th>output</th><th>found</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>\n{samples}<h2>Outputs</h2>{outputs}\n</body></html>\n"
+        f"<tbody>{rows}</tbody></table>\n{samples}<h2>Outputs</h2>{outputs}"
     )
+    return html_page(_title(document), body, _STYLE)
 
 
 def _title(document: Mapping[str, Any]) -> str:

@@ -8,25 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from saga_spark.inputs.frozen_inputs import filter_condition
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
-from saga_spark.job_errors import JobFailed
+from saga_spark.job_errors import JobFailed, first_line
 from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
-
 
 CheckStatus = Literal["pass", "warn", "fail"]
 
@@ -56,13 +52,13 @@ class CheckResult:
             "status": self.status,
             "message": self.message,
             "details": dict(self.details),
-            "samples": [dict(one) for one in self.samples],
+            "samples": [dict(sample) for sample in self.samples],
         }
 
 
 def overall_verdict(results: Sequence[CheckResult]) -> CheckStatus:
     """The worst status of all results."""
-    statuses = {one.status for one in results}
+    statuses = {result.status for result in results}
     return "fail" if "fail" in statuses else ("warn" if "warn" in statuses else "pass")
 
 
@@ -79,13 +75,13 @@ def metric_aggregates(checks: Iterable[Check], output: str, frame: DataFrame) ->
 
     Raises JobFailed if a check refers to a column that the output lacks, or its SQL is invalid.
     """
-    found: dict[str, Column | ManifestMetric] = {}
+    metrics: dict[str, Column | ManifestMetric] = {}
     for check in checks:
         if check.output == output and check.kind in METRIC_CHECKS:
             for name, column in _check_metrics(check, frame):
                 _check_columns_resolve(check, frame, column)
-                found[name] = _manifest_metric(check, name, frame) or column
-    return found
+                metrics[name] = _manifest_metric(check, name, frame) or column
+    return metrics
 
 
 def metric_name(check: Check, part: str = "") -> str:
@@ -95,8 +91,6 @@ def metric_name(check: Check, part: str = "") -> str:
 
 def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Column:
     """A condition that is true for the rows of ``frame`` that violate the check (for its column ``part``)."""
-    from pyspark.sql import functions as F
-
     match check.kind:
         case "not_null":
             broken = F.col(quote_name(part)).isNull()
@@ -105,14 +99,12 @@ def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Colum
         case "expression":
             broken = ~F.expr(check.spec)
         case other:
-            raise ValueError(f"{other} is not about single rows")
+            raise ValueError(f"{other} does not check single rows")
     return F.coalesce(broken & row_filter(check.where), F.lit(False))
 
 
 def row_filter(filter: Any) -> Column:
     """The filter of a check; true for every row if there is none."""
-    from pyspark.sql import functions as F
-
     return F.lit(True) if filter is None else filter_condition(filter)
 
 
@@ -122,8 +114,6 @@ def checked_columns(check: Check) -> tuple[str, ...]:
 
 
 def _check_metrics(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column]]:
-    from pyspark.sql import functions as F
-
     match check.kind:
         case "rows":
             if check.where is not None:
@@ -153,8 +143,6 @@ def _manifest_metric(check: Check, name: str, frame: DataFrame) -> ManifestMetri
 
 def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
     """A number whose sum neither overflows nor rounds, except for floating-point columns."""
-    from pyspark.sql import types as T
-
     kind = _column_type(check, frame)
     match kind:
         case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
@@ -162,24 +150,21 @@ def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
         case T.DecimalType() | T.FloatType() | T.DoubleType():
             return column
     name = check.spec["column"]
-    raise JobFailed(f"the check {check.name} sums {name}, which is no number ({kind.simpleString()})")
+    raise JobFailed(f"the check {check.name} sums {name}, which is not a number but {kind.simpleString()}")
 
 
 def _is_accepted(check: Check, frame: DataFrame) -> Column:
     """Whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     kind, values = _column_type(check, frame), check.spec["values"]
     column = F.col(quote_name(check.spec["column"]))
     match kind:
         case T.FloatType() | T.DoubleType():
-            found = [F.lit(float(one)).cast(kind) for one in _numbers(values)]
+            accepted = [F.lit(float(number)).cast(kind) for number in _numbers(values)]
         case T.NumericType():
-            found = [F.lit(one) for one in _numbers(values)]
+            accepted = [F.lit(number) for number in _numbers(values)]
         case _:
-            column, found = column.cast("string"), [_as_string(value) for value in values]
-    return F.when(column.isNotNull(), column.isin(found))
+            column, accepted = column.cast("string"), [_as_string(value) for value in values]
+    return F.when(column.isNotNull(), column.isin(accepted))
 
 
 def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
@@ -192,7 +177,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
                 yield number
 
 
-def _column_type(check: Check, frame: DataFrame) -> DataType:
+def _column_type(check: Check, frame: DataFrame) -> T.DataType:
     """The type of the column that the check names. Raises JobFailed if it does not exist."""
     name = check.spec["column"]
     for column in frame.schema.fields:
@@ -202,8 +187,6 @@ def _column_type(check: Check, frame: DataFrame) -> DataType:
 
 
 def _check_columns_resolve(check: Check, frame: DataFrame, column: Column) -> None:
-    from pyspark.errors import AnalysisException, ParseException
-
     for name in _named_columns(check):
         if name not in frame.columns:
             raise _unknown_column(check, name, frame)
@@ -224,7 +207,7 @@ def _named_columns(check: Check) -> tuple[str, ...]:
 
 
 def _unknown_column(check: Check, name: str, frame: DataFrame) -> JobFailed:
-    return JobFailed(f"the check {check.name} names the column {name}, and the output has {', '.join(frame.columns)}")
+    return JobFailed(f"the check {check.name} names the column {name}; the output has {', '.join(frame.columns)}")
 
 
 def _as_string(value: Any) -> str:
@@ -248,9 +231,13 @@ def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None
         message = f"no null in {', '.join(broken)}" if not total else f"{total} nulls: {where}"
     elif check.kind == "accepted_values":
         column = check.spec["column"]
-        message = f"{column} has accepted values only" if not total else f"{total} rows with another value in {column}"
+        message = (
+            f"{column} has accepted values only"
+            if not total
+            else f"{total} rows have a value in {column} that is not accepted"
+        )
     else:
-        message = f"{check.spec} holds" if not total else f"{total} rows break {check.spec}"
+        message = f"{check.spec} holds" if not total else f"{total} rows violate {check.spec}"
     return CheckResult(check, total > 0, message, {"rows": total, **({} if "" in broken else {"columns": broken})})
 
 
@@ -265,34 +252,36 @@ def _evaluate_rows(check: Check, manifest: Manifest, previous: int | None) -> Ch
         details |= {"previous": previous, "change": f"{change:.1f}%"}
         if change > allowed:
             problems.append(
-                f"{rows} rows after {previous} the last time, a change of {change:.1f}% (allowed {allowed}%)"
+                f"{rows} rows after {previous} in the previous run, a change of {change:.1f}% (allowed {allowed}%)"
             )
     return CheckResult(check, bool(problems), "; ".join(problems) or f"{rows} rows", details)
 
 
 def _evaluate_sum(check: Check, manifest: Manifest) -> CheckResult:
     column = check.spec["column"]
-    found = Decimal(manifest.counts.get(metric_name(check)) or 0)
-    details: dict[str, Any] = {"sum": format(found, "f")}
-    if not found.is_finite():
-        return CheckResult(check, True, f"the sum of {column} is no number: it has rows with NaN or infinity", details)
-    problems = _limit_problems(check, found, f"as the sum of {column}", details)
-    return CheckResult(check, bool(problems), "; ".join(problems) or f"the sum of {column} is {found:f}", details)
+    total = Decimal(manifest.counts.get(metric_name(check)) or 0)
+    details: dict[str, Any] = {"sum": format(total, "f")}
+    if not total.is_finite():
+        return CheckResult(
+            check, True, f"the sum of {column} is not a number, because rows have NaN or infinity", details
+        )
+    problems = _limit_problems(check, total, f"as the sum of {column}", details)
+    return CheckResult(check, bool(problems), "; ".join(problems) or f"the sum of {column} is {total:f}", details)
 
 
-def _limit_problems(check: Check, found: Decimal, what: str, details: dict[str, Any]) -> list[str]:
+def _limit_problems(check: Check, actual: Decimal, measure: str, details: dict[str, Any]) -> list[str]:
     tolerance = _limit_value(check, "tolerance") or Decimal(0)
     problems = []
     for name, wording, breaks in (
-        ("equals", "expected", lambda limit: abs(found - limit) > tolerance),
-        ("min", "at least", lambda limit: found < limit),
-        ("max", "at most", lambda limit: found > limit),
+        ("equals", "expected", lambda limit: abs(actual - limit) > tolerance),
+        ("min", "at least", lambda limit: actual < limit),
+        ("max", "at most", lambda limit: actual > limit),
     ):
         limit = _limit_value(check, name)
         if limit is not None:
             details[name] = format(limit, "f")
             if breaks(limit):
-                problems.append(f"{wording} {limit:f} {what}, found {found:f}")
+                problems.append(f"{wording} {limit:f} {measure}, found {actual:f}")
     return problems
 
 
@@ -335,8 +324,7 @@ def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mappin
             case "reconcile":
                 return _check_reconcile(check, frame, inputs[comparison_input_name(check)])
     except (AnalysisException, ParseException) as error:
-        first = str(error).strip().splitlines()[0]
-        raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
+        raise JobFailed(f"the check {check.name} cannot be evaluated: {first_line(error)}") from None
     raise ValueError(f"{check.kind} is counted in the write pass")
 
 
@@ -370,12 +358,12 @@ def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
         .agg(F.count("*").alias("rows"))
         .where(F.col("rows") > 1)
     )
-    found = duplicates.agg(F.count("*"), F.sum("rows")).collect()[0]
-    count, rows = found[0], found[1] or 0
+    totals = duplicates.agg(F.count("*"), F.sum("rows")).collect()[0]
+    count, rows = totals[0], totals[1] or 0
     key_text = ", ".join(as_names(check.spec))
     if not count:
         return CheckResult(check, False, f"{key_text} is unique")
-    message = f"{count} values of {key_text} are there more than once ({rows} rows)"
+    message = f"{count} values of {key_text} occur more than once ({rows} rows)"
     return CheckResult(check, True, message, {"values": count, "rows": rows}, sample_rows(duplicates))
 
 
@@ -388,22 +376,22 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
     orphans = own.join(known, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
     count = orphans.count()
     if not count:
-        return CheckResult(check, False, f"every {column} is known")
-    message = f"{count} rows with a {column} that the other side does not have as {field}"
+        return CheckResult(check, False, f"every {column} exists on the other side")
+    message = f"{count} rows have a {column} that does not exist on the other side as {field}"
     return CheckResult(check, True, message, {"rows": count}, sample_rows(orphans))
 
 
 def _check_sql(
     check: Check, frame: DataFrame, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]
 ) -> CheckResult:
-    for name, one in {**inputs, **frames, "output": frame}.items():
-        one.createOrReplaceTempView(quote_name(name))
-    found = frame.sparkSession.sql(check.spec)
-    count = found.count()
+    for name, table in {**inputs, **frames, "output": frame}.items():
+        table.createOrReplaceTempView(quote_name(name))
+    violations = frame.sparkSession.sql(check.spec)
+    count = violations.count()
     if not count:
         return CheckResult(check, False, "the query found no row")
     return CheckResult(
-        check, True, f"the query found {count} rows, and must find none", {"rows": count}, sample_rows(found)
+        check, True, f"the query found {count} rows and must find none", {"rows": count}, sample_rows(violations)
     )
 
 
@@ -416,7 +404,7 @@ def _check_reconcile(check: Check, frame: DataFrame, other: DataFrame) -> CheckR
     return CheckResult(check, broken, comparison["message"], details, comparison["samples"][:SAMPLE_ROWS])
 
 
-def _require_columns(check: Check, frame: DataFrame, columns: tuple[str, ...], who: str = "the output") -> None:
+def _require_columns(check: Check, frame: DataFrame, columns: tuple[str, ...], side: str = "the output") -> None:
     for name in columns:
         if name not in frame.columns:
-            raise JobFailed(f"the check {check.name} names the column {name}, and {who} has {', '.join(frame.columns)}")
+            raise JobFailed(f"the check {check.name} names the column {name}; {side} has {', '.join(frame.columns)}")

@@ -27,8 +27,8 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     """
     frozen: dict[str, dict[str, Any]] = {}
     databases: dict[str, list[DatabaseInput]] = {}
-    for name, one in request["inputs"].items():
-        kind, values = one["kind"], one["values"]
+    for name, source in request["inputs"].items():
+        kind, values = source["kind"], source["values"]
         uri = f"{request['folder']}/{name}/part-00000.parquet"
         match kind:
             case "connection":
@@ -49,17 +49,21 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
             case "step":
                 frozen[name] = {**_freeze_step_output(values, request["known"][name]), **_filter_and_columns(values)}
             case _:
-                raise UsageError(f"the input {name} is of the unknown kind {kind}")
+                raise UsageError(f"the input {name} has the unknown kind {kind}")
         context.raise_if_cancelled()
-    for connection, wanted in databases.items():
-        kafka_input = extract_database_inputs(
-            context.settings.connection(connection), wanted, context.progress, context.on_cancel
+    for connection, database_inputs in databases.items():
+        extracts = extract_database_inputs(
+            context.settings.connection(connection), database_inputs, context.progress, context.on_cancel
         )
-        for one in wanted:
-            result = kafka_input[one.name]
+        for database_input in database_inputs:
+            result = extracts[database_input.name]
             fingerprint = {"kind": "connection", "connection": connection, "rows": result.rows}
             fingerprint |= {"snapshot": result.snapshot, "taken_at": result.taken_at}
-            frozen[one.name] = {"files": [one.uri], "rows": result.rows, "fingerprint": fingerprint}
+            frozen[database_input.name] = {
+                "files": [database_input.uri],
+                "rows": result.rows,
+                "fingerprint": fingerprint,
+            }
     return {"inputs": {name: {"format": "parquet", **frozen[name]} for name in request["inputs"]}}
 
 
@@ -68,19 +72,19 @@ def _freeze_parquet(context: TaskContext, name: str, path: str) -> dict[str, Any
     if file_size(f"{location.rstrip('/')}/{CURRENT}") is not None:
         paths = read_pointer(location)
         if not paths:
-            raise JobFailed(f"the input {name}: the Parquet output at {path} holds no rows yet")
+            raise JobFailed(f"the input {name}: the Parquet output at {path} has no rows yet")
         return {
             "files": [to_uri("file:", path) for path in paths],
             "rows": None,
             "fingerprint": _files_fingerprint(paths),
         }
-    found = list_parquet_files(location)
-    if not found:
-        raise JobFailed(f"the input {name}: there are no Parquet files at {path}")
-    fingerprint = _files_fingerprint([[one.uri, one.bytes, one.modified] for one in found])
-    frozen: dict[str, Any] = {"files": [one.uri for one in found], "rows": None, "fingerprint": fingerprint}
+    listed = list_parquet_files(location)
+    if not listed:
+        raise JobFailed(f"the input {name}: no Parquet files exist at {path}")
+    fingerprint = _files_fingerprint([[file.uri, file.bytes, file.modified] for file in listed])
+    frozen: dict[str, Any] = {"files": [file.uri for file in listed], "rows": None, "fingerprint": fingerprint}
     base = to_uri(location, split_glob(location)[0])
-    if any("=" in one.uri[len(base) :] for one in found):
+    if any("=" in file.uri[len(base) :] for file in listed):
         frozen["base"] = base  # folders like day=2026-01-01 hold a column
     return frozen
 
@@ -114,7 +118,7 @@ class JobInputs(Mapping[str, "DataFrame"]):
         try:
             return self._frames[name]
         except KeyError:
-            raise KeyError(f"there is no input {name}{did_you_mean(name, self._frames)}") from None
+            raise KeyError(f"the job has no input {name}{did_you_mean(name, self._frames)}") from None
 
     def __getattr__(self, name: str) -> DataFrame:
         if name.startswith("_"):
@@ -133,7 +137,7 @@ class JobInputs(Mapping[str, "DataFrame"]):
 
 def open_inputs(spark: SparkSession, frozen: Mapping[str, Mapping[str, Any]]) -> JobInputs:
     """The result of the task ``freeze`` as DataFrames."""
-    return JobInputs({name: open_frozen_input(spark, one) for name, one in frozen.items()})
+    return JobInputs({name: open_frozen_input(spark, frozen_input) for name, frozen_input in frozen.items()})
 
 
 def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFrame:

@@ -16,7 +16,7 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Snapshot
 
-from saga_spark.job_errors import JobFailed
+from saga_spark.job_errors import JobFailed, first_line
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog, translate_errors
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes, type_label
@@ -43,9 +43,7 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
     scan = table.scan() if as_of is None else table.scan(snapshot_id=snapshot.snapshot_id)
     with _translate_read_errors(name, table_name):
         if has_equality_deletes(table.io, snapshot):
-            raise JobFailed(
-                f"the input {name}: rows of the table {table_name} are deleted by equality deletes; {COMPACTION_ADVICE}"
-            )
+            raise JobFailed(f"the input {name}: the table {table_name} has equality deletes; {COMPACTION_ADVICE}")
         tasks = list(scan.plan_files())
         if tasks and _can_read_files_directly(table, scan.projection(), tasks):
             files = [to_uri(task.file.file_path, resolve_uri(task.file.file_path)[1]) for task in tasks]
@@ -62,20 +60,20 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
     if as_of is None:
         return table.current_snapshot()
     text = str(as_of)
-    found = (table.snapshot_by_id(int(text)) if text.isdigit() else None) or table.snapshot_by_name(text)
-    if found is not None:
-        return found
+    snapshot = (table.snapshot_by_id(int(text)) if text.isdigit() else None) or table.snapshot_by_name(text)
+    if snapshot is not None:
+        return snapshot
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise JobFailed(
-            f"the input {name}: {text} is neither a snapshot of the table, nor one of its tags or branches, nor a time"
+            f"the input {name}: `as_of` is a snapshot id, a tag, a branch or a timestamp of the table, not {text}"
         ) from None
     timestamp = time if time.tzinfo else time.replace(tzinfo=UTC)
-    found = table.snapshot_as_of_timestamp(int(timestamp.timestamp() * 1000))
-    if found is None:
+    snapshot = table.snapshot_as_of_timestamp(int(timestamp.timestamp() * 1000))
+    if snapshot is None:
         raise JobFailed(f"the input {name}: the table has no snapshot as of {text}")
-    return found
+    return snapshot
 
 
 @contextmanager
@@ -84,8 +82,7 @@ def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise JobFailed(f"the input {name}: the table {table_name} cannot be read: {message}") from error
+        raise JobFailed(f"the input {name}: the table {table_name} cannot be read: {first_line(error)}") from error
 
 
 def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:
@@ -117,9 +114,9 @@ def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] |
     """None if the file has a field that is not a column of the table, or a type that Spark cannot read."""
     system, path = resolve_uri(file)
     with system.open_input_file(path) as source:
-        found = pq.read_schema(source)
+        file_schema = pq.read_schema(source)
     try:
-        return _schema_columns(pyarrow_to_schema(found, names))
+        return _schema_columns(pyarrow_to_schema(file_schema, names))
     except (ValueError, TypeError):
         return None
 

@@ -49,14 +49,14 @@ def freeze_topic(
         for reason in KafkaAdmin(settings.kafka).unusable_topics([topic]).values():
             raise JobFailed(f"the input {name}: the topic {topic} cannot be read: {reason}")
         offsets = decided_offsets(settings.kafka, topic, settings.kafka.transaction_timeout)
-        firsts = {one: found.log_start for one, found in offsets.items()}
+        firsts = {partition: offsets[partition].log_start for partition in offsets}
         if values.get("since") is not None:
             firsts = offsets_since(settings.kafka, topic, _epoch_seconds(name, values["since"]), offsets)
-        ranges = {one: (firsts[one], offsets[one].last_stable) for one in offsets}
+        ranges = {partition: (firsts[partition], offsets[partition].last_stable) for partition in offsets}
         rows = _write_records(settings, name, topic, ranges, uri, on_progress)
     except KafkaOperationError as problem:
         raise InfrastructureError(f"the input {name}: {problem.message}") from problem
-    offset_ranges = {str(one): list(ranges[one]) for one in sorted(ranges)}
+    offset_ranges = {str(partition): list(ranges[partition]) for partition in sorted(ranges)}
     return {
         "files": [uri],
         "rows": rows,
@@ -96,7 +96,7 @@ def _record_row(message: Any) -> dict[str, Any]:
     return {
         "key": _decode(message.key()),
         "value": _decode(message.value()),
-        "headers": list({one: _decode(text) or "" for one, text in message.headers() or []}.items()),
+        "headers": list({header: _decode(text) or "" for header, text in message.headers() or []}.items()),
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
@@ -111,7 +111,9 @@ def _decode(raw: bytes | str | None) -> str | None:
 
 def _epoch_seconds(name: str, text: str) -> float:
     try:
-        found = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(str(text))
     except ValueError:
-        raise UsageError(f"the input {name}: `since` is a moment like 2026-01-31T08:00:00Z, not {text!r}") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        raise UsageError(
+            f"the input {name}: `since` is a timestamp such as 2026-01-31T08:00:00Z, not {text!r}"
+        ) from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from saga_spark.job_errors import JobFailed
+from saga_spark.job_errors import JobFailed, first_line
+from saga_spark.sinks.postgresql.tables import where_clause
 from saga_spark.storage import create_folder, resolve_uri
 from sagas.errors import InfrastructureError, UsageError
 
@@ -62,12 +63,12 @@ def extract_database_inputs(
 ) -> dict[str, DatabaseExtract]:
     """Raises JobFailed (an input cannot be read as defined), UsageError, InfrastructureError (the database)."""
     if not url.startswith(("postgresql://", "postgres://")):
-        raise UsageError("Spark steps read tables of PostgreSQL only; give other data as Parquet")
+        raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         # psycopg's message would quote the password.
-        raise UsageError("the url of a connection that Spark steps read is not one that PostgreSQL takes") from None
+        raise UsageError("the `url` of a connection that Spark steps read is not a valid PostgreSQL URL") from None
     try:
         with psycopg.connect(url) as connection:
             on_cancel(connection.cancel)
@@ -78,10 +79,11 @@ def extract_database_inputs(
             connection.execute("SET LOCAL bytea_output = 'hex'")
             snapshot, at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or ("", "")
             return {
-                one.name: DatabaseExtract(_copy_input(connection, one, on_progress), snapshot, at) for one in inputs
+                database_input.name: DatabaseExtract(_copy_input(connection, database_input, on_progress), snapshot, at)
+                for database_input in inputs
             }
     except psycopg.OperationalError as error:
-        raise InfrastructureError(f"the database of the inputs: {_first_line(error)}") from error
+        raise InfrastructureError(f"the database of the inputs: {first_line(error)}") from error
 
 
 def input_query(values: Mapping[str, Any]) -> sql.Composed:
@@ -97,27 +99,14 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
     where = values.get("where")
     if where is None:
         return query
-    return sql.SQL("{} WHERE {}").format(query, _where_clause(where))
+    if isinstance(where, str):
+        return sql.SQL("{} WHERE (\n{}\n)").format(query, _author_sql(where))
+    return sql.SQL("{} WHERE {}").format(query, where_clause(where, typed=True))
 
 
 def _author_sql(text: str) -> sql.SQL:
     """SQL as written by the author of the definition."""
     return sql.SQL(cast(LiteralString, text))
-
-
-def _where_clause(where: str | Mapping[str, Any]) -> sql.Composable:
-    if isinstance(where, str):
-        return sql.SQL("(\n{}\n)").format(_author_sql(where))
-    parts: list[sql.Composable] = []
-    for name, value in where.items():
-        column = sql.Identifier(name)
-        if value is None:
-            parts.append(sql.SQL("{} IS NULL").format(column))
-        elif isinstance(value, list):
-            parts.append(sql.SQL("{} = ANY({})").format(column, sql.Literal(value)))
-        else:
-            parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value)))
-    return sql.SQL(" AND ").join(parts)
 
 
 def _copy_input(
@@ -131,7 +120,7 @@ def _copy_input(
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         types = {column.name: arrow_type(column) for column in described}
         if len(types) < len(described):
-            raise JobFailed(f"the input {database_input.name} has two columns of the same name")
+            raise JobFailed(f"the input {database_input.name} has two columns of the same name; give one an alias")
         binary = [column.name for column in described if column.type_code == _BYTEA]
         with connection.cursor().copy(
             sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, HEADER true, FORCE_QUOTE *)").format(query)
@@ -140,9 +129,9 @@ def _copy_input(
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
-        raise JobFailed(f"the input {database_input.name} cannot be read: {_first_line(error)}") from None
+        raise JobFailed(f"the input {database_input.name} cannot be read: {first_line(error)}") from None
     except pa.ArrowInvalid as error:
-        raise JobFailed(f"the input {database_input.name} holds a value that Parquet cannot: {error}") from None
+        raise JobFailed(f"the input {database_input.name} has a value that Parquet cannot store: {error}") from None
 
 
 def arrow_type(column: Any) -> pa.DataType:
@@ -221,7 +210,3 @@ class _CopyStream(io.RawIOBase):
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
-
-
-def _first_line(error: psycopg.Error) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

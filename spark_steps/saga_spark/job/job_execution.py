@@ -71,7 +71,8 @@ def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, 
     if not isinstance(returned, Mapping):
         if len(names) > 1:
             raise JobFailed(
-                f"{label} returned {_type_label(returned)}, where a DataFrame is needed for each of {', '.join(names)}"
+                f"{label} returned {_type_label(returned)}; return a mapping with a DataFrame for each of "
+                f"{', '.join(names)}"
             )
         returned = {names[0]: returned}
     missing = [name for name in names if name not in returned]
@@ -79,11 +80,11 @@ def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, 
         raise JobFailed(f"{label} returned no output {missing[0]}{did_you_mean(missing[0], tuple(returned))}")
     unexpected = [str(name) for name in returned if name not in names]
     if unexpected:
-        raise JobFailed(f"{label} returned the output {unexpected[0]}, which the step does not name")
+        raise JobFailed(f"{label} returned the output {unexpected[0]}, which the step does not declare")
     for name in names:
         if not _is_dataframe(returned[name]):
             raise JobFailed(
-                f"{label} returned {_type_label(returned[name])} for {name}, where a Spark DataFrame is needed"
+                f"{label} returned {_type_label(returned[name])} for the output {name}; return a Spark DataFrame"
             )
     return {name: returned[name] for name in names}
 
@@ -104,8 +105,8 @@ def load_function(path: str, settings: SparkSettings) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
                 raise UsageError(
-                    f"there is no module {error.name} for the job {path}",
-                    help="[spark] python_path in saga.toml says where jobs are imported from",
+                    f"the module {error.name} of the job {path} does not exist",
+                    help="[spark] python_path in saga.toml lists the folders from which jobs are imported",
                 ) from None
             raise to_job_error(error, f"the import of {module_name}", settings.python_path) from error
         except Exception as error:
@@ -133,7 +134,7 @@ def check_signature(
         inspect.signature(function).bind(spark, inputs, **params)
     except TypeError as error:
         raise UsageError(
-            f"the job {path} cannot be called with the step's params: {error}",
+            f"the job {path} does not accept the `params` of the step: {error}",
             help=f"def {path.partition(':')[2]}(spark, inputs, {', '.join(params) or '**params'})",
         ) from None
 
@@ -155,7 +156,7 @@ def _set_conf(spark: SparkSession, name: str, value: Any) -> None:
     except Exception as error:
         if "CANNOT_MODIFY" in str(error):
             raise UsageError(
-                f"conf: {name} belongs to the whole Spark session and cannot be set by a step",
+                f"conf: {name} applies to the whole Spark session and cannot be set by a step",
                 help="put it under [spark.conf] in saga.toml",
             ) from None
         raise to_job_error(error, f"conf {name}") from error
@@ -204,24 +205,24 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     """
     assert not isinstance(job.code, str)
     if context.settings.remote:
-        raise UsageError("a job with `main` needs a Spark master: it cannot be submitted over Spark Connect")
+        raise UsageError("a job with `main` cannot be submitted over Spark Connect; set `master` under [spark]")
     require_java()
     main = str(job.code["main"])
     if "://" not in main:
         program = context.settings.root / main
         if not program.is_file():
-            raise UsageError(f"there is no program {main} in the project")
+            raise UsageError(f"the program {main} does not exist in the project; correct `main`")
         main = str(program)
     argv = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", context.settings.master]
     conf = {**classic_spark_conf(context.settings), **{name: str(value) for name, value in job.conf.items()}}
     argv += ["--load-spark-defaults", "--properties-file", str(write_properties_file(conf))]
     if "class" in job.code:
         argv += ["--class", str(job.code["class"])]
-    argv += [main, *(str(one) for one in job.code.get("args", ()))]
+    argv += [main, *(str(argument) for argument in job.code.get("args", ()))]
     output_paths = {name: spark_path(uri) for name, uri in folders.items()}
     input_files = {
-        name: {"format": one["format"], "files": [spark_path(uri) for uri in one["files"]]}
-        for name, one in inputs.items()
+        name: {"format": frozen["format"], "files": [spark_path(uri) for uri in frozen["files"]]}
+        for name, frozen in inputs.items()
     }
     environment = {
         **os.environ,

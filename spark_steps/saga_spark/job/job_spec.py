@@ -32,7 +32,7 @@ class Input:
         for kind in ("connection", "parquet", "step", "topic"):
             if kind in data:
                 if kind == "connection" and ("table" in data) == ("query" in data):
-                    raise UsageError(f"the input {name} names a connection and needs either `table` or `query`")
+                    raise UsageError(f"the input {name} reads a connection and needs either `table` or `query`")
                 return Input(kind, data)
         if "table" in data:
             return Input("table", data)
@@ -101,12 +101,12 @@ class Check:
         output = data.get("output", outputs[0])
         if output not in outputs:
             raise UsageError(
-                f"check {number} of the audit names the output {output}, and there is {', '.join(outputs)}"
+                f"check {number} of the audit names the output {output}; the outputs are {', '.join(outputs)}"
             )
         name = data.get("name") or f"{number}:{kinds[0]}"
         if kinds[0] == "rows" and "change" in data["rows"] and data.get("where") is not None:
             raise UsageError(
-                f"the check {name} says `change` and `where`, and only the rows of whole outputs are remembered"
+                f"the check {name} has `change` and `where`; remove one, because `change` compares whole outputs"
             )
         return Check(kinds[0], data[kinds[0]], data.get("severity", "error"), data.get("where"), output, name)
 
@@ -128,18 +128,18 @@ class Job:
         """Parse the arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one message."""
         if "job" not in arguments:
             raise UsageError("a spark step needs `job` or `sql`")
-        outputs = {name: Output.parse(name, one) for name, one in arguments.get("outputs", {}).items()}
+        outputs = {name: Output.parse(name, data) for name, data in arguments.get("outputs", {}).items()}
         if not outputs:
             raise UsageError("a spark step needs `output` or `outputs`")
         checks = tuple(
-            Check.parse(number, one, list(outputs)) for number, one in enumerate(arguments.get("audit", ()), 1)
+            Check.parse(number, data, list(outputs)) for number, data in enumerate(arguments.get("audit", ()), 1)
         )
-        duplicates = {one.name for one in checks if sum(other.name == one.name for other in checks) > 1}
+        duplicates = {check.name for check in checks if sum(other.name == check.name for other in checks) > 1}
         if duplicates:
-            raise UsageError(f"two checks of the audit have the name {min(duplicates)}")
+            raise UsageError(f"two checks of the audit have the name {min(duplicates)}; rename one")
         return Job(
             code=arguments["job"],
-            inputs={name: Input.parse(name, one) for name, one in arguments.get("inputs", {}).items()},
+            inputs={name: Input.parse(name, data) for name, data in arguments.get("inputs", {}).items()},
             params=arguments.get("params", {}),
             outputs=outputs,
             conf=arguments.get("conf", {}),

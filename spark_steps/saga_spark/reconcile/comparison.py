@@ -68,26 +68,29 @@ def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> d
 
     Each sample has its ``kind``, its ``key``, both sides' values (None: no such row) and the ``columns`` that differ.
     """
-    found = find_difference(left, right, spec)
+    difference = find_difference(left, right, spec)
     counts: dict[DifferenceKind, int] = dict.fromkeys(DIFFERENCE_KINDS, 0)
     samples: list[dict[str, Any]] = []
-    if found.rows is not None:
-        with persisted(found.rows) as rows:
+    if difference.rows is not None:
+        with persisted(difference.rows) as rows:
             counts.update({row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()})
             for kind in DIFFERENCE_KINDS:
                 if counts[kind]:
-                    some = rows.where(F.col("kind") == kind).orderBy(*_key_columns(found.aligned)).limit(spec.samples)
-                    samples += [_to_sample(row, found.aligned, spec.tolerance) for row in some.collect()]
+                    sampled = rows.where(F.col("kind") == kind).orderBy(*_key_columns(difference.aligned))
+                    samples += [
+                        _to_sample(row, difference.aligned, spec.tolerance)
+                        for row in sampled.limit(spec.samples).collect()
+                    ]
     verdict = "different" if any(counts.values()) else "equal"
     return {
         "verdict": verdict,
-        "message": comparison_message(counts, found.left.rows, found.right.rows),
-        "left": {"rows": found.left.rows, "fingerprint": found.left.hex},
-        "right": {"rows": found.right.rows, "fingerprint": found.right.hex},
+        "message": comparison_message(counts, difference.left.rows, difference.right.rows),
+        "left": {"rows": difference.left.rows, "fingerprint": difference.left.hex},
+        "right": {"rows": difference.right.rows, "fingerprint": difference.right.hex},
         "counts": counts,
-        "buckets": {"all": BUCKETS, "different": found.buckets},
+        "buckets": {"all": BUCKETS, "different": difference.buckets},
         "key": list(spec.key),
-        "compared": list(found.aligned.values),
+        "compared": list(difference.aligned.values),
         "tolerance": None if spec.tolerance is None else str(spec.tolerance),
         "samples": samples,
     }
@@ -96,12 +99,12 @@ def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> d
 def comparison_message(counts: Mapping[DifferenceKind, int], left: int, right: int) -> str:
     """The verdict as a message."""
     if not any(counts.values()):
-        return f"both sides say the same: {left} rows"
+        return f"both sides are equal: {left} rows"
     labels: Mapping[DifferenceKind, str] = {
         "missing_left": "missing on the left",
         "missing_right": "missing on the right",
-        "differing": "with other values",
-        "duplicate": "there more than once",
+        "differing": "with different values",
+        "duplicate": "with duplicate keys",
     }
     summary = ", ".join(f"{counts[kind]} {labels[kind]}" for kind in DIFFERENCE_KINDS if counts[kind])
     return f"the sides differ ({left} and {right} rows): {summary}"
@@ -171,7 +174,7 @@ def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[i
     if len(buckets) < BUCKETS:
         side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
     words = row_hash(side.schema, [*key, *values])
-    halves = [one * F.lit(sign) for word in words for one in signed_halves(word)]
+    halves = [half * F.lit(sign) for word in words for half in signed_halves(word)]
     named = [half.alias(name) for half, name in zip(halves, HASH_HALVES, strict=True)]
     return side.select(*key, *values, F.lit(sign).alias("side"), *named)
 
@@ -302,19 +305,19 @@ def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
     if isinstance(right, T.NullType):
         return left
     pair = (left, right)
-    if all(type(one) in _INTEGER_DIGITS for one in pair):
+    if all(type(data_type) in _INTEGER_DIGITS for data_type in pair):
         return T.LongType()
-    if all(isinstance(one, T.NumericType) for one in pair):
-        exact = all(isinstance(one, T.DecimalType) or type(one) in _INTEGER_DIGITS for one in pair)
+    if all(isinstance(data_type, T.NumericType) for data_type in pair):
+        exact = all(isinstance(data_type, T.DecimalType) or type(data_type) in _INTEGER_DIGITS for data_type in pair)
         return _common_decimal(left, right) if exact else T.DoubleType()
-    if all(isinstance(one, _STRING_TYPES) or type(one) in _INTEGER_DIGITS for one in pair):
+    if all(isinstance(data_type, _STRING_TYPES) or type(data_type) in _INTEGER_DIGITS for data_type in pair):
         return T.StringType()  # a number stored as a string, as ids often are
-    if all(isinstance(one, _TIME_TYPES) for one in pair):
+    if all(isinstance(data_type, _TIME_TYPES) for data_type in pair):
         return max(pair, key=lambda one: _TIME_TYPES.index(type(one)))
     for plain in (T.BooleanType, T.BinaryType):
-        if all(isinstance(one, plain) for one in pair):
+        if all(isinstance(data_type, plain) for data_type in pair):
             return plain()
-    if all(isinstance(one, _NESTED_TYPES) for one in pair) and type(left) is type(right):
+    if all(isinstance(data_type, _NESTED_TYPES) for data_type in pair) and type(left) is type(right):
         return T.StringType()  # as JSON, including nulls
     raise UsageError(
         f"the column {name} is {left.simpleString()} on the left and {right.simpleString()} on the right, "
@@ -326,8 +329,10 @@ def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
 def _common_decimal(left: T.DataType, right: T.DataType) -> T.DecimalType:
     """One decimal type that holds both: decimal(10,1) and decimal(10,2) hash differently."""
     sizes = [
-        (one.precision - one.scale, one.scale) if isinstance(one, T.DecimalType) else (_INTEGER_DIGITS[type(one)], 0)
-        for one in (left, right)
+        (data_type.precision - data_type.scale, data_type.scale)
+        if isinstance(data_type, T.DecimalType)
+        else (_INTEGER_DIGITS[type(data_type)], 0)
+        for data_type in (left, right)
     ]
     scale = max(scale for _, scale in sizes)
     whole = max(whole for whole, _ in sizes)
@@ -365,7 +370,7 @@ def differing_buckets(left: BucketFingerprints, right: BucketFingerprints) -> li
     """The buckets in which the sides differ, in order; empty if the sides are equal."""
     if left == right:
         return []
-    return sorted(one for one in left.keys() | right.keys() if left.get(one) != right.get(one))
+    return sorted(bucket for bucket in left.keys() | right.keys() if left.get(bucket) != right.get(bucket))
 
 
 def bucket_fingerprints(
@@ -383,10 +388,10 @@ def bucket_fingerprints(
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionAll(part)
-    found: list[dict[int, Fingerprint]] = [{} for _ in sides]
+    fingerprints: list[dict[int, Fingerprint]] = [{} for _ in sides]
     for row in whole.collect():
-        found[row["side"]][row["bucket"]] = read_fingerprint(row.asDict())
-    return list(found)
+        fingerprints[row["side"]][row["bucket"]] = read_fingerprint(row.asDict())
+    return list(fingerprints)
 
 
 def compare_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:

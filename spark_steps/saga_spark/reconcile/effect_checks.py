@@ -45,18 +45,22 @@ def check_rows_against_guards(
     if effects["many"]:
         left, right = (side.groupBy("bound").agg(*_amount_sums(names)) for side in (live, rows))
     spec = ComparisonSpec.parse({"key": "bound", "compare": list(names), "tolerance": effects["tolerance"]})
-    found = find_difference(left, right, spec)
-    if found.rows is None:
+    difference = find_difference(left, right, spec)
+    if difference.rows is None:
         return []
-    differing = found.rows.select("kind", F.col("k0").alias("bound"), "left_rows", "right_rows", "left", "right")
+    differing = difference.rows.select("kind", F.col("k0").alias("bound"), "left_rows", "right_rows", "left", "right")
     return [_classify(tables, effects, DifferingKeys.persist(differing, tables), rows, steps)]
 
 
 def _classify(
-    tables: ReconciliationTables, effects: Mapping[str, Any], few: DifferingKeys, rows: DataFrame, steps: DataFrame
+    tables: ReconciliationTables,
+    effects: Mapping[str, Any],
+    differing: DifferingKeys,
+    rows: DataFrame,
+    steps: DataFrame,
 ) -> DataFrame:
     by_guard = (
-        few.matching_rows(steps, "bound")
+        differing.matching_rows(steps, "bound")
         .groupBy("bound")
         .agg(
             F.min("saga_id").alias("guard_saga"),
@@ -67,13 +71,15 @@ def _classify(
         )
     )
     by_row = (
-        few.matching_rows(rows, "bound").groupBy("bound").agg(F.min("row").alias("row"), F.min("time").alias("time"))
+        differing.matching_rows(rows, "bound")
+        .groupBy("bound")
+        .agg(F.min("row").alias("row"), F.min("time").alias("time"))
     )
     same = F.col("d.bound").eqNullSafe(F.col("r.bound"))
-    joined = few.rows.alias("d").join(by_row.alias("r"), same, "left").select("d.*", "r.row", "r.time")
+    joined = differing.rows.alias("d").join(by_row.alias("r"), same, "left").select("d.*", "r.row", "r.time")
     joined = joined.join(by_guard, "bound", "left")
     joined = joined.withColumn("saga_id", F.coalesce(F.col("guard_saga"), _saga_id_of_row(effects)))
-    joined = join_saga(joined, DifferingKeys(joined, few.small).matching_rows(tables.sagas, "saga_id"))
+    joined = join_saga(joined, DifferingKeys(joined, differing.small).matching_rows(tables.sagas, "saga_id"))
     undone = F.coalesce(F.col("undone"), F.lit(False)) | (F.col("state") == "COMPENSATED")
     old = F.coalesce(F.col("time") < tables.horizon, F.lit(False))
     several = F.col("left_rows") != F.col("right_rows")
@@ -146,7 +152,7 @@ def check_rows_against_sagas(
     )
     place = F.lit(_table_label(effects))
     owned = owned.withColumn("step", F.lit(None).cast("string")).withColumn("generation", F.lit(None).cast("int"))
-    found = [to_findings(owned, class_, place, F.col("row"), {"rows": F.col("rows"), "bound": F.col("bound")})]
+    findings = [to_findings(owned, class_, place, F.col("row"), {"rows": F.col("rows"), "bound": F.col("bound")})]
     if effects["sagas"] and not effects["holds"]:
         done = tables.sagas.where((F.col("state") == "COMPLETED") & F.col("judged"))
         done = done.where(F.col("saga").isin(effects["sagas"]))
@@ -155,8 +161,8 @@ def check_rows_against_sagas(
         missing = done.join(rows.select(F.col("bound").alias("saga_id")).distinct(), "saga_id", "left_anti")
         missing = missing.withColumn("step", F.lit(None).cast("string"))
         missing = missing.withColumn("generation", F.lit(None).cast("int"))
-        found.append(to_findings(missing, F.lit("saga_without_effect"), place, F.lit(None), {"rows": F.lit(0)}))
-    return found
+        findings.append(to_findings(missing, F.lit("saga_without_effect"), place, F.lit(None), {"rows": F.lit(0)}))
+    return findings
 
 
 def _binding_value(effects: Mapping[str, Any]) -> Column:
@@ -200,8 +206,8 @@ def _with_amounts(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 
 def _amount_sums(names: Sequence[str]) -> list[Column]:
-    found = [F.sum(name).cast("decimal(38,9)").alias(name) for name in names]
-    return found or [F.lit(True).alias("there")]
+    sums = [F.sum(name).cast("decimal(38,9)").alias(name) for name in names]
+    return sums or [F.lit(True).alias("there")]
 
 
 def _json_path(field: str) -> str:
@@ -236,13 +242,13 @@ def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame)
     strange = (F.col("state") == UNKNOWN_STATE) & (F.col("created_at") >= tables.horizon)
     place = F.concat(F.col("connection"), F.lit(".saga_outbox"))
     details = {"topic": F.col("topic"), "status": F.col("status")}
-    found = [to_findings(rows, F.when(strange | over, "event_without_effect"), place, _outbox_row_key(), details)]
+    findings = [to_findings(rows, F.when(strange | over, "event_without_effect"), place, _outbox_row_key(), details)]
 
     held = DifferingKeys.persist(outbox.where(F.col("status") == HELD), tables)
     known = tables.entries.where("residue").select("saga_id", "step")  # left by an operator
     rows = held.rows.join(held.matching_rows(done, *key), key, "left_semi")
     rows = join_saga(rows.join(known, ["saga_id", "step"], "left_anti"), held.matching_rows(tables.sagas, "saga_id"))
-    return [*found, to_findings(rows, F.when(over, "event_held"), place, _outbox_row_key(), details)]
+    return [*findings, to_findings(rows, F.when(over, "event_held"), place, _outbox_row_key(), details)]
 
 
 def check_events_against_topics(
@@ -251,16 +257,16 @@ def check_events_against_topics(
     """Compare published events with what read_committed consumers see. ``topics``: see ``TopicsRead.to_json``."""
     key = ("connection", "event_id", "topic")
     since = max(tables.since or 0.0, topics["unclaimed_since"])
-    floors = F.create_map(*(F.lit(one) for one in chain(("", 0.0), *topics["floors"].items())))
+    floors = F.create_map(*(F.lit(value) for value in chain(("", 0.0), *topics["floors"].items())))
     whole = F.coalesce(F.element_at(floors, F.col("topic")), F.lit(0.0))
     published = outbox.where((F.col("status") == PUBLISHED) & (F.col("published_at") >= whole))
     if tables.since is not None:
         published = published.where(F.col("published_at") >= tables.since)
-    found = find_difference(published.select(*key), records.select(*key), ComparisonSpec(key, ()))
-    if found.rows is None:
+    difference = find_difference(published.select(*key), records.select(*key), ComparisonSpec(key, ()))
+    if difference.rows is None:
         return []
     named = (F.col(f"k{at}").alias(name) for at, name in enumerate(key))
-    few = DifferingKeys.persist(found.rows.select("kind", *named, "right_rows"), tables)
+    few = DifferingKeys.persist(difference.rows.select("kind", *named, "right_rows"), tables)
     rows = few.matching_rows(outbox, *key).select(*key, "status", "saga_id", "step", "generation")
     seen = few.matching_rows(records, *key).groupBy(*key).agg(
         F.max("timestamp").alias("timestamp"),
@@ -358,8 +364,8 @@ def to_findings(
         "row": row.cast("string"),
         "details": F.to_json(F.struct(*(column.alias(name) for name, column in details.items()))),
     }
-    found = rows.select(*(columns.get(name, F.col(name)).alias(name) for name in FINDING_COLUMNS))
-    return found.where(F.col("class").isNotNull())
+    findings = rows.select(*(columns.get(name, F.col(name)).alias(name) for name in FINDING_COLUMNS))
+    return findings.where(F.col("class").isNotNull())
 
 
 def join_saga(rows: DataFrame, sagas: DataFrame) -> DataFrame:

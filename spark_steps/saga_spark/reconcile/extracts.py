@@ -121,8 +121,8 @@ class SagaExport:
         self._sagas.add(saga_id, story["saga"], state, started, epoch_seconds(story.get("ended_at")), judged)
         if not judged or state not in FINAL_STATES:
             return
-        residue = {one["step"] for one in story.get("residue") or ()}
-        decided = {one["step"] for one in story.get("operator") or ()}
+        residue = {row["step"] for row in story.get("residue") or ()}
+        decided = {decision["step"] for decision in story.get("operator") or ()}
         for row in story.get("steps") or ():
             if row["started_at"] is None and row["state"] == "PENDING":
                 continue  # never started
@@ -223,19 +223,19 @@ async def extract_database(
         async with connection.begin():
             tables = set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
             if guard_table.name in tables:
-                results = any(one.amounts or one.binding == "result" for one in effects)
+                results = any(effect.amounts or effect.binding == "result" for effect in effects)
                 with ParquetRowWriter(folder / "guard" / f"{name}.parquet", GUARD_SCHEMA) as rows:
                     await _extract_guard(connection, name, rows, scope, results)
                     counts["guard"] = rows.count
                 with ParquetRowWriter(folder / "outbox" / f"{name}.parquet", OUTBOX_SCHEMA) as rows:
                     await _extract_outbox(connection, name, rows, scope)
                     counts["outbox"] = rows.count
-            for one in effects:
+            for effect in effects:
                 with ParquetRowWriter(
-                    folder / "effects" / f"{one.name}.parquet", effect_schema(len(one.amounts))
+                    folder / "effects" / f"{effect.name}.parquet", effect_schema(len(effect.amounts))
                 ) as rows:
-                    await _extract_effects(connection, one, rows, scope)
-                    counts[one.name] = rows.count
+                    await _extract_effects(connection, effect, rows, scope)
+                    counts[effect.name] = rows.count
     return counts
 
 
@@ -263,8 +263,8 @@ async def _extract_guard(
             for at in range(0, len(scope.older_saga_ids), _IDS_PER_QUERY)
         ]
     for condition in conditions:
-        found = await connection.stream(query if condition is None else query.where(condition))
-        async for page in found.partitions(_PAGE_ROWS):
+        stream = await connection.stream(query if condition is None else query.where(condition))
+        async for page in stream.partitions(_PAGE_ROWS):
             for saga_id, step, generation, reason, undone, created_at, result in page:
                 rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, result)
 
@@ -291,8 +291,8 @@ async def _extract_outbox(
         # an event waits for may have ended only now.
         recent = (table.created_at >= scope.since, table.published_at >= scope.since)
         query = query.where(sa.or_(*recent, table.status == HELD))
-    found = await connection.stream(query)
-    async for page in found.partitions(_PAGE_ROWS):
+    stream = await connection.stream(query)
+    async for page in stream.partitions(_PAGE_ROWS):
         for row in page:
             rows.add(name, *row)
 
@@ -320,11 +320,11 @@ async def _extract_effects(
         condition = _saga_condition(sa.cast(bound, sa.String(2000)), scope)
         query = query if condition is None else query.where(condition)
     keys = len(effects.key)
-    found = await connection.stream(query)
-    async for page in found.partitions(_PAGE_ROWS):
+    stream = await connection.stream(query)
+    async for page in stream.partitions(_PAGE_ROWS):
         for value, time, *rest in page:
             key = json.dumps(dict(zip(effects.key, rest[:keys], strict=True)), default=str, ensure_ascii=False)
-            amounts = (None if one is None else str(one) for one in rest[keys:])
+            amounts = (None if amount is None else str(amount) for amount in rest[keys:])
             rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
 
 

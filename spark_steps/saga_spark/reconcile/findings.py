@@ -21,46 +21,50 @@ class MismatchKind:
 
 
 MISMATCH_KINDS: Mapping[str, MismatchKind] = {
-    "effect_without_saga": MismatchKind(
-        "effect without saga", "An effect is there, and no saga says that it is its own."
-    ),
+    "effect_without_saga": MismatchKind("effect without saga", "An effect exists, and no saga claims it."),
     "saga_without_effect": MismatchKind(
-        "saga without effect", "A saga is over and says that a step is done, and its effect is not there."
+        "saga without effect",
+        "A saga has ended and says that a step is done, but the effect of the step does not exist.",
     ),
     "effect_still_there": MismatchKind(
-        "compensated, but the effect is still there", "A saga took a step back, and its effect is there all the same."
+        "compensated, but the effect is still there", "A saga has compensated a step, but its effect still exists."
     ),
-    "effect_applied_twice": MismatchKind("effect applied twice", "One step has left its effect more than once."),
+    "effect_applied_twice": MismatchKind("effect applied twice", "The effect of one step exists more than once."),
     "open_effects": MismatchKind(
         "terminated run with open effects",
-        "Somebody ended a run through Temporal, so nothing was undone, and its effects are there.",
+        "A run was terminated in Temporal, so nothing was undone and its effects remain.",
         repairable=True,
     ),
     "staged_left": MismatchKind(
-        "staged data of a finished saga", "A saga is over, and what it staged was never removed.", repairable=True
+        "staged data of a finished saga", "A saga has ended, and its staged output was never removed.", repairable=True
     ),
     "published_unclaimed": MismatchKind(
-        "published data nobody claims", "Rows are published under a saga's mark, and the ledger knows nothing of it."
+        "published data nobody claims",
+        "Rows are published with the commit tag of a saga, but the ledger has no record of them.",
     ),
     "reservation_unowned": MismatchKind(
-        "reservation nobody owns", "Something is held for a saga that is over, or that never was."
+        "reservation nobody owns", "A reservation exists for a saga that has ended or never existed."
     ),
-    "amounts_differ": MismatchKind("amounts that differ", "A row says another amount than the step that wrote it."),
+    "amounts_differ": MismatchKind(
+        "amounts that differ", "A row has another amount than the result of the step that wrote it."
+    ),
     "event_without_effect": MismatchKind(
-        "event without effect", "An event is in the outbox, and the step that would have written it was never done."
+        "event without effect", "An event is in the outbox, but the step that writes it was never done."
     ),
     "event_held": MismatchKind(
         "held event of a finished saga",
-        "A saga is over, and an event that waited for its outcome still waits.",
+        "A saga has ended, and an event that waited for its outcome is still held.",
         repairable=True,
     ),
     "event_missing": MismatchKind(
         "published event that is not in its topic",
-        "The outbox says that an event is published, and readers of its topic do not see it.",
+        "The outbox says that an event is published, but consumers of its topic do not see it.",
     ),
-    "event_published_twice": MismatchKind("event published twice", "Readers of a topic see one event more than once."),
+    "event_published_twice": MismatchKind(
+        "event published twice", "Consumers of a topic see one event more than once."
+    ),
     "event_unclaimed": MismatchKind(
-        "event that nobody published", "An event is in a topic, and the outbox it names does not say so."
+        "event that nobody published", "An event is in a topic, but the outbox that it names has not published it."
     ),
 }
 

@@ -44,9 +44,17 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
 
     def finding(kind: str, **details: Any) -> Finding:
         target = row.target
-        told = {"output": target.output, "ledger_says": row.state, **details}
+        all_details = {"output": target.output, "ledger_says": row.state, **details}
         return Finding(
-            kind, target.saga_id, row.saga, state or "UNKNOWN", target.step, target.generation, row.place, None, told
+            kind,
+            target.saga_id,
+            row.saga,
+            state or "UNKNOWN",
+            target.step,
+            target.generation,
+            row.place,
+            None,
+            all_details,
         )
 
     if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
@@ -81,9 +89,9 @@ def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
     output = output_of(row)
     system, path = fs.FileSystem.from_uri(f"{settings.stage}/{row.target.publish_key}/g{row.target.generation}")
     staged = system.get_file_info(path).type is fs.FileType.Directory
-    found = sink_for(output.kind, settings).find(output, row.target)
+    published = sink_for(output.kind, settings).find(output, row.target)
     # Records stay in a topic: a closed publication is one that an operator has compensated with other events.
-    visible = found is not None and not found.details.get("closed")
+    visible = published is not None and not published.details.get("closed")
     return OutputEvidence(row, staged, visible)
 
 
@@ -93,29 +101,29 @@ def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[Orp
     known = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.destination): output
                for output in map(output_of, rows)}  # fmt: skip
-    found: dict[str, OrphanOutput] = {}
+    orphans: dict[str, OrphanOutput] = {}
     for output in outputs.values():
         sink = sink_for(output.kind, settings)
         for target in _published_targets(output, settings):
-            if target.name not in known and target.name not in found and sink.find(output, target) is not None:
-                found[target.name] = OrphanOutput(output.destination, target)
-    return list(found.values())
+            if target.name not in known and target.name not in orphans and sink.find(output, target) is not None:
+                orphans[target.name] = OrphanOutput(output.destination, target)
+    return list(orphans.values())
 
 
 def orphan_findings(orphans: Sequence[OrphanOutput], states: Mapping[str, str]) -> list[Finding]:
     return [
         Finding(
             "published_unclaimed",
-            one.target.saga_id,
+            orphan.target.saga_id,
             None,
-            states.get(one.target.saga_id, "UNKNOWN"),
-            one.target.step,
-            one.target.generation,
-            one.place,
+            states.get(orphan.target.saga_id, "UNKNOWN"),
+            orphan.target.step,
+            orphan.target.generation,
+            orphan.place,
             None,
-            {"output": one.target.output, "ledger_says": "nothing"},
+            {"output": orphan.target.output, "ledger_says": "nothing"},
         )
-        for one in orphans
+        for orphan in orphans
     ]
 
 
@@ -126,20 +134,20 @@ def _published_targets(output: Output, settings: SparkSettings) -> Iterator[Targ
             from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog
             from saga_spark.sinks.iceberg.snapshot_history import lineage, summary_properties
 
-            place = TableName.parse(output.destination)
-            table = load_table(open_catalog(settings, place.catalog), place)
-            tags = [] if table is None else [summary_properties(one) for one in lineage(table.metadata)]
+            table_name = TableName.parse(output.destination)
+            table = load_table(open_catalog(settings, table_name.catalog), table_name)
+            tags = [] if table is None else [summary_properties(snapshot) for snapshot in lineage(table.metadata)]
         case "parquet":
             from saga_spark.sinks.parquet.parquet_pointer import CURRENT, Pointer
 
             folder = local_path(project_location(output.destination, settings.root))
             pointer = None if folder is None else folder / CURRENT
             text = pointer.read_text(encoding="utf-8") if pointer is not None and pointer.exists() else None
-            tags = [] if text is None else [one.mark for one in Pointer.parse(text, output.destination).entries]
+            tags = [] if text is None else [entry.mark for entry in Pointer.parse(text, output.destination).entries]
         case "topic":
             from saga_spark.sinks.kafka.topic_progress import visible_publications
 
-            tags = [one.mark for one in visible_publications(settings.kafka, output.destination)]
+            tags = [publication.mark for publication in visible_publications(settings.kafka, output.destination)]
         case _:
             tags = _postgresql_tags(output, settings)
     for tag in tags:

@@ -37,7 +37,7 @@ class ComparisonSpec:
         """Raises UsageError, one message."""
         key = as_names(arguments.get("key"))
         if not key:
-            raise UsageError("a reconciliation needs `key`: the columns that identify a row")
+            raise UsageError("a reconciliation needs `key`, the columns that identify a row")
         compare = as_names(arguments["compare"]) if arguments.get("compare") is not None else None
         mapping = {str(left): str(right) for left, right in (arguments.get("mapping") or {}).items()}
         return ComparisonSpec(
@@ -50,12 +50,12 @@ def parse_tolerance(value: Any) -> Decimal | None:
     if value is None:
         return None
     try:
-        found = Decimal(str(value))
+        tolerance = Decimal(str(value))
     except InvalidOperation:
-        found = Decimal("NaN")
-    if not found.is_finite() or found < 0:
-        raise UsageError(f"`tolerance` is a number from 0 on, not {value!r}")
-    return found or None
+        tolerance = Decimal("NaN")
+    if not tolerance.is_finite() or tolerance < 0:
+        raise UsageError(f"`tolerance` must be a number that is not negative, not {value!r}")
+    return tolerance or None
 
 
 # The rows of business tables that are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
@@ -118,13 +118,15 @@ def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
     """Raises UsageError if ``[reconcile]`` has an unknown or invalid setting."""
     RECONCILE.refuse_unknown(settings.reconcile, "[reconcile]")
     configured = settings.reconcile.get("effects", [])
-    if not isinstance(configured, Sequence) or not all(isinstance(one, Mapping) for one in configured):
-        raise UsageError("reconcile.effects is a list of tables: [[reconcile.effects]]")
-    found = tuple(_parse_effect_table(number, one, settings) for number, one in enumerate(configured, 1))
-    twice = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
-    if twice:
-        raise UsageError(f"[[reconcile.effects]]: {min(twice)} is there twice; give each a `name` of its own")
-    return found
+    if not isinstance(configured, Sequence) or not all(isinstance(effects, Mapping) for effects in configured):
+        raise UsageError("reconcile.effects must be a list of tables; write [[reconcile.effects]]")
+    tables = tuple(_parse_effect_table(number, one, settings) for number, one in enumerate(configured, 1))
+    duplicates = {effects.name for effects in tables if sum(other.name == effects.name for other in tables) > 1}
+    if duplicates:
+        raise UsageError(
+            f"[[reconcile.effects]]: the name {min(duplicates)} occurs twice; give each table a `name` of its own"
+        )
+    return tables
 
 
 def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Settings) -> EffectTable:
@@ -135,13 +137,13 @@ def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Setting
             raise UsageError(f"{label}: `{name}` is missing")
     for name in _EXPRESSIONS:
         if name in table and not (isinstance(table[name], str) and table[name].strip()):
-            raise UsageError(f"{label}: `{name}` is a piece of SQL")
+            raise UsageError(f"{label}: `{name}` must be an SQL expression")
     if settings.connection(table["connection"]).kind != "sql":
-        raise UsageError(f"{label}: {table['connection']} is no SQL connection")
+        raise UsageError(f"{label}: {table['connection']} is not an SQL connection")
     bindings = [name for name in _BINDINGS if name in table]
     if len(bindings) != 1:
         raise UsageError(
-            f"{label}: needs exactly one of {', '.join(_BINDINGS)}", help="how does a row tell which saga wrote it?"
+            f"{label}: needs exactly one of {', '.join(_BINDINGS)}", help="it links a row to the saga that wrote it"
         )
     binding: Binding = bindings[0]  # pyright: ignore[reportAssignmentType]
     if binding != "saga_id" and not table.get("step"):
@@ -149,11 +151,13 @@ def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Setting
     expression, result_field = table[binding], None
     if binding == "result":
         if not isinstance(expression, Mapping) or len(expression) != 1:
-            raise UsageError(f'{label}: `result` is one field and the column it equals: result = {{order_id = "id"}}')
+            raise UsageError(
+                f'{label}: `result` must be one field and the column that equals it, as in result = {{order_id = "id"}}'
+            )
         ((result_field, expression),) = expression.items()
     amounts = table.get("amounts", {})
     if amounts and not table.get("step"):
-        raise UsageError(f"{label}: `amounts` needs `step`: they are held against the step's result")
+        raise UsageError(f"{label}: `amounts` needs `step`, because amounts are compared with the result of the step")
     return EffectTable(
         name=str(table.get("name") or table["table"]),
         connection=table["connection"],

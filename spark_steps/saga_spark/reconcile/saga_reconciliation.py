@@ -77,17 +77,19 @@ def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str
         horizon=request.get("horizon") or 0.0,
     )
     try:
-        found = check_sagas_against_guards(tables)
+        findings = check_sagas_against_guards(tables)
         for effects in request["effects"]:
             schema = effect_schema(len(effects["amounts"]))
             rows = _read_parquet(spark, folder / "effects" / f"{effects['name']}.parquet", schema)
-            found += (check_rows_against_guards if effects["step"] else check_rows_against_sagas)(tables, effects, rows)
+            findings += (check_rows_against_guards if effects["step"] else check_rows_against_sagas)(
+                tables, effects, rows
+            )
         outbox = _read_parquet(spark, folder / "outbox", OUTBOX_SCHEMA)
-        found += check_events_against_guards(tables, outbox)
+        findings += check_events_against_guards(tables, outbox)
         if request.get("topics") is not None:
             records = _read_parquet(spark, folder / RECORDS_FILE, RECORD_SCHEMA)
-            found += check_events_against_topics(tables, outbox, records, request["topics"])
-        whole = reduce(DataFrame.unionAll, found)
+            findings += check_events_against_topics(tables, outbox, records, request["topics"])
+        whole = reduce(DataFrame.unionAll, findings)
         with persisted(whole.coalesce(1) if small else whole) as mismatches:
             counts = {row["class"]: row["count"] for row in mismatches.groupBy("class").count().collect()}
             limit = request["limit"]
@@ -114,10 +116,10 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
     # Notifications are best effort, and no saga claims their effects.
     steps = tables.live.where(~F.col("step").startswith(NOTIFICATION_PREFIX))
     present = _comparable_only(steps, tables.sagas).select(*key)
-    found = find_difference(claimed, present, ComparisonSpec(key, ()))
-    if found.rows is None:
+    difference = find_difference(claimed, present, ComparisonSpec(key, ()))
+    if difference.rows is None:
         return []
-    rows = found.rows.select("kind", *(F.col(f"k{at}").alias(name) for at, name in enumerate(key)), "right_rows")
+    rows = difference.rows.select("kind", *(F.col(f"k{at}").alias(name) for at, name in enumerate(key)), "right_rows")
     few = DifferingKeys.persist(rows, tables)
     rows = few.rows
     guard = few.matching_rows(tables.guard.select(*key, "connection", "reason", "undone", "created_at"), *key)
@@ -167,13 +169,11 @@ def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
 
 def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Reconcile all sagas; see :func:`find_mismatches`."""
-
     return find_mismatches(context.spark, request)
 
 
 def warm_up(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Start Spark while its data is still being extracted. Runs a query, because the first one loads most classes."""
-
     for name, value in SMALL_CONF.items():
         context.spark.conf.set(name, value)
     context.spark.range(1).groupBy("id").count().collect()

@@ -62,16 +62,16 @@ def read_topics(
         return None
     require_client()
     sources = {f"/{settings.prefix}/{name}": name for name in connections}
-    found = TopicsRead(0, 0, began - settings.retention + READ_MARGIN)
+    result = TopicsRead(0, 0, began - settings.retention + READ_MARGIN)
     with ParquetRowWriter(folder / RECORDS_FILE, RECORD_SCHEMA) as out:
         for name in sorted(oldest_events):
             topic = _describe(settings, name)
             if topic is not None:  # a deleted topic has none of its events
-                start = _read_from(scope, oldest_events[name], found.unclaimed_since)
-                found.floors[name], compared = _read_topic(settings, topic, start, began, scope, sources, out)
-                found.compared += compared
-        found.rows = out.count
-    return found
+                start = _read_from(scope, oldest_events[name], result.unclaimed_since)
+                result.floors[name], compared = _read_topic(settings, topic, start, began, scope, sources, out)
+                result.compared += compared
+        result.rows = out.count
+    return result
 
 
 def _describe(settings: KafkaSettings, name: str) -> TopicDescription | None:
@@ -113,7 +113,10 @@ def _read_topic(
     """Write the records that come from our outboxes; returns the topic's floor, and the number of compared records."""
     offsets = decided_offsets(settings, topic.name, settings.transaction_timeout)
     firsts = offsets_since(settings, topic.name, start, offsets)
-    ranges = {one: (max(firsts[one], offsets[one].log_start), offsets[one].last_stable) for one in offsets}
+    ranges = {
+        partition: (max(firsts[partition], offsets[partition].log_start), offsets[partition].last_stable)
+        for partition in offsets
+    }
     oldest: dict[int, float] = {}
     compared = 0
     for message in read_ranges(settings, topic.name, ranges):
@@ -124,9 +127,9 @@ def _read_topic(
         connection, saga_id = sources.get(headers.get("ce_source", "")), headers.get(SAGA_ID_HEADER, "")
         if connection is None or not _in_scope(saga_id, scope):
             continue
-        place = (topic.name, message.partition(), message.offset())
+        position = (topic.name, message.partition(), message.offset())
         compared += scope.since is None or time >= scope.since
-        out.add(connection, headers.get("ce_id"), *place, saga_id, headers.get(STEP_HEADER), time)
+        out.add(connection, headers.get("ce_id"), *position, saga_id, headers.get(STEP_HEADER), time)
     return _complete_since(topic, offsets, ranges, oldest, began), compared
 
 
@@ -145,9 +148,9 @@ def _complete_since(
     if topic.cleanup_policy is not None and "compact" in topic.cleanup_policy:
         return NEVER  # compaction may have removed it in favour of a later event of the same key
     floor = 0.0
-    for one, found in offsets.items():
-        if found.log_start == 0 or ranges[one][0] > found.log_start:
+    for partition, partition_offsets in offsets.items():
+        if partition_offsets.log_start == 0 or ranges[partition][0] > partition_offsets.log_start:
             continue  # nothing was deleted, or only records older than the range
-        gone_by = oldest.get(one, began if topic.retention is None else began - topic.retention)
+        gone_by = oldest.get(partition, began if topic.retention is None else began - topic.retention)
         floor = max(floor, gone_by + 1.0)
     return floor

@@ -64,8 +64,8 @@ class RunnerServer:
             while data:
                 data = data[os.write(self._descriptor, data) :]
 
-    def give_up(self, why: RunnerLost) -> NoReturn:
-        self.send({"lost": str(why), "memory": why.memory})
+    def give_up(self, loss: RunnerLost) -> NoReturn:
+        self.send({"lost": str(loss), "memory": loss.memory})
         exit_with_children(70)
 
     def send_heartbeats(self) -> None:

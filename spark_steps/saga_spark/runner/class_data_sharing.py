@@ -38,7 +38,7 @@ def _record_in_subprocess(draft: Path) -> None:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if not draft.exists():
         output = (done.stderr or done.stdout).strip().splitlines()
-        raise InfrastructureError(output[-1] if output else "Java has written no file")
+        raise InfrastructureError(output[-1] if output else "Java wrote no archive")
 
 
 def _record_classes(draft: Path) -> None:
@@ -79,7 +79,7 @@ def main() -> int:
     try:
         make_archive(spark_class_archive())
     except (SagaError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"no archive of Spark's classes was made, so that Spark will start more slowly: {error}", file=sys.stderr)
+        print(f"the class archive of Spark was not created, so Spark starts more slowly: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -30,20 +30,20 @@ def require_java(what: str = "Spark") -> str:
     """The ``java`` executable that Spark starts. Raises Unequipped, naming ``what`` needs it, if there is none."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
-    found = shutil.which(program)
-    if found is None:
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is none on the PATH"
+    executable = shutil.which(program)
+    if executable is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java is on the PATH"
         raise Unequipped(
             f"{what} needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
         )
-    return found
+    return executable
 
 
 def java_identity(program: str) -> str:
     """A string that changes when this Java is replaced by another one."""
-    found = Path(program).resolve()
-    stat = found.stat()
-    return f"{found} {stat.st_size} {stat.st_mtime_ns}"
+    executable = Path(program).resolve()
+    stat = executable.stat()
+    return f"{executable} {stat.st_size} {stat.st_mtime_ns}"
 
 
 def write_class_archive(file: Path, run: Callable[[Path], None]) -> None:
@@ -80,9 +80,9 @@ def spark_class_archive() -> Path:
     """The location of the archive for this Java and PySpark, existing or not. Raises Unequipped if there is no Java."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise Unequipped("there is no PySpark here", help="pip install 'saga-orchestrator[spark]'")
+        raise Unequipped("PySpark is not installed", help="pip install 'saga-orchestrator[spark]'")
     jars = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
-    found = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
-    fingerprint = f"{java_identity(require_java())} {found}"  # Java compares the same
+    jar_identities = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
+    fingerprint = f"{java_identity(require_java())} {jar_identities}"  # Java compares the same
     name = f"spark-{hashlib.sha256(fingerprint.encode()).hexdigest()[:12]}.jsa"
     return Path(sys.prefix, "share", "saga-orchestrator", name)

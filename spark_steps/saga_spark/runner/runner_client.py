@@ -9,13 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
+from saga_spark.job_errors import RunnerLost, Unequipped
 from saga_spark.runner.runner_process import MEMORY_MARGIN, RunnerProcess
 from saga_spark.runner.runner_protocol import RETRY_KIND, error_from_json
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, NeedsOperator, Unavailable
-
-__all__ = ["JobFailed", "RunnerClient"]
 
 CANCEL_TIMEOUT = 4.0
 """Seconds that a cancelled run has to stop by itself before the whole runner is killed."""
@@ -110,7 +108,7 @@ class RunnerClient:
             processes = [*self._retired, *([self._process] if self._process else [])]
             self._process = None
             self._retired.clear()
-        await asyncio.gather(*(one.close() for one in processes))
+        await asyncio.gather(*(process.close() for process in processes))
 
     async def _current_process(self, *, apart: bool) -> RunnerProcess:
         """A process that takes a run; ``apart``: a new one that takes no other run."""
@@ -126,7 +124,7 @@ class RunnerClient:
                 self._process = None
             if self._process is None or self._process.lost_reason is not None:
                 if self._process is not None:
-                    logger.warning("a new Spark runner starts: %s", self._process.lost_reason)
+                    logger.warning("Spark runner lost, starting a new one: %s", self._process.lost_reason)
                 self._process = None
                 self._process = await self._start()
             return self._process
@@ -147,9 +145,9 @@ class RunnerClient:
             await process.cancel(number)
             await process.wait_for_answer(number, CANCEL_TIMEOUT)
         except TimeoutError:
-            await process.kill(f"the Spark runner was killed, because a cancelled job did not stop; see {process.log}")
+            await process.kill(f"the Spark runner was killed because a cancelled job did not stop; see {process.log}")
         except Exception as error:  # noqa: BLE001 - whatever ended the run, it has ended
-            logger.info("a cancelled Spark run has ended: %s", error)
+            logger.info("cancelled Spark run ended: %s", error)
 
     async def _retire(self, process: RunnerProcess) -> None:
         """Give the process no new runs; it ends with its last active run."""
@@ -215,4 +213,6 @@ class Losses:
         if count < MAX_CONSECUTIVE_LOSSES:
             return Unavailable(str(error))
         self.survived(name)  # an operator's retry starts counting anew
-        return NeedsOperator(f"{count} Spark runners in a row were lost while they ran this; the last time: {error}")
+        return NeedsOperator(
+            f"{count} consecutive Spark runners were lost while running this task; the last error: {error}"
+        )

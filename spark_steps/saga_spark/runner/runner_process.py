@@ -86,15 +86,15 @@ class RunnerProcess:
         self.log, self._scratch = folder / f"{name}.log", folder / "scratch" / name
         self._scratch.mkdir(parents=True)
         _delete_old_files(folder)
-        answers, theirs = os.pipe()
+        answers, write_end = os.pipe()
         try:
             with self.log.open("ab") as log:
                 self._child = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "saga_spark.runner", "--answers", str(theirs)),
+                    *(sys.executable, "-m", "saga_spark.runner", "--answers", str(write_end)),
                     stdin=PIPE,
                     stdout=log,
                     stderr=STDOUT,
-                    pass_fds=(theirs,),
+                    pass_fds=(write_end,),
                     start_new_session=True,
                     env=self._environment(self._scratch),
                 )
@@ -102,7 +102,7 @@ class RunnerProcess:
             os.close(answers)
             raise
         finally:
-            os.close(theirs)
+            os.close(write_end)
         reader = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers, "rb", buffering=0)
@@ -174,7 +174,7 @@ class RunnerProcess:
             self._child.stdin.write(encode_message(message))
             await self._child.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
-            raise self._mark_lost(f"the Spark runner has ended; its log is {self.log}") from None
+            raise self._mark_lost(f"the Spark runner has ended; see {self.log}") from None
 
     async def _read_messages(self, reader: asyncio.StreamReader) -> None:
         """Read until the pipe is closed, which the end of the process causes in every case."""
@@ -198,8 +198,8 @@ class RunnerProcess:
         assert self._child is not None
         code = await self._child.wait()
         if self.lost_reason is None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self._mark_lost(f"the Spark runner {how}; its log is {self.log}")
+            end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self._mark_lost(f"the Spark runner {end}; see {self.log}")
         await asyncio.to_thread(kill_group, self._child.pid)
         await self._release()
 
@@ -213,13 +213,13 @@ class RunnerProcess:
             quiet = quiet + 1 if self._messages_received == before else 0
             before = self._messages_received
             if quiet > self._heartbeat_timeout:
-                await self.kill(f"the Spark runner gave no sign of life for {quiet} s and was killed; see {self.log}")
+                await self.kill(f"the Spark runner sent no heartbeat for {quiet} s and was killed; see {self.log}")
                 return
             used = await asyncio.to_thread(resident_bytes, self._child.pid)
             if used > self._memory_limit:
                 await self.kill(
-                    f"the Spark runner used {used / GIB:.1f} GiB of memory, more than its cap of "
-                    f"{self._memory_limit / GIB:.1f} GiB, and was stopped: raise `memory` under [spark], now "
+                    f"the Spark runner used {used / GIB:.1f} GiB of memory, more than its limit of "
+                    f"{self._memory_limit / GIB:.1f} GiB, and was killed; raise `memory` under [spark], now "
                     f"{self._settings.memory}",
                     memory=True,
                 )
@@ -241,9 +241,9 @@ class RunnerProcess:
         self.company = self.company or frozenset(n for n, one in self._pending.items() if not one.answer.done())
 
     async def _release(self) -> None:
-        ours = asyncio.current_task()
+        current = asyncio.current_task()
         for task in self._tasks:
-            if task is not ours:
+            if task is not current:
                 task.cancel()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
@@ -288,10 +288,10 @@ _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def heap_bytes(text: str) -> int:
     """``1g`` or ``1500m`` in bytes. Raises UsageError, one message."""
-    found = re.fullmatch(r"(\d+)\s*([kmgt])b?", text.strip().lower())
-    if found is None:
-        raise UsageError(f"[spark] memory: {text!r} is no amount of memory; write it like 512m or 2g")
-    return int(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"(\d+)\s*([kmgt])b?", text.strip().lower())
+    if match is None:
+        raise UsageError(f"[spark] memory: {text!r} is not an amount of memory; write it as 512m or 2g")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def resident_bytes(pid: int) -> int:
@@ -299,7 +299,7 @@ def resident_bytes(pid: int) -> int:
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
-        for one in [root, *root.children(recursive=True)]:
+        for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += one.memory_info().rss
+                total += process.memory_info().rss
     return total

@@ -38,7 +38,7 @@ class TaskCancelled(Exception):
 
 
 class SourcesChanged(Exception):
-    """The sources of jobs have changed since they were imported: only a new process has the new code."""
+    """The sources of jobs have changed since they were imported; only a new process runs the new code."""
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:

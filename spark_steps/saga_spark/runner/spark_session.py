@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from saga_spark.job_errors import RunnerLost, Unequipped
-from saga_spark.runner import java as class_archive
-from saga_spark.runner.java import require_java
+from saga_spark.job_errors import RunnerLost, Unequipped, error_message, first_line
+from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
@@ -113,11 +112,11 @@ class ClassicSessions:
             return None
         if code == OUT_OF_MEMORY_EXIT_CODE:
             return RunnerLost(
-                f"Spark's JVM ran out of memory: raise `memory` under [spark], now {self._settings.memory}, "
+                f"the JVM of Spark ran out of memory; raise `memory` under [spark], now {self._settings.memory}, "
                 "or use more partitions",
                 memory=True,
             )
-        return RunnerLost(f"Spark's JVM has ended with exit code {code}")
+        return RunnerLost(f"the JVM of Spark ended with exit code {code}")
 
     def ping(self) -> None:
         gateway = self._gateway()
@@ -143,8 +142,8 @@ class ClassicSessions:
         """Start in a thread that is never cancelled: a cancel can interrupt a run's thread at any point, which would
         leave a context in the JVM that this process does not know of."""
         if self._root_session is None:
-            with ThreadPoolExecutor(1) as own:
-                own.submit(self._start).result()
+            with ThreadPoolExecutor(1) as executor:
+                executor.submit(self._start).result()
 
     def _start(self) -> None:
         require_java()
@@ -157,8 +156,6 @@ class ClassicSessions:
         try:
             first = SparkSession.builder.getOrCreate()
         except Exception as error:  # any JVM error becomes one message for the operator
-            from saga_spark.job_errors import error_message
-
             raise Unavailable(f"Spark did not start at {self._settings.master}: {error_message(error)}") from error
         self.spark_ui = first.sparkContext.uiWebUrl
         self._root_session = first
@@ -206,12 +203,10 @@ class ConnectSessions:
             session.registerProgressHandler(self._progress_handler(tag))
         except PySparkImportError as error:
             raise Unequipped(
-                f"Spark Connect needs more packages: {str(error).splitlines()[0]}",
+                f"Spark Connect needs packages that are not installed: {first_line(error)}",
                 help="pip install 'saga-orchestrator[spark-connect]'",
             ) from None
         except PySparkException as error:
-            from saga_spark.job_errors import error_message
-
             raise Unavailable(f"Spark Connect at {self._settings.remote}: {error_message(error)}") from error
         return session
 
@@ -235,9 +230,9 @@ class ConnectSessions:
         def note(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
             self._progress[tag] = {
                 "stages": len(stages),
-                "stage": sum(1 for one in stages if one.done),
-                "tasks": sum(one.num_tasks for one in stages),
-                "tasks_done": sum(one.num_completed_tasks for one in stages),
+                "stage": sum(1 for stage in stages if stage.done),
+                "tasks": sum(stage.num_tasks for stage in stages),
+                "tasks_done": sum(stage.num_completed_tasks for stage in stages),
             }
 
         return note
@@ -263,7 +258,7 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     conf = {**own, **settings.conf}
     user_options = conf.get("spark.driver.extraJavaOptions", "")
-    conf["spark.driver.extraJavaOptions"] = f"{options} {class_archive.class_archive_options()} {user_options}".strip()
+    conf["spark.driver.extraJavaOptions"] = f"{options} {class_archive_options()} {user_options}".strip()
     return {**conf, **STAGING_SQL_CONF}
 
 

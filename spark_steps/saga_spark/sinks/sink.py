@@ -19,15 +19,15 @@ from typing import Any, Literal, Protocol
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
-from sagas.errors import UsageError
+from sagas.errors import Rejected, UsageError
 
 
 class CommitConflict(Exception):
-    """Somebody else changed the sink meanwhile; nothing was published. Trying again may help."""
+    """The sink was changed concurrently and nothing was published; another attempt may succeed."""
 
 
 class UndoConflict(Exception):
-    """What was published cannot be taken back exactly: others came after. ``report`` says who."""
+    """A publication cannot be reverted exactly, because of later changes. ``report`` lists them."""
 
     def __init__(self, message: str, report: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -124,6 +124,16 @@ class Sink(Protocol):
         ...
 
 
+def refuse_other_manifest(existing: str, publication: Publication, **details: Any) -> None:
+    """Raises Rejected if ``existing``, the SHA-256 of the published manifest, is not that of the publication."""
+    if existing != publication.tag.sha:
+        raise Rejected(
+            f"another manifest is published under the key of the output {publication.output.name}; "
+            "compare them with saga reconcile",
+            **details,
+        )
+
+
 # Sinks by kind of output.
 
 
@@ -151,6 +161,8 @@ def validate_together(outputs: Sequence[Output], settings: SparkSettings) -> Non
     """
     kinds: list[SinkKind] = sorted({output.kind for output in outputs})
     if len(kinds) > 1:
-        raise UsageError(f"no single commit can publish outputs of the kinds {' and '.join(kinds)} together")
+        raise UsageError(
+            f"no single commit can span outputs of the kinds {' and '.join(kinds)}; remove `publish: together`"
+        )
     for kind in kinds:
         sink_for(kind, settings).validate_together(outputs)

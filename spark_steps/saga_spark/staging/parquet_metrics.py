@@ -33,8 +33,8 @@ SEED = 42
 
 _MODULUS = 2**64
 _P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(one)
-    for one in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+    np.uint64(prime)
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _STRIPE = 32
 
@@ -42,34 +42,34 @@ _STRIPE = 32
 def rotate_left(words: Words, bits: int) -> Words:
     if bits == 0:
         return words
-    found = words << np.uint64(bits)
-    found |= words >> np.uint64(64 - bits)
-    return found
+    rotated = words << np.uint64(bits)
+    rotated |= words >> np.uint64(64 - bits)
+    return rotated
 
 
 def hash_longs(values: NDArray[Any], seed: int = SEED) -> Words:
     """Hash 64-bit values: bigints, microseconds, the bits of doubles."""
-    found = np.multiply(values.view(np.uint64), _P2, order="C")
-    spare = np.empty_like(found)
-    _rotate_in_place(found, 31, spare)
-    found *= _P1
-    found ^= _initial_state(seed, 8)
-    _rotate_in_place(found, 27, spare)
-    found *= _P1
-    found += _P4
-    return _avalanche(found, spare)
+    words = np.multiply(values.view(np.uint64), _P2, order="C")
+    spare = np.empty_like(words)
+    _rotate_in_place(words, 31, spare)
+    words *= _P1
+    words ^= _initial_state(seed, 8)
+    _rotate_in_place(words, 27, spare)
+    words *= _P1
+    words += _P4
+    return _avalanche(words, spare)
 
 
 def hash_ints(values: NDArray[Any], seed: int = SEED) -> Words:
     """Hash 32-bit values: days, and booleans as 0 and 1."""
-    found = values.view(np.uint32).astype(np.uint64)
-    spare = np.empty_like(found)
-    found *= _P1
-    found ^= _initial_state(seed, 4)
-    _rotate_in_place(found, 23, spare)
-    found *= _P2
-    found += _P3
-    return _avalanche(found, spare)
+    words = values.view(np.uint32).astype(np.uint64)
+    spare = np.empty_like(words)
+    words *= _P1
+    words ^= _initial_state(seed, 4)
+    _rotate_in_place(words, 23, spare)
+    words *= _P2
+    words += _P3
+    return _avalanche(words, spare)
 
 
 def hash_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8], seed: int = SEED) -> Words:
@@ -78,26 +78,26 @@ def hash_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8], seed: int 
     length = end - begin
     if not len(data) or len(data) < 8:
         data = np.concatenate([data, np.zeros(8, np.uint8)])  # a window of eight bytes must fit
-    found = np.full(len(begin), (seed + int(_P5)) % _MODULUS, np.uint64)
+    words = np.full(len(begin), (seed + int(_P5)) % _MODULUS, np.uint64)
     long = np.flatnonzero(length >= _STRIPE)
     if len(long):
-        found[long], begin[long] = _hash_stripes(begin[long], end[long], data, seed)
-    found += length.astype(np.uint64)
+        words[long], begin[long] = _hash_stripes(begin[long], end[long], data, seed)
+    words += length.astype(np.uint64)
     eight = _unaligned_view(data, np.uint64)
     while len(active := np.flatnonzero(end - begin >= 8)):
-        part = found[active] ^ _round(eight[begin[active]])
-        found[active] = rotate_left(part, 27) * _P1 + _P4
+        part = words[active] ^ _round(eight[begin[active]])
+        words[active] = rotate_left(part, 27) * _P1 + _P4
         begin[active] += 8
     active = np.flatnonzero(end - begin >= 4)
     if len(active):
-        part = found[active] ^ (_unaligned_view(data, np.uint32)[begin[active]].astype(np.uint64) * _P1)
-        found[active] = rotate_left(part, 23) * _P2 + _P3
+        part = words[active] ^ (_unaligned_view(data, np.uint32)[begin[active]].astype(np.uint64) * _P1)
+        words[active] = rotate_left(part, 23) * _P2 + _P3
         begin[active] += 4
     while len(active := np.flatnonzero(end > begin)):
-        part = found[active] ^ (data[begin[active]].astype(np.uint64) * _P5)
-        found[active] = rotate_left(part, 11) * _P1
+        part = words[active] ^ (data[begin[active]].astype(np.uint64) * _P5)
+        words[active] = rotate_left(part, 11) * _P1
         begin[active] += 1
-    return _avalanche(found, np.empty_like(found))
+    return _avalanche(words, np.empty_like(words))
 
 
 def _hash_stripes(
@@ -105,18 +105,18 @@ def _hash_stripes(
 ) -> tuple[Words, NDArray[np.int64]]:
     """Hash the whole stripes of strings that have one; returns the hashes so far and where the remainders begin."""
     starts = (seed + int(_P1) + int(_P2), seed + int(_P2), seed, seed - int(_P1))
-    lanes = [np.full(len(begin), one % _MODULUS, np.uint64) for one in starts]
+    lanes = [np.full(len(begin), start % _MODULUS, np.uint64) for start in starts]
     eight, begin = _unaligned_view(data, np.uint64), begin.copy()
     while len(active := np.flatnonzero(end - begin >= _STRIPE)):
         for number, lane in enumerate(lanes):
             lane[active] = rotate_left(lane[active] + eight[begin[active] + 8 * number] * _P2, 31) * _P1
         begin[active] += _STRIPE
-    found = np.zeros(len(begin), np.uint64)
+    words = np.zeros(len(begin), np.uint64)
     for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
-        found += rotate_left(lane, bits)
+        words += rotate_left(lane, bits)
     for lane in lanes:
-        found = (found ^ _round(lane)) * _P1 + _P4
-    return found, begin
+        words = (words ^ _round(lane)) * _P1 + _P4
+    return words, begin
 
 
 def _round(words: Words) -> Words:
@@ -167,7 +167,7 @@ HashFunction = Callable[[pa.Array, int], Words]
 
 
 class UnsupportedValue(Exception):
-    """Spark has to count this: a value, or a file, is not what this module reads."""
+    """A value or a file that this module cannot count; Spark has to count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class FileMetrics:
 
 def can_count(schema: StructType) -> bool:
     """Whether this module supports the types of all columns."""
-    return all(_hash_function(one.dataType) is not None for one in schema.fields)
+    return all(_hash_function(field.dataType) is not None for field in schema.fields)
 
 
 def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int | None = None) -> FileMetrics | None:
@@ -195,25 +195,25 @@ def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int
     ``threads`` defaults to the number of processors.
     """
     columns = [_ColumnHasher(at, one.name, one.dataType) for at, one in enumerate(schema.fields)]
-    whole = FileMetrics(Fingerprint(), {one.name: 0 for one in columns if one.has_sum})
+    total = FileMetrics(Fingerprint(), {column.name: 0 for column in columns if column.has_sum})
     try:
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-            for found in _bounded_results(pool, _batch_counts(files, columns)):
-                whole += found
+            for batch_metrics in _bounded_results(pool, _batch_counts(files, columns)):
+                total += batch_metrics
     except UnsupportedValue:
         return None
-    return whole
+    return total
 
 
 def _bounded_results(pool: ThreadPoolExecutor, work: Iterator[Callable[[], FileMetrics]]) -> Iterator[FileMetrics]:
     """The results in order; no more batches are in memory than are being worked on."""
     waiting: list[Future[FileMetrics]] = []
-    for one in work:
-        waiting.append(pool.submit(one))
+    for task in work:
+        waiting.append(pool.submit(task))
         if len(waiting) > 2 * (os.cpu_count() or 1):
             yield waiting.pop(0).result()
-    for one in waiting:
-        yield one.result()
+    for future in waiting:
+        yield future.result()
 
 
 def _batch_counts(files: Sequence[StagedFile], columns: Sequence[_ColumnHasher]) -> Iterator[Callable[[], FileMetrics]]:
@@ -222,12 +222,12 @@ def _batch_counts(files: Sequence[StagedFile], columns: Sequence[_ColumnHasher])
         with system.open_input_file(path) as source:
             footer = pq.read_metadata(source)
             names = footer.schema.to_arrow_schema()
-            for one in columns:
-                if names.get_all_field_indices(one.name) != [names.get_field_index(one.name)] or not one.matches(
-                    names.field(one.name).type
-                ):
+            for column in columns:
+                if names.get_all_field_indices(column.name) != [
+                    names.get_field_index(column.name)
+                ] or not column.matches(names.field(column.name).type):
                     raise UnsupportedValue
-            repeated = [one.name for one in columns if one.is_string and _is_dictionary(footer, one.name)]
+            repeated = [column.name for column in columns if column.is_string and _is_dictionary(footer, column.name)]
             reader = pq.ParquetFile(source, metadata=footer, read_dictionary=repeated)
             for batch in reader.iter_batches(BATCH_ROWS):
                 yield lambda batch=batch: _count_batch(batch, columns)
@@ -246,11 +246,11 @@ def _is_dictionary(footer: pq.FileMetaData, name: str) -> bool:
 def _count_batch(batch: pa.RecordBatch, columns: Sequence[_ColumnHasher]) -> FileMetrics:
     row_words = np.zeros((len(batch), 2), np.uint64)
     sums: dict[str, int] = {}
-    for one in columns:
-        values = batch.column(one.name)
-        one.mix_into(values, row_words)
-        if one.has_sum:
-            sums[one.name] = _exact_sum(values)
+    for column in columns:
+        values = batch.column(column.name)
+        column.mix_into(values, row_words)
+        if column.has_sum:
+            sums[column.name] = _exact_sum(values)
     first = hash_longs(row_words[:, 0])
     second = first ^ row_words[:, 1]
     return FileMetrics(Fingerprint(len(batch), int(first.sum()), int(second.sum())), sums)
@@ -287,10 +287,10 @@ class _ColumnHasher:
     def mix_into(self, values: pa.Array, row_words: Words) -> None:
         """XOR the words of the values into those of the rows, two per row."""
         if isinstance(values, pa.DictionaryArray):
-            table, places = self._dictionary_table(values.dictionary), values.indices
-            if places.null_count:  # the last table entry is the null's
-                places = places.fill_null(len(values.dictionary))
-            self._mix_from_table(table, places.to_numpy(), row_words)
+            table, indices = self._dictionary_table(values.dictionary), values.indices
+            if indices.null_count:  # the last table entry is the null's
+                indices = indices.fill_null(len(values.dictionary))
+            self._mix_from_table(table, indices.to_numpy(), row_words)
             return
         if pa.types.is_integer(values.type) and not values.null_count and len(values):
             numbers = values.to_numpy()
@@ -311,14 +311,14 @@ class _ColumnHasher:
         return np.stack(self._hash_words(values), axis=1)
 
     def _hash_values(self, values: pa.Array, seed: int) -> Words:
-        found = self._hash(values, seed)
+        words = self._hash(values, seed)
         if values.null_count:
-            found[values.is_null().to_numpy(zero_copy_only=False)] = seed
-        return found
+            words[values.is_null().to_numpy(zero_copy_only=False)] = seed
+        return words
 
     @staticmethod
-    def _mix_from_table(table: Words, places: NDArray[Any], mixed: Words) -> None:
-        mixed ^= np.take(table, places, axis=0, mode="clip")  # skips the bounds check: all indices are valid
+    def _mix_from_table(table: Words, indices: NDArray[Any], mixed: Words) -> None:
+        mixed ^= np.take(table, indices, axis=0, mode="clip")  # skips the bounds check: all indices are valid
 
     def _dictionary_table(self, dictionary: pa.Array) -> Words:
         known = self._cached_table
@@ -387,9 +387,9 @@ def _without_nulls(values: pa.Array) -> NDArray[Any]:
 def _double_bits(numbers: NDArray[Any]) -> NDArray[np.int64]:
     """The bits of doubles, with a single zero and a single NaN."""
     doubles = numbers.astype(np.float64) + 0.0
-    found = doubles.view(np.int64)
-    found[np.isnan(doubles)] = _CANONICAL_NAN
-    return found
+    bits = doubles.view(np.int64)
+    bits[np.isnan(doubles)] = _CANONICAL_NAN
+    return bits
 
 
 def _small_decimals(values: pa.Array, scale: int) -> NDArray[np.int64]:
@@ -406,12 +406,12 @@ def _decimal_halves(values: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int
     halves = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)].reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
     if values.null_count:
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        low, high = np.where(there, low, 0), np.where(there, high, 0)
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        low, high = np.where(valid, low, 0), np.where(valid, high, 0)
     return low, high
 
 
 def _hash_string_array(values: pa.Array, seed: int) -> Words:
     _, offsets, data = values.buffers()
-    places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return hash_strings(places, np.frombuffer(data or b"", np.uint8), seed)
+    positions = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return hash_strings(positions, np.frombuffer(data or b"", np.uint8), seed)

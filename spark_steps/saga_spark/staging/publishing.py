@@ -113,22 +113,26 @@ class OutputPublisher:
 
     async def _load_rows(self, states: Sequence[ledger.OutputState], *, empty: bool = False) -> list[OutputRow]:
         """The outputs of this entry and those published together with them. Raises NeedsOperator if none is known."""
-        asked = self._invocation
+        invocation = self._invocation
         async with self._engine.connect() as connection:
-            query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
+            query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
             rows = [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
             if any(row.together for row in rows):
-                found = (await connection.execute(ledger.select_outputs_of_saga(asked.saga_id))).mappings()
-                others = ledger.latest_generations((OutputRow.from_row(row) for row in found), ("STAGED", "PUBLISHED"))
-                rows += [row for row in others if row.together and row.target.step != asked.entry]
+                outputs_of_saga = (
+                    await connection.execute(ledger.select_outputs_of_saga(invocation.saga_id))
+                ).mappings()
+                others = ledger.latest_generations(
+                    (OutputRow.from_row(row) for row in outputs_of_saga), ("STAGED", "PUBLISHED")
+                )
+                rows += [row for row in others if row.together and row.target.step != invocation.entry]
         if not rows and not empty:
             raise NeedsOperator(
-                f"nothing that {asked.entry} staged is known in the ledger, so there is nothing to publish"
+                f"the ledger has no staged output of {invocation.entry}; run the step again or resolve it by hand"
             )
         refused = [row for row in rows if row.state not in states]
         if refused:
             raise AlreadyCompensated(
-                f"the output {refused[0].target.output} of {asked.entry} has been taken back already"
+                f"the output {refused[0].target.output} of {invocation.entry} has already been reverted"
             )
         return rows
 
@@ -136,9 +140,9 @@ class OutputPublisher:
         """Check, under the locks of this transaction, that no output has been reverted since the rows were read."""
         # In a fixed order, so that two steps that publish the same outputs do not deadlock.
         for row in sorted(rows, key=lambda row: (row.target.step, row.target.output)):
-            found = await sql.all(ledger.select_state_for_update(row.target))
-            if not found or found[0]["state"] not in ("STAGED", "PUBLISHED"):
-                raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been taken back")
+            states = await sql.all(ledger.select_state_for_update(row.target))
+            if not states or states[0]["state"] not in ("STAGED", "PUBLISHED"):
+                raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been reverted")
 
     async def _record_state(
         self,

@@ -48,8 +48,8 @@ class StageArea:
         if not manifest.files:
             return True
         system, _ = resolve_uri(self.uri)
-        found = system.get_file_info([resolve_uri(file.uri)[1] for file in manifest.files])
-        return all(info.size == file.bytes for info, file in zip(found, manifest.files, strict=True))
+        infos = system.get_file_info([resolve_uri(file.uri)[1] for file in manifest.files])
+        return all(info.size == file.bytes for info, file in zip(infos, manifest.files, strict=True))
 
     def remove_folder(self, uri: str) -> None:
         """Delete one folder of this area; does nothing if it does not exist."""
@@ -132,9 +132,13 @@ async def _clean_up_output(row: OutputRow, decision: CleanUpDecision, settings: 
             await asyncio.to_thread(clean_up_sink, row, settings)
         await asyncio.to_thread(StageArea(settings.stage).remove_generation, row.target)
     except (OSError, SagaError, InfrastructureError, CommitConflict) as error:
-        log.warning("the stage of %s in %s was not cleared: %s", row.target.step, row.target.saga_id, error)
+        log.warning("staged output not cleaned up: %s", error, extra=_log_fields(row))
         return False
     return True
+
+
+def _log_fields(row: OutputRow) -> dict[str, Any]:
+    return {"context": {"saga": row.saga, "saga_id": row.target.saga_id, "step": row.target.step}}
 
 
 async def _select_rows(engine: AsyncEngine, query: Select[Any]) -> list[OutputRow]:
@@ -154,7 +158,7 @@ async def drop_undo_data(engine: AsyncEngine, settings: SparkSettings, *, before
                 publication = publication_of(row)
                 await asyncio.to_thread(sink_for(publication.output.kind, settings).drop_undo_data, publication)
         except (OSError, SagaError, InfrastructureError, CommitConflict) as error:
-            log.warning("%s keeps what undoing %s would need: %s", row.place, row.target.saga_id, error)
+            log.warning("undo data in %s not dropped: %s", row.place, error, extra=_log_fields(row))
             continue
         async with engine.connect() as connection:
             await connection.execute(ledger.set_undo_data_dropped(row.target))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saga_spark.audit.checks import metric_aggregates
 from saga_spark.inputs.frozen_inputs import open_inputs
-from saga_spark.job.job_execution import check_sources_unchanged, job_label, run_job
+from saga_spark.job.job_execution import check_sources_unchanged, job_label, run_job, run_program
 from saga_spark.job.job_spec import Check, Job, Output
 from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.manifest import Manifest, StagedFile
@@ -79,22 +79,24 @@ def stage_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     """
     job = Job.parse(request["arguments"])
     check_sources_unchanged()
-    fingerprints = {name: one["fingerprint"] for name, one in request["inputs"].items()}
+    fingerprints = {name: frozen["fingerprint"] for name, frozen in request["inputs"].items()}
     stagings = [
-        OutputStaging(output, request["targets"][name], fingerprints, [one for one in job.audit if one.output == name])
+        OutputStaging(
+            output, request["targets"][name], fingerprints, [check for check in job.audit if check.output == name]
+        )
         for name, output in job.outputs.items()
     ]
-    for one in stagings:
-        _create_stage_folder(one.folder)
+    for staging in stagings:
+        _create_stage_folder(staging.folder)
     try:
         manifests = _run_and_write(context, job, stagings, request["inputs"])
     except BaseException as error:
-        for one in stagings:
-            delete_folder(one.folder)
+        for staging in stagings:
+            delete_folder(staging.folder)
         if context.cancelled or isinstance(error, JobFailed | UsageError | InfrastructureError | TaskCancelled):
             raise
         raise to_job_error(error, job_label(job), context.settings.python_path) from error
-    return {"manifests": {one.output: one.to_json() for one in manifests}, "spark_ui": context.spark_ui}
+    return {"manifests": {manifest.output: manifest.to_json() for manifest in manifests}, "spark_ui": context.spark_ui}
 
 
 def _run_and_write(
@@ -102,13 +104,11 @@ def _run_and_write(
 ) -> list[Manifest]:
     if isinstance(job.code, str) or "sql" in job.code:
         if len(job.outputs) > 1 and not isinstance(job.code, str):
-            raise UsageError("SQL has one output; a job with several is a Python function")
+            raise UsageError("a SQL job has one output; write a job with several outputs as a Python function")
         frames = run_job(context.spark, job, open_inputs(context.spark, inputs), context.settings)
-        return [_write_output(context, one, frames[one.output.name]) for one in stagings]
-    from saga_spark.job.job_execution import run_program
-
-    run_program(context, job, inputs, {one.output.name: one.folder for one in stagings})
-    return [_adopt_program_output(context, one, job) for one in stagings]
+        return [_write_output(context, staging, frames[staging.output.name]) for staging in stagings]
+    run_program(context, job, inputs, {staging.output.name: staging.folder for staging in stagings})
+    return [_adopt_program_output(context, staging, job) for staging in stagings]
 
 
 def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame) -> Manifest:
@@ -144,7 +144,7 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     values = metrics.observed_values(base_observation, check_observation)
     observed_rows = values.get(ROW_COUNT)
     if not files and observed_rows:
-        raise InfrastructureError(f"Spark counted {observed_rows} rows and left no file in {staging.folder}")
+        raise InfrastructureError(f"Spark counted {observed_rows} rows but wrote no file to {staging.folder}")
     if not files:  # partitioned, and without any rows
         context.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = list_staged_files(staging.folder)
@@ -187,24 +187,24 @@ def _null_counts(
     """The null counts of plain columns: from the footers, or from the rows for columns without statistics."""
     from pyspark.sql import functions as F
 
-    found = null_counts(files, metrics.footer_columns)
-    without_statistics = [name for name in metrics.footer_columns if name not in found]
+    counts = null_counts(files, metrics.footer_columns)
+    without_statistics = [name for name in metrics.footer_columns if name not in counts]
     if without_statistics:
         frame = context.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
         row = frame.agg(*(F.count_if(F.col(quote_name(name)).isNull()) for name in without_statistics)).first()
         assert row is not None
-        found |= zip(without_statistics, row, strict=True)
-    return found
+        counts |= zip(without_statistics, row, strict=True)
+    return counts
 
 
 def _create_stage_folder(folder: str) -> None:
     """Raises JobFailed if the stage area is not writable; InfrastructureError if another process has written here."""
     if is_folder(folder):
-        raise InfrastructureError(f"the stage folder {folder} exists already")
+        raise InfrastructureError(f"the stage folder {folder} already exists")
     try:
         create_folder(folder)
     except OSError as error:
-        raise JobFailed(f"the stage area cannot be written: {error}", {"folder": folder}) from None
+        raise JobFailed(f"the stage area is not writable: {error}", {"folder": folder}) from None
 
 
 # Partitioning of the write, so that each staged file holds one partition.
@@ -220,23 +220,22 @@ def partition_columns(output: Output, schema: StructType, settings: SparkSetting
     """
     from pyspark.sql import functions as F
 
-    found = []
+    columns = []
     for name, transform in _partition_fields(output, settings):
         if name not in schema.names:
             known = did_you_mean(name, tuple(schema.names))
-            raise JobFailed(f"the output {output.name} is partitioned by {name}, and has no such column{known}")
+            raise JobFailed(f"the output {output.name} is partitioned by {name}, but has no such column{known}")
         column = F.col(quote_name(name))
         if transform == "identity":
-            found.append(column)
+            columns.append(column)
         elif transform in TIME_TRANSFORM_FORMATS:
-            found.append(F.date_format(column, TIME_TRANSFORM_FORMATS[transform]))
+            columns.append(F.date_format(column, TIME_TRANSFORM_FORMATS[transform]))
         elif transform != "void":
             raise UsageError(
-                f"the table {output.destination} is partitioned by {transform}({name}), "
-                "which a spark step cannot write; "
-                "it writes partitions by columns, years, months, days and hours"
+                f"the table {output.destination} is partitioned by {transform}({name}), which a spark step cannot "
+                "write; partition by columns, years, months, days or hours"
             )
-    return found
+    return columns
 
 
 def _partition_fields(output: Output, settings: SparkSettings) -> list[tuple[str, str]]:
@@ -247,5 +246,7 @@ def _partition_fields(output: Output, settings: SparkSettings) -> list[tuple[str
         table = load_table(open_catalog(settings, table_name.catalog), table_name)
         if table is not None:
             schema = table.schema()
-            return [(schema.find_column_name(one.source_id) or "", str(one.transform)) for one in table.spec().fields]
+            return [
+                (schema.find_column_name(field.source_id) or "", str(field.transform)) for field in table.spec().fields
+            ]
     return [(name, "identity") for name in output.partition_by]

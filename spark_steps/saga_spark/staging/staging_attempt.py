@@ -1,4 +1,4 @@
-"""One forward attempt of a `spark` step: take over, freeze the inputs, stage, audit, place. Nothing is visible yet."""
+"""One forward attempt of a `spark` step: take over, freeze the inputs, stage, audit, prepare the sinks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StagingAttempt:
             try:
                 await self._delete_unreferenced_files()
             except (SQLAlchemyError, OSError) as error:
-                self._attempt.logger.warning("what the attempt staged is left to the clean-up: %s", error)
+                self._attempt.logger.warning("staged files not deleted, left to the clean-up: %s", error)
             raise
         self.result = step_result(self.manifests, report)
 
@@ -98,13 +98,15 @@ class StagingAttempt:
             return first.inputs or {}
         self._progress.begin_phase("reading the inputs")
         known = {}
-        for name, one in to_freeze.items():
-            if one.kind == "step":
+        for name, source in to_freeze.items():
+            if source.kind == "step":
                 known[name] = await read_staged_files(
-                    self._engine, self._invocation.saga_id, one.options["step"], one.options.get("output")
+                    self._engine, self._invocation.saga_id, source.options["step"], source.options.get("output")
                 )
         request = {
-            "inputs": {name: {"kind": one.kind, "values": dict(one.options)} for name, one in to_freeze.items()},
+            "inputs": {
+                name: {"kind": source.kind, "values": dict(source.options)} for name, source in to_freeze.items()
+            },
             "folder": self._area.inputs_folder(first.target, first.epoch),
             "known": known,
         }
@@ -116,10 +118,10 @@ class StagingAttempt:
     async def _stage(self, inputs: Mapping[str, Any]) -> None:
         """Run the job, unless an earlier attempt has staged everything already."""
         known = {name: row.manifest for name, row in self.rows.items()}
-        if all(one is not None for one in known.values()):
-            manifests = {name: one for name, one in known.items() if one is not None}
-            if all([await asyncio.to_thread(self._area.is_complete, one) for one in manifests.values()]):
-                self._progress.begin_phase("an earlier attempt has staged the output")
+        if all(manifest is not None for manifest in known.values()):
+            manifests = {name: manifest for name, manifest in known.items() if manifest is not None}
+            if all([await asyncio.to_thread(self._area.is_complete, manifest) for manifest in manifests.values()]):
+                self._progress.begin_phase("reusing the output staged by an earlier attempt")
                 self.manifests = manifests
                 return
         self._progress.begin_phase("running the job")
@@ -137,7 +139,7 @@ class StagingAttempt:
             },
         }
         answer = await self._run_task("stage", request)
-        self.manifests = {name: Manifest.from_json(one) for name, one in answer["manifests"].items()}
+        self.manifests = {name: Manifest.from_json(manifest) for name, manifest in answer["manifests"].items()}
         async with transaction(self._engine) as connection:
             for name, row in self.rows.items():
                 manifest = self.manifests[name].to_json()
@@ -152,7 +154,7 @@ class StagingAttempt:
             "audit",
             {
                 "arguments": dict(self._invocation.arguments),
-                "manifests": {name: one.to_json() for name, one in self.manifests.items()},
+                "manifests": {name: manifest.to_json() for name, manifest in self.manifests.items()},
                 "inputs": inputs,
                 "previous_rows": await self._previous_rows(),
                 "sink_problems": problems,
@@ -171,21 +173,21 @@ class StagingAttempt:
         raise Rejected(message, **details)
 
     def _sink_problems(self) -> list[str]:
-        found = []
+        problems = []
         for publication in self.publications():
-            found += sink_for(publication.output.kind, self._settings).check(publication)
-        return found
+            problems += sink_for(publication.output.kind, self._settings).check(publication)
+        return problems
 
     async def _previous_rows(self) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
+        previous: dict[str, int | None] = {}
         async with self._engine.connect() as connection:
             for name, row in self.rows.items():
-                found[name] = (await connection.execute(ledger.select_last_row_count(row))).scalar()
-        return found
+                previous[name] = (await connection.execute(ledger.select_last_row_count(row))).scalar()
+        return previous
 
     def _prepare_sinks(self) -> None:
         for publication in self.publications():
-            self._progress.begin_phase("bringing the rows to where they will live")
+            self._progress.begin_phase("preparing the destination")
             sink_for(publication.output.kind, self._settings).prepare(publication)
 
     async def _check_not_fenced_out(self) -> None:
@@ -200,12 +202,12 @@ class StagingAttempt:
         What the ledger records as staged stays: rejected output is kept for inspection, and a later attempt that has
         taken over continues with these files.
         """
-        asked = self._invocation
-        query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
+        invocation = self._invocation
+        query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
         async with self._engine.connect() as connection:
-            current_rows = [OutputRow.from_row(one) for one in (await connection.execute(query)).mappings()]
+            current_rows = [OutputRow.from_row(current) for current in (await connection.execute(query)).mappings()]
         for row in self.rows.values():
-            if not any(one.target == row.target and _references(one, row.epoch) for one in current_rows):
+            if not any(current.target == row.target and _references(current, row.epoch) for current in current_rows):
                 await asyncio.to_thread(self._area.remove_folder, self._area.attempt_folder(row.target, row.epoch))
 
     # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,12 +239,12 @@ def _references(row: OutputRow, epoch: int) -> bool:
 
 def inputs_to_freeze(job: Job) -> dict[str, Input]:
     """The inputs of the job and of its checks: all are read at one time, and a retry reads the same."""
-    found = dict(job.inputs)
+    inputs = dict(job.inputs)
     for check in job.audit:
         side = comparison_input(check)
         if side is not None:
-            found[comparison_input_name(check)] = Input.parse(check.name, side)
-    return found
+            inputs[comparison_input_name(check)] = Input.parse(check.name, side)
+    return inputs
 
 
 def destination_label(connection: str | None, destination: str) -> str:
@@ -290,7 +292,7 @@ def _output_summary(manifest: Manifest) -> dict[str, Any]:
 def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The message and the details of a rejection by the audit."""
     failed = [check for check in report["checks"] if check["status"] == "fail"]
-    message = f"the audit refused the output: {failed[0]['message']}"
+    message = f"the audit rejected the output: {failed[0]['message']}"
     if len(failed) > 1:
         message += f" (and {len(failed) - 1} more)"
     details = {

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from saga_spark.manifest import MAX_SUM_PRECISION, ManifestMetric, StagedFile
-from saga_spark.manifest import ManifestColumn as Seen
+from saga_spark.manifest import MAX_SUM_PRECISION, ManifestColumn, ManifestMetric, StagedFile
 from saga_spark.row_fingerprint import (
     Fingerprint,
     fingerprint_aggregates,
@@ -38,7 +37,7 @@ ROW_COUNT = "hash_rows"
 @dataclass(frozen=True, slots=True)
 class ObservedMetrics:
     fingerprint: Fingerprint
-    columns: tuple[Seen, ...]
+    columns: tuple[ManifestColumn, ...]
     counts: Mapping[str, int | str | None]
 
     @property
@@ -88,8 +87,12 @@ class WriteMetrics:
 
     def file_values(self, counted: FileMetrics) -> dict[str, Any]:
         """The values counted from the files, in place of those that ``base`` would have observed."""
-        whole = counted.fingerprint
-        values: dict[str, Any] = {ROW_COUNT: whole.rows, "hash_word1": whole.first, "hash_word2": whole.second}
+        fingerprint = counted.fingerprint
+        values: dict[str, Any] = {
+            ROW_COUNT: fingerprint.rows,
+            "hash_word1": fingerprint.first,
+            "hash_word2": fingerprint.second,
+        }
         for at, field in enumerate(self._schema.fields):
             if field.name in counted.sums:
                 scale = getattr(field.dataType, "scale", 0)
@@ -99,41 +102,43 @@ class WriteMetrics:
     def _base_expressions(self, *, wrapping: bool) -> list[Column]:
         from pyspark.sql import functions as F
 
-        found = fingerprint_aggregates(row_hash(self._schema), "hash_", wrapping=wrapping)
+        expressions = fingerprint_aggregates(row_hash(self._schema), "hash_", wrapping=wrapping)
         for at, field in enumerate(self._schema.fields):
             column = F.col(quote_name(field.name))
             if field.name not in self.footer_columns:
-                found.append(F.count(column).alias(f"values_{at}"))
-            found += [one.alias(f"sum_{at}_{part}") for part, one in _sum_parts(column, field.dataType).items()]
-        return found
+                expressions.append(F.count(column).alias(f"values_{at}"))
+            expressions += [
+                expression.alias(f"sum_{at}_{part}") for part, expression in _sum_parts(column, field.dataType).items()
+            ]
+        return expressions
 
     def _check_expressions(self) -> list[Column]:
         return [
-            one.alias(f"count_{at}")
-            for at, one in enumerate(self._check_aggregates.values())
-            if not isinstance(one, ManifestMetric)
+            aggregate.alias(f"count_{at}")
+            for at, aggregate in enumerate(self._check_aggregates.values())
+            if not isinstance(aggregate, ManifestMetric)
         ]
 
     def to_observed(self, values: Mapping[str, Any], nulls: Mapping[str, int]) -> ObservedMetrics:
         """``nulls`` are the null counts of ``footer_columns``, by name."""
-        whole = read_fingerprint(values, "hash_")
+        fingerprint = read_fingerprint(values, "hash_")
         columns = []
         for at, field in enumerate(self._schema.fields):
             missing = nulls.get(field.name)
-            present = int(values[f"values_{at}"] or 0) if missing is None else whole.rows - missing
+            present = int(values[f"values_{at}"] or 0) if missing is None else fingerprint.rows - missing
             parts = {
                 part: values[f"sum_{at}_{part}"] for part in ("high", "low", "plain") if f"sum_{at}_{part}" in values
             }
             total = _exact_total(parts, present)
-            columns.append(Seen(field.name, field.dataType.simpleString(), whole.rows - present, total))
-        seen = {one.name: one for one in columns}
+            columns.append(ManifestColumn(field.name, field.dataType.simpleString(), fingerprint.rows - present, total))
+        seen = {column.name: column for column in columns}
         counts = {
             name: getattr(seen[one.column], one.metric)
             if isinstance(one, ManifestMetric)
             else _json_number(values[f"count_{at}"])
             for at, (name, one) in enumerate(self._check_aggregates.items())
         }
-        return ObservedMetrics(whole, tuple(columns), counts)
+        return ObservedMetrics(fingerprint, tuple(columns), counts)
 
 
 def _is_single_parquet_column(kind: DataType) -> bool:
@@ -216,8 +221,8 @@ class BackgroundCount:
                 identity = _file_identity(path)
                 if identity not in self._known:
                     # One thread: Spark's remaining tasks use the other processors.
-                    found = count_files([StagedFile(path.as_uri(), identity[1], 0)], self._schema, threads=1)
-                    self._known[identity] = found
+                    metrics = count_files([StagedFile(path.as_uri(), identity[1], 0)], self._schema, threads=1)
+                    self._known[identity] = metrics
             except (OSError, pa.ArrowException):
                 continue  # renamed meanwhile; an unreadable file is reported by the final count
 
@@ -231,10 +236,10 @@ class BackgroundCount:
             if identity is None or identity not in self._known:
                 left.append(file)
                 continue
-            found = self._known[identity]
-            if found is None:
+            metrics = self._known[identity]
+            if metrics is None:
                 return None
-            known.append(found)
+            known.append(metrics)
         rest = count_files(left, self._schema)
         return None if rest is None else sum(known, rest)
 
@@ -263,10 +268,10 @@ def _committed_files(folder: Path) -> Iterator[Path]:
     top = str(folder / _COMMITTED_TASKS)
     for parent, folders, names in os.walk(top):
         if parent == top:
-            folders[:] = [one for one in folders if one.startswith(_TASK_PREFIX)]
+            folders[:] = [name for name in folders if name.startswith(_TASK_PREFIX)]
         yield from (Path(parent, name) for name in names if name.endswith(".parquet"))
 
 
 def _file_identity(path: Path) -> _FileIdentity:
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    stat = os.stat(path)
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

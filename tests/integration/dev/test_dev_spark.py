@@ -82,7 +82,7 @@ async def test_doctor_checks_what_the_first_job_needs_without_side_effects(tmp_p
         tmp_path, f'{SPARK}[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{catalog}"\nwarehouse = "{tmp_path}"\n'
     )
     assert {name: one.message for name, one in checks.items() if not one.ok} == {}
-    assert checks["catalog lake"].message == "it answers; its tables are made with the first publication"
+    assert checks["catalog lake"].message == "it responds; its tables are created with the first publication"
     assert list((tmp_path / ".saga" / "spark" / "stage").iterdir()) == []
     with sqlite3.connect(catalog) as database:
         assert database.execute("select name from sqlite_master").fetchall() == []

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from saga_spark.runner import class_data_sharing
-from saga_spark.runner import java as class_archive
-from saga_spark.runner.java import QUIET_OPTIONS, require_java
+from saga_spark.runner.java import QUIET_OPTIONS, require_java, spark_class_archive
 from saga_spark.runner.spark_session import classic_spark_conf
 from saga_spark.settings import SparkSettings
 
@@ -19,7 +18,7 @@ from saga_spark.settings import SparkSettings
 @pytest.fixture(scope="module")
 def archive() -> Path:
     """`make setup` has made it, before any Spark of these tests was started."""
-    file = class_archive.spark_class_archive()
+    file = spark_class_archive()
     if not file.exists():
         pytest.skip("there is no archive of Spark's classes: python -m saga_spark.runner.class_data_sharing")
     return file
@@ -57,4 +56,4 @@ def test_an_unwritable_folder_gives_a_one_line_error(
     monkeypatch.setattr(sys, "argv", ["archiving"])
     assert class_data_sharing.main() == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("no archive of Spark's classes was made, so that Spark will start more slowly: ")
+    assert line.startswith("the class archive of Spark was not created, so Spark starts more slowly: ")

@@ -37,7 +37,10 @@ def test_a_task_that_loses_several_runners_is_isolated_and_then_parked() -> None
         assert losses.apart("stage a") == (count >= DEDICATED_RUNNER_AFTER)
     output = losses.lost("stage a", KILLED, alone=True)
     assert isinstance(output, NeedsOperator)
-    assert output.why == "10 Spark runners in a row were lost while they ran this; the last time: the runner was killed"
+    assert (
+        output.why
+        == "10 consecutive Spark runners were lost while running this task; the last error: the runner was killed"
+    )
     assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins anew"
 
 

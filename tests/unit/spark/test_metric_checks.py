@@ -31,7 +31,13 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
         (check("rows", {"min": 1}, where="a > 1"), manifest(c=0), None, True, "at least 1 rows, found 0"),
         (check("rows", {"change": "20%"}), manifest(), None, False, "10 rows"),  # nothing to compare with yet
         (check("rows", {"change": "20%"}), manifest(), 12, False, "10 rows"),
-        (check("rows", {"change": "20%"}), manifest(), 20, True, "10 rows after 20 the last time, a change of 50.0%"),
+        (
+            check("rows", {"change": "20%"}),
+            manifest(),
+            20,
+            True,
+            "10 rows after 20 in the previous run, a change of 50.0%",
+        ),
         (check("rows", {"change": "20%"}), manifest(), 0, True, "a change of 100.0%"),
         (check("rows", {"change": "20%"}), manifest(rows=0), 0, False, "0 rows"),
         (check("sum", {"column": "v", "equals": "1.25"}), manifest(c="1.25"), None, False, "the sum of v is 1.25"),
@@ -50,13 +56,13 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
             "the sum of v is 1.26",
         ),
         (check("sum", {"column": "v", "min": 0}), manifest(rows=0, c=None), None, False, "the sum of v is 0"),
-        (check("sum", {"column": "v", "min": 0}), manifest(c="NaN"), None, True, "the sum of v is no number"),
-        (check("sum", {"column": "v", "max": 0}), manifest(c="-Infinity"), None, True, "the sum of v is no number"),
+        (check("sum", {"column": "v", "min": 0}), manifest(c="NaN"), None, True, "the sum of v is not a number"),
+        (check("sum", {"column": "v", "max": 0}), manifest(c="-Infinity"), None, True, "the sum of v is not a number"),
         (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 0}), None, False, "no null in a, b"),
         (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 3}), None, True, "3 nulls: 3 in b"),
-        (check("accepted_values", {"column": "a", "values": [1]}), manifest(c=2), None, True, "2 rows with another"),
+        (check("accepted_values", {"column": "a", "values": [1]}), manifest(c=2), None, True, "2 rows have a value"),
         (check("expression", "a >= 0"), manifest(c=0), None, False, "a >= 0 holds"),
-        (check("expression", "a >= 0"), manifest(c=1), None, True, "1 rows break a >= 0"),
+        (check("expression", "a >= 0"), manifest(c=1), None, True, "1 rows violate a >= 0"),
     ],
 )
 def test_a_metric_is_checked_against_its_limits(
@@ -72,7 +78,7 @@ def test_a_non_numeric_limit_gives_a_one_line_error() -> None:
 
 
 def test_only_complete_outputs_are_compared_with_the_previous_run() -> None:
-    with pytest.raises(UsageError, match="the check c says `change` and `where`"):
+    with pytest.raises(UsageError, match="the check c has `change` and `where`"):
         check("rows", {"change": "20%"}, where="channel = 'web'")
 
 
@@ -94,7 +100,7 @@ def test_a_warning_does_not_refuse() -> None:
 
 def test_the_report_shows_violations_escaped() -> None:
     rows = [{"id": 1, "name": "<b>x</b>", "amount": None}]
-    results = [CheckResult(check("expression", "a | b"), True, "1 rows break a | b", {}, rows)]
+    results = [CheckResult(check("expression", "a | b"), True, "1 rows violate a | b", {}, rows)]
     document = {
         "verdict": overall_verdict(results),
         "saga": {"id": "day-1", "step": "facts"},

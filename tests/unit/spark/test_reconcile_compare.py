@@ -64,8 +64,8 @@ def test_incomparable_types_are_refused(left: Any, right: Any) -> None:
     ("arguments", "message"),
     [
         ({}, "needs `key`"),
-        ({"key": "a", "tolerance": "much"}, "`tolerance` is a number"),
-        ({"key": "a", "tolerance": -1}, "`tolerance` is a number"),
+        ({"key": "a", "tolerance": "much"}, "`tolerance` must be a number"),
+        ({"key": "a", "tolerance": -1}, "`tolerance` must be a number"),
     ],
 )
 def test_wrong_arguments_give_a_one_line_error(arguments: Any, message: str) -> None:

@@ -60,7 +60,7 @@ def test_settings_survive_serialization(tmp_path: Path) -> None:
 
 def test_memory_is_an_amount() -> None:
     assert (heap_bytes("512m"), heap_bytes("2G")) == (2**29, 2**31)
-    with pytest.raises(UsageError, match="no amount of memory"):
+    with pytest.raises(UsageError, match="not an amount of memory"):
         heap_bytes("plenty")
 
 
@@ -84,12 +84,12 @@ def test_a_job_error_mentioning_a_lost_session_is_a_failure() -> None:
 
 def test_a_full_disk_is_named() -> None:
     error = OSError(28, "No space left on device")
-    assert str(to_job_error(error, "the job a:b")) == "the job a:b could not write: the disk is full"
+    assert str(to_job_error(error, "the job a:b")) == "the job a:b could not write: the disk is full; free some space"
 
 
 def test_a_full_disk_for_an_input_is_reported_and_other_errors_are_retryable() -> None:
     assert str(to_disk_error(OSError(28, "No space left on device"), "reading the inputs")) == (
-        "reading the inputs: the disk is full"
+        "reading the inputs: the disk is full; free some space"
     )
     assert str(to_disk_error(PermissionError(13, "Permission denied", "/data/x"), "reading the inputs")) == (
         "reading the inputs: PermissionError: [Errno 13] Permission denied: '/data/x'"
@@ -104,7 +104,7 @@ def test_out_of_memory_names_the_setting_to_raise() -> None:
         "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.\n\tat org.apache.spark.memory"
     )
     assert str(to_job_error(AnalysisException(message=text), "the job a:b")) == (
-        "the job a:b ran out of memory: raise `memory` under [spark], or use more partitions"
+        "the job a:b ran out of memory; raise `memory` under [spark] or use more partitions"
     )
     ours = ValueError("java.lang.OutOfMemoryError is what we look for")
     assert "what we look for" in str(to_job_error(ours, "the job a:b"))
@@ -127,17 +127,17 @@ def test_a_program_error_is_its_last_output() -> None:
     output = "starting\njava.lang.IllegalStateException: no orders\n\tat Main.main(Main.java)\nshutdown hook called\n"
     assert last_error_line(output) == "java.lang.IllegalStateException: no orders"
     assert last_error_line("one\ntwo\n") == "two"
-    assert last_error_line("") == "it said nothing"
+    assert last_error_line("") == "it wrote no output"
 
 
 def test_invalid_job_results_are_refused() -> None:
-    with pytest.raises(JobFailed, match=r"^the job returned nothing for output, where a Spark DataFrame is needed$"):
+    with pytest.raises(JobFailed, match=r"^the job returned nothing for the output output; return a Spark DataFrame$"):
         check_outputs(None, ["output"], "the job")
     with pytest.raises(JobFailed, match=r"returned no output rejects; did you mean reject\?"):
         check_outputs({"facts": None, "reject": None}, ["facts", "rejects"], "the job")
-    with pytest.raises(JobFailed, match="returned a list, where a DataFrame is needed for each of a, b"):
+    with pytest.raises(JobFailed, match="returned a list; return a mapping with a DataFrame for each of a, b"):
         check_outputs([], ["a", "b"], "the job")
-    with pytest.raises(JobFailed, match="returned the output c, which the step does not name"):
+    with pytest.raises(JobFailed, match="returned the output c, which the step does not declare"):
         check_outputs({"a": None, "c": None}, ["a"], "the job")
 
 
@@ -146,9 +146,9 @@ def test_inputs_are_a_mapping_and_attributes() -> None:
     inputs = JobInputs({"orders": orders})  # pyright: ignore[reportArgumentType]
     assert inputs["orders"] is inputs.orders is orders
     assert list(inputs) == ["orders"]
-    with pytest.raises(AttributeError, match="there is no input order; did you mean orders"):
+    with pytest.raises(AttributeError, match="the job has no input order; did you mean orders"):
         _ = inputs.order
-    with pytest.raises(KeyError, match="there is no input order"):
+    with pytest.raises(KeyError, match="the job has no input order"):
         _ = inputs["order"]
 
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -44,11 +44,16 @@ from pyiceberg.table.update import (
 from requests import RequestException
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
+from saga_spark.job_errors import first_line
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg.pyiceberg_internals import (
+    has_multi_table_commit,
+    new_pointer_row,
+    post_multi_table_commit,
+    write_next_metadata,
+)
 from saga_spark.sinks.sink import CommitConflict
 from sagas.errors import InfrastructureError, UsageError
-
-_TRANSACTIONS_ENDPOINT = "transactions/commit"
 
 _COMMIT_TIMEOUTS = (
     "select set_config('idle_in_transaction_session_timeout', '30s', true), set_config('lock_timeout', '30s', true)"
@@ -69,7 +74,7 @@ class TableName:
         """Raises UsageError if a part is missing."""
         parts = text.split(".")
         if len(parts) < 3 or not all(parts):
-            raise UsageError(f"the table {text} must be written as catalog.namespace.table")
+            raise UsageError(f"the table {text} must be named as catalog.namespace.table")
         return TableName(parts[0], tuple(parts[1:-1]), parts[-1])
 
     @property
@@ -113,8 +118,8 @@ def describe_catalog(settings: SparkSettings, name: str) -> str:
     with translate_errors(f"[catalogs.{name}]"):
         catalog = _load_catalog(name, json.dumps(properties, sort_keys=True))
         if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
-            return "it answers; its tables are made with the first publication"
-        return f"it answers; namespaces: {len(catalog.list_namespaces())}"
+            return "it responds; its tables are created with the first publication"
+        return f"it responds; namespaces: {len(catalog.list_namespaces())}"
 
 
 @functools.lru_cache(maxsize=32)
@@ -123,7 +128,7 @@ def _load_catalog(name: str, properties: str) -> Catalog:
         # After a restart of the database, the first statement must not fail.
         return load_catalog(name, **{"pool_pre_ping": "true", **json.loads(properties)})
     except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
-        raise UsageError(f"catalogs.{name} cannot be used: {_first_line(error)}") from error
+        raise UsageError(f"catalogs.{name} cannot be used: {first_line(error)}") from error
 
 
 @contextmanager
@@ -133,17 +138,15 @@ def translate_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except (UnauthorizedError, ForbiddenError, BadRequestError, OAuthError) as error:
-        raise UsageError(f"the catalog of {subject} refuses: {_first_line(error)}") from error
+        raise UsageError(f"the catalog of {subject} refuses the request: {first_line(error)}") from error
     except DBAPIError as error:
-        raise InfrastructureError(f"the catalog of {subject}: {_first_line(error.orig or error)}") from error
+        raise InfrastructureError(
+            f"the catalog of {subject} is not available: {first_line(error.orig or error)}"
+        ) from error
     except (SQLAlchemyError, RESTError, RequestException, CommitFailedException) as error:
-        raise InfrastructureError(f"the catalog of {subject}: {_first_line(error)}") from error
+        raise InfrastructureError(f"the catalog of {subject} is not available: {first_line(error)}") from error
     except OSError as error:
-        raise InfrastructureError(f"{error.filename or subject}: {error.strerror or _first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InfrastructureError(f"{error.filename or subject}: {error.strerror or first_line(error)}") from error
 
 
 def load_table(catalog: Catalog, name: TableName) -> Table | None:
@@ -157,10 +160,7 @@ def can_commit_together(catalog: Catalog) -> bool:
     """Whether several tables can be committed atomically."""
     if not isinstance(catalog, RestCatalog):
         return isinstance(catalog, SqlCatalog)
-    known = catalog._supported_endpoints
-    # A server that lists no endpoints supports the defaults of the specification, which include transactions.
-    lists_nothing = known - set(VIEW_ENDPOINTS) == set(DEFAULT_ENDPOINTS)
-    return lists_nothing or any(str(one).endswith(_TRANSACTIONS_ENDPOINT) for one in known)
+    return has_multi_table_commit(catalog)
 
 
 def planned_location(catalog: Catalog, name: TableName) -> str | None:
@@ -174,7 +174,7 @@ def planned_location(catalog: Catalog, name: TableName) -> str | None:
         return f"{properties['location'].rstrip('/')}/{name.table}"
     warehouse = catalog.properties.get("warehouse")
     if not warehouse:
-        raise UsageError(f"catalogs.{name.catalog} has no `warehouse`, so a new table has no place")
+        raise UsageError(f"catalogs.{name.catalog} needs `warehouse`, because a new table has no other location")
     return "/".join((warehouse.rstrip("/"), ".".join(name.namespace), name.table))
 
 
@@ -190,34 +190,31 @@ def commit(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
     elif isinstance(catalog, RestCatalog):
         _commit_rest(catalog, commits)
     else:
-        raise UsageError(f"the catalog {catalog.name} cannot publish several tables together")
+        raise UsageError(
+            f"the catalog {catalog.name} cannot commit several tables together; remove `publish: together`"
+        )
 
 
 def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
     """One database transaction over the pointers of all tables. New metadata files are written before it, unseen."""
     staged = []
     for change in commits:
-        new = catalog._update_and_stage_table(
-            None if change.creates_table else change.table,
-            change.name.identifier,
-            change.requirements(),
-            change.updates,
-        )
-        catalog._write_metadata(new.metadata, new.io, new.metadata_location)
+        table = None if change.creates_table else change.table
+        new = write_next_metadata(catalog, table, change.name.identifier, change.requirements(), change.updates)
         staged.append((change, new.metadata_location))
     try:
         with catalog.engine.begin() as connection:
             if catalog.engine.dialect.name == "postgresql":
                 connection.execute(sa.text(_COMMIT_TIMEOUTS))
             # In a fixed order, so that two publishers of the same tables do not deadlock.
-            for change, location in sorted(staged, key=lambda one: one[0].name.identifier):
+            for change, location in sorted(staged, key=lambda pair: pair[0].name.identifier):
                 _swap_metadata_location(catalog, connection, change, location)
     except (CommitConflict, IntegrityError) as error:
         for change, location in staged:
             change.table.io.delete(location)
         if isinstance(error, CommitConflict):
             raise
-        raise CommitConflict("another one has made the table meanwhile") from error
+        raise CommitConflict("the table was created concurrently") from error
 
 
 def _swap_metadata_location(
@@ -237,7 +234,7 @@ def _swap_metadata_location(
             .values(metadata_location=location, previous_metadata_location=table_commit.table.metadata_location)
         )
         if moved.rowcount != 1:
-            raise CommitConflict(f"another one has changed the table {table_commit.name} meanwhile")
+            raise CommitConflict(f"the table {table_commit.name} was changed concurrently")
         return
     spaces = cast(sa.Table, IcebergNamespaceProperties.__table__)
     is_space = (spaces.c.catalog_name == catalog.name, spaces.c.namespace == namespace)
@@ -248,16 +245,14 @@ def _swap_metadata_location(
                     catalog_name=catalog.name, namespace=namespace, property_key=key, property_value=value
                 )
             )
-    connection.execute(
-        sa.insert(rows).values(**catalog._create_table_row(namespace, table_commit.name.table, location))
-    )
+    connection.execute(sa.insert(rows).values(new_pointer_row(catalog, namespace, table_commit.name.table, location)))
 
 
 def _commit_single(catalog: Catalog, change: TableCommit) -> None:
     try:
         catalog.commit_table(change.table, change.requirements(), change.updates)
     except (CommitFailedException, TableAlreadyExistsError) as error:
-        raise CommitConflict(f"another one has changed the table {change.name} meanwhile") from error
+        raise CommitConflict(f"the table {change.name} was changed concurrently") from error
 
 
 def _commit_rest(catalog: RestCatalog, commits: Sequence[TableCommit]) -> None:
@@ -269,15 +264,15 @@ def _commit_rest(catalog: RestCatalog, commits: Sequence[TableCommit]) -> None:
         ).model_dump_json()
         for change in commits
     ]
-    answer = catalog._session.post(
-        catalog.url(_TRANSACTIONS_ENDPOINT), data=f'{{"table-changes": [{", ".join(requests)}]}}'.encode()
-    )
+    response = post_multi_table_commit(catalog, f'{{"table-changes": [{", ".join(requests)}]}}'.encode())
     tables = ", ".join(str(change.name) for change in commits)
-    if answer.status_code == 409:
-        raise CommitConflict(f"another one has changed one of the tables {tables} meanwhile")
-    if answer.status_code in (404, 405, 501):
-        raise UsageError(f"the catalog {catalog.name} cannot publish several tables together")
-    if answer.status_code >= 500:
-        raise CommitStateUnknownException(f"the catalog {catalog.name} answered {answer.status_code} for {tables}")
-    if not answer.ok:
-        raise CommitFailedException(f"the catalog {catalog.name} refuses to commit {tables}: {answer.text[:500]}")
+    if response.status_code == 409:
+        raise CommitConflict(f"one of the tables {tables} was changed concurrently")
+    if response.status_code in (404, 405, 501):
+        raise UsageError(
+            f"the catalog {catalog.name} cannot commit several tables together; remove `publish: together`"
+        )
+    if response.status_code >= 500:
+        raise CommitStateUnknownException(f"the catalog {catalog.name} returned {response.status_code} for {tables}")
+    if not response.ok:
+        raise CommitFailedException(f"the catalog {catalog.name} refuses to commit {tables}: {response.text[:500]}")

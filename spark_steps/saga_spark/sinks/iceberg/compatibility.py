@@ -53,21 +53,25 @@ def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
     """Features of the table that this sink does not support."""
     problems = []
     if metadata.format_version > 2:
-        problems.append(f"the table {output.destination} has the format version {metadata.format_version}, above 2")
+        problems.append(
+            f"the table {output.destination} has the format version {metadata.format_version}; use version 1 or 2"
+        )
     parts = metadata.spec().fields
     if output.mode == "overwrite_partitions":
         if not parts:
             problems.append(
-                f"the mode overwrite_partitions needs partitions, and the table {output.destination} has none"
+                f"the mode overwrite_partitions needs partitions, but the table {output.destination} has none"
             )
         elif not all(isinstance(part.transform, IdentityTransform) for part in parts):
-            problems.append(f"the mode overwrite_partitions needs partitions by plain columns in {output.destination}")
+            problems.append(f"the mode overwrite_partitions needs {output.destination} to be partitioned by columns")
     mapping = metadata.name_mapping()
     if mapping is not None:
         mapped = {name for field in mapping for name in field.names}
         for column in metadata.schema().column_names:
             if "." not in column and column not in mapped:
-                problems.append(f"the table's name mapping lacks {column}, so that files without field ids lose it")
+                problems.append(
+                    f"the name mapping of the table lacks {column}; add it, because staged files have no field ids"
+                )
     return problems
 
 
@@ -111,7 +115,7 @@ def partition_spec(schema: Schema, columns: Sequence[str]) -> PartitionSpec:
     known = {field.name: field.field_id for field in schema.fields}
     for column in columns:
         if column not in known:
-            raise ValueError(f"the output has no column {column}, by which it is to be partitioned")
+            raise ValueError(f"the output has no column {column}, which `partition_by` names")
     return PartitionSpec(
         *(
             PartitionField(
@@ -131,25 +135,27 @@ def schema_problems(table: Schema, staged: Schema, manifest: Manifest, table_nam
     staged_fields = {field.name: field for field in staged.fields}
     nulls = {column.name: column.nulls for column in manifest.columns}
     problems = [
-        f"the output has no column {name}, and the table {table_name} has it"
+        f"the output has no column {name}, which the table {table_name} has"
         for name in table_fields
         if name not in staged_fields
     ]
     for name, field in staged_fields.items():
         column = table_fields.get(name)
         if column is None:
-            problems.append(f"the table {table_name} has no column {name}, and the output has it")
+            problems.append(f"the table {table_name} has no column {name}, which the output has")
         elif type_label(field.field_type) != type_label(column.field_type):
             problems.append(
                 f"the column {name} is {type_label(field.field_type)} in the output "
                 f"and {type_label(column.field_type)} in the table {table_name}"
             )
         elif _requires_nested_values(column.field_type):
-            problems.append(f"the column {name} of the table {table_name} requires values inside a nested type")
+            problems.append(f"the column {name} of the table {table_name} has required fields inside a nested type")
         elif column.required and nulls.get(name) != 0 and manifest.rows:
-            found = nulls.get(name)
-            seen = f"has {found} nulls" if found else "may have nulls"
-            problems.append(f"the column {name} of the table {table_name} takes no nulls, and the output {seen} in it")
+            count = nulls.get(name)
+            seen = f"has {count} nulls" if count else "may have nulls"
+            problems.append(
+                f"the column {name} of the table {table_name} accepts no nulls, but the output {seen} in it"
+            )
     return problems
 
 
@@ -160,10 +166,8 @@ def partition_problems(spec: PartitionSpec, schema: Schema, partition_by: Sequen
     current = [partition_label(field.source_id, str(field.transform), schema) for field in spec.fields]
     if current == list(partition_by):
         return []
-    how = f"by {', '.join(current)}" if current else "not at all"
-    return [
-        f"the output is to be partitioned by {', '.join(partition_by)}, and the table {table_name} is partitioned {how}"
-    ]
+    partitioning = f"by {', '.join(current)}" if current else "not at all"
+    return [f"`partition_by` is {', '.join(partition_by)}, but the table {table_name} is partitioned {partitioning}"]
 
 
 def partition_label(source_id: int, transform: str, schema: Schema) -> str:
@@ -175,7 +179,7 @@ def type_label(kind: IcebergType) -> str:
     """A type without its field ids: `struct<a: int, b: list<string>>`."""
     match kind:
         case StructType():
-            return f"struct<{', '.join(f'{one.name}: {type_label(one.field_type)}' for one in kind.fields)}>"
+            return f"struct<{', '.join(f'{field.name}: {type_label(field.field_type)}' for field in kind.fields)}>"
         case ListType():
             return f"list<{type_label(kind.element_type)}>"
         case MapType():
@@ -187,7 +191,7 @@ def type_label(kind: IcebergType) -> str:
 def _requires_nested_values(kind: IcebergType) -> bool:
     match kind:
         case StructType():
-            return any(one.required or _requires_nested_values(one.field_type) for one in kind.fields)
+            return any(field.required or _requires_nested_values(field.field_type) for field in kind.fields)
         case ListType():
             return kind.element_required or _requires_nested_values(kind.element_type)
         case MapType():
@@ -197,10 +201,10 @@ def _requires_nested_values(kind: IcebergType) -> bool:
 
 
 def _iceberg_fields(spark_fields: Sequence[Mapping[str, Any]], ids: Iterator[int], path: str) -> Iterator[NestedField]:
-    for one in spark_fields:
+    for spark_field in spark_fields:
         number = next(ids)
-        kind = _iceberg_type(one["type"], ids, f"{path}{one['name']}")
-        yield NestedField(number, one["name"], kind, required=False)
+        kind = _iceberg_type(spark_field["type"], ids, f"{path}{spark_field['name']}")
+        yield NestedField(number, spark_field["name"], kind, required=False)
 
 
 def _iceberg_type(spark_type: Any, ids: Iterator[int], path: str) -> IcebergType:
@@ -225,12 +229,12 @@ def _iceberg_type(spark_type: Any, ids: Iterator[int], path: str) -> IcebergType
         if _CHAR.fullmatch(spark_type):
             return StringType()
     name = spark_type.get("type") if isinstance(spark_type, Mapping) else spark_type
-    raise ValueError(f"the column {path} has the type {name}, which Iceberg does not have")
+    raise ValueError(f"the column {path} has the type {name}, which Iceberg does not support")
 
 
 # Equality deletes, which pyiceberg can neither read nor rewrite.
 
-COMPACTION_ADVICE = "the engine that writes it can rewrite its data files (compaction), then it can be used"
+COMPACTION_ADVICE = "rewrite its data files (compaction) with the engine that writes it"
 
 
 def has_equality_deletes(io: FileIO, snapshot: Snapshot) -> bool:
@@ -239,8 +243,8 @@ def has_equality_deletes(io: FileIO, snapshot: Snapshot) -> bool:
     Compaction leaves equality deletes behind that are older than all live files; these have no effect.
     """
     manifests = snapshot.manifests(io)
-    data = [one for one in manifests if one.content == ManifestContent.DATA]
-    oldest = min((one.min_sequence_number or 0 for one in data), default=0)
+    data = [data_manifest for data_manifest in manifests if data_manifest.content == ManifestContent.DATA]
+    oldest = min((data_manifest.min_sequence_number or 0 for data_manifest in data), default=0)
     return any(
         entry.data_file.content == DataFileContent.EQUALITY_DELETES
         for manifest in manifests

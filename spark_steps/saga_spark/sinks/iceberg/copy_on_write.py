@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import itertools
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,22 +26,19 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    _dataframe_to_data_files,
-    _expression_to_complementary_pyarrow,
-    expression_to_pyarrow,
-)
+from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 
 from saga_spark.job.job_spec import Output
+from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes
+from saga_spark.sinks.iceberg.pyiceberg_internals import complement_filter, data_file_writer, strict_file_matcher
 from saga_spark.storage import resolve_uri
 
 
@@ -71,17 +66,11 @@ def find_replaced_files(
     if head is None or output.mode == "append":
         return ReplacedFiles()
     if has_equality_deletes(io, head):
-        raise ValueError(f"rows of it are deleted by equality deletes; {COMPACTION_ADVICE}")
+        raise ValueError(f"the table has equality deletes; {COMPACTION_ADVICE}")
     if output.mode == "overwrite":
         return ReplacedFiles([task.file for task in _plan_files(io, metadata, AlwaysTrue())])
     result = ReplacedFiles()
-    write = functools.partial(
-        _dataframe_to_data_files,
-        table_metadata=_with_data_path(metadata, rewrite_folder),
-        io=io,
-        write_uuid=uuid.uuid4(),
-        counter=itertools.count(),
-    )
+    write = data_file_writer(_with_data_path(metadata, rewrite_folder), io)
     for task, kept in _affected_files(io, metadata, output, manifest, new):
         if kept is None:
             result.removed.append(task.file)
@@ -92,7 +81,7 @@ def find_replaced_files(
             continue
         result.removed.append(task.file)
         if len(rows):
-            result.rewritten += write(df=rows)
+            result.rewritten += write(rows)
     return result
 
 
@@ -117,11 +106,9 @@ def _affected_files(
             return
     else:
         predicate = where_expression(output.where)
-    all_match = _StrictMetricsEvaluator(schema, predicate, case_sensitive=True).eval
-    complement = _expression_to_complementary_pyarrow(bind(schema, predicate, case_sensitive=True), schema)
+    all_rows_match, complement = strict_file_matcher(schema, predicate), complement_filter(schema, predicate)
     for task in _plan_files(io, metadata, predicate):
-        whole = all_match(task.file) == ROWS_MUST_MATCH
-        yield task, None if whole else functools.partial(_filter_rows, condition=complement)
+        yield task, None if all_rows_match(task.file) else functools.partial(_filter_rows, condition=complement)
 
 
 def _filter_rows(rows: pa.Table, condition: pc.Expression) -> pa.Table:
@@ -159,7 +146,7 @@ def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
     """`{column: value}` means equality, a list means any of its values, null means is null. All columns must match."""
     return _all_of(
         [
-            _any_of([_equal(column, one) for one in value])
+            _any_of([_equal(column, item) for item in value])
             if isinstance(value, (list, tuple))
             else _equal(column, value)
             for column, value in where.items()
@@ -169,11 +156,11 @@ def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
 
 def _partition_predicate(metadata: TableMetadata, new: Sequence[DataFile]) -> BooleanExpression | None:
     """The partitions that contain new rows; None if there are no new rows."""
-    columns = [metadata.schema().find_column_name(one.source_id) or "" for one in metadata.spec().fields]
+    columns = [metadata.schema().find_column_name(field.source_id) or "" for field in metadata.spec().fields]
     values = {tuple(file.partition[number] for number in range(len(columns))) for file in new}
     if not values:
         return None
-    each = [_all_of([_equal(column, one) for column, one in zip(columns, row, strict=True)]) for row in values]
+    each = [_all_of([_equal(column, value) for column, value in zip(columns, row, strict=True)]) for row in values]
     return _any_of(each)
 
 
@@ -218,29 +205,29 @@ def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any])
     try:
         condition = expression_to_pyarrow(bind(schema, expression, case_sensitive=True), schema)
     except (ValueError, TypeError) as error:
-        return [f"the output's `where` does not fit its columns: {str(error).splitlines()[0]}"]
+        return [f"`where` of the output does not match its columns: {first_line(error)}"]
     data = _staged_dataset(manifest)
     outside = data.count_rows() - data.count_rows(filter=condition) if data is not None else 0
     if not outside:
         return []
-    return [f"{outside} of {manifest.rows} rows are outside of the output's `where`, which the mode would overwrite"]
+    return [f"{outside} of {manifest.rows} rows are outside of the range `where` that the mode overwrites"]
 
 
 def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list[str]:
     """Keys must be unique and without nulls, else the result of a merge would be arbitrary."""
-    names = {one.name for one in schema.fields}
+    names = {field.name for field in schema.fields}
     unknown = [name for name in key if name not in names]
     if unknown:
-        return [f"the output has no column {', '.join(unknown)}, and its `key` names it"]
+        return [f"the output has no column {', '.join(unknown)}, which `key` names"]
     rows = read_staged_rows(manifest, key)
     problems = [
-        f"{rows.column(name).null_count} rows have no {name}, which is part of the key"
+        f"{rows.column(name).null_count} rows have no {name}, which is part of `key`"
         for name in key
         if rows.column(name).null_count
     ]
-    twice = len(rows) - len(rows.group_by(list(key)).aggregate([]))
-    if twice:
-        problems.append(f"{twice} rows have a key ({', '.join(key)}) that another row of the output has too")
+    duplicates = len(rows) - len(rows.group_by(list(key)).aggregate([]))
+    if duplicates:
+        problems.append(f"{duplicates} rows have the same key ({', '.join(key)}) as another row of the output")
     return problems
 
 

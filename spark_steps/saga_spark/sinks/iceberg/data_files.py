@@ -32,9 +32,9 @@ def publication_folder(location: str, target: Target) -> str:
 
 def placed_files(location: str, publication: Publication) -> dict[str, StagedFile]:
     """The location of each staged file, the same for every attempt; files without rows are left out."""
-    home = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha[:16]}"
+    folder = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha[:16]}"
     files = [file for file in publication.manifest.files if file.rows]
-    return {f"{home}/{number:05d}.parquet": file for number, file in enumerate(files)}
+    return {f"{folder}/{number:05d}.parquet": file for number, file in enumerate(files)}
 
 
 def place_files(io: FileIO, location: str, publication: Publication) -> list[str]:
@@ -42,8 +42,8 @@ def place_files(io: FileIO, location: str, publication: Publication) -> list[str
     names = placed_files(location, publication)
     for name, file in names.items():
         system, path = resolve_table_file(io, name)
-        found = system.get_file_info(path)
-        if found.type == pafs.FileType.File and found.size == file.bytes:
+        existing = system.get_file_info(path)
+        if existing.type == pafs.FileType.File and existing.size == file.bytes:
             continue
         if _is_local(system):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -66,13 +66,15 @@ def space_problems(io: FileIO, location: str, publication: Publication) -> list[
     system, path = resolve_table_file(io, location)
     if not _is_local(system):
         return []
-    home = next(one for one in (Path(path), *Path(path).parents) if one.exists())
-    if not os.access(home, os.W_OK | os.X_OK):
-        return [f"the folder {home} of the table {publication.output.destination} cannot be written"]
-    needed = sum(file.bytes for file in publication.manifest.files if not _can_hard_link(file.uri, home))
-    free = shutil.disk_usage(home).free
+    folder = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return [f"the folder {folder} of the table {publication.output.destination} is not writable"]
+    needed = sum(file.bytes for file in publication.manifest.files if not _can_hard_link(file.uri, folder))
+    free = shutil.disk_usage(folder).free
     if needed > free:
-        return [f"the table {publication.output.destination} needs {needed} bytes in {home}, and {free} are free"]
+        return [
+            f"the table {publication.output.destination} needs {needed} bytes in {folder}, but only {free} are free"
+        ]
     return []
 
 
@@ -97,7 +99,7 @@ def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, pa
         has_value = aggregate is not None and aggregate.current_min is not None
         if nulls != (0 if has_value else footer.num_rows):
             raise ValueError(
-                f"the file {Path(path).name} does not hold one value of {schema.find_column_name(part.source_id)}, "
+                f"the file {Path(path).name} has several values of {schema.find_column_name(part.source_id)}, "
                 "by which the table is partitioned"
             )
     return DataFile.from_args(
@@ -119,9 +121,9 @@ def staged_field_ids(uris: Sequence[str]) -> Iterator[tuple[str, int]]:
     for uri in uris:
         system, path = resolve_uri(uri)
         for column in pq.read_schema(path, filesystem=system):
-            found = (column.metadata or {}).get(b"PARQUET:field_id")
-            if found is not None:
-                yield column.name, int(found)
+            field_id = (column.metadata or {}).get(b"PARQUET:field_id")
+            if field_id is not None:
+                yield column.name, int(field_id)
 
 
 def resolve_table_file(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
@@ -130,7 +132,9 @@ def resolve_table_file(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]
     Raises UsageError if the catalog does not read files through pyarrow.
     """
     if not isinstance(io, PyArrowFileIO):
-        raise UsageError(f"the catalog's `py-io-impl` is {type(io).__name__}, and spark steps need pyarrow's")
+        raise UsageError(
+            f"the `py-io-impl` of the catalog is {type(io).__name__}; remove it, because Spark steps need PyArrowFileIO"
+        )
     scheme, server, path = io.parse_location(location, io.properties)
     return io.fs_by_scheme(scheme, server), path
 
@@ -139,6 +143,6 @@ def _is_local(system: pafs.FileSystem) -> bool:
     return isinstance(system, pafs.LocalFileSystem)
 
 
-def _can_hard_link(uri: str, home: Path) -> bool:
+def _can_hard_link(uri: str, folder: Path) -> bool:
     path = local_path(uri)
-    return path is not None and path.stat().st_dev == home.stat().st_dev
+    return path is not None and path.stat().st_dev == folder.stat().st_dev

@@ -18,10 +18,10 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from saga_spark.job.job_spec import Output
+from saga_spark.job_errors import first_line
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.iceberg import data_files as files
-from saga_spark.sinks.iceberg import snapshot_history as history
+from saga_spark.sinks.iceberg import data_files
 from saga_spark.sinks.iceberg.catalog import (
     TableName,
     can_commit_together,
@@ -39,10 +39,18 @@ from saga_spark.sinks.iceberg.compatibility import (
     staged_schema,
 )
 from saga_spark.sinks.iceberg.copy_on_write import key_problems, where_problems
+from saga_spark.sinks.iceberg.snapshot_history import (
+    NO_PRE_IMAGE,
+    PRE_IMAGE,
+    ever_committed,
+    summary_properties,
+    visible_snapshot,
+    was_reverted,
+)
 from saga_spark.sinks.iceberg.table_transaction import TableTransaction
-from saga_spark.sinks.sink import CommitConflict, Publication, Published
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, refuse_other_manifest
 from saga_spark.storage import resolve_uri
-from sagas.errors import Rejected, UsageError
+from sagas.errors import UsageError
 
 
 class IcebergSink:
@@ -59,11 +67,15 @@ class IcebergSink:
         """All tables must be in one catalog with multi-table transactions. Raises UsageError, InfrastructureError."""
         names = sorted({TableName.parse(output.destination).catalog for output in outputs})
         if len(names) > 1:
-            raise UsageError(f"no single commit can publish tables of the catalogs {' and '.join(names)} together")
+            raise UsageError(
+                f"no single commit can span the catalogs {' and '.join(names)}; remove `publish: together`"
+            )
         for name in names:
             with translate_errors(f"[catalogs.{name}]"):
                 if not can_commit_together(self._open_catalog(name)):
-                    raise UsageError(f"the catalog {name} cannot publish several tables together")
+                    raise UsageError(
+                        f"the catalog {name} cannot commit several tables together; remove `publish: together`"
+                    )
 
     def check(self, publication: Publication) -> list[str]:
         with translate_errors(publication.output.destination):
@@ -88,64 +100,60 @@ class IcebergSink:
         io = self._file_io(catalog, table)
         head = metadata.current_snapshot()
         if output.mode != "append" and head is not None and has_equality_deletes(io, head):
-            problems.append(
-                f"rows of the table {output.destination} are deleted by equality deletes; {COMPACTION_ADVICE}"
-            )
+            problems.append(f"the table {output.destination} has equality deletes; {COMPACTION_ADVICE}")
         uris = [file.uri for file in manifest.files if file.rows]
-        for column, number in sorted(set(files.staged_field_ids(uris))):
+        for column, number in sorted(set(data_files.staged_field_ids(uris))):
             if number != metadata.schema().find_field(column).field_id:
-                problems.append(f"the files' column {column} has the field id {number}, which is another column's")
+                problems.append(
+                    f"the column {column} of the files has the field id {number}, which belongs to another column"
+                )
         if output.mode == "overwrite_where":
             problems += where_problems(manifest, metadata.schema(), output.where)
         if output.mode == "merge":
             problems += key_problems(manifest, metadata.schema(), output.key)
         try:
-            rows = sum(files.to_data_file(metadata, uri, *resolve_uri(uri)).record_count for uri in uris)
+            rows = sum(data_files.to_data_file(metadata, uri, *resolve_uri(uri)).record_count for uri in uris)
             if rows != manifest.rows:
-                problems.append(f"the staged files hold {rows} rows, and the manifest says {manifest.rows}")
+                problems.append(f"the staged files have {rows} rows, but their manifest says {manifest.rows}")
         except ValueError as error:
-            problems.append(str(error).splitlines()[0])
+            problems.append(first_line(error))
         if metadata.location:
-            problems += files.space_problems(io, metadata.location, publication)
+            problems += data_files.space_problems(io, metadata.location, publication)
         return problems
 
     def prepare(self, publication: Publication) -> None:
         """Link or copy the files; left to publish if only a REST catalog can decide the location of a new table."""
-        place = TableName.parse(publication.output.destination)
+        table_name = TableName.parse(publication.output.destination)
         with translate_errors(publication.output.destination):
-            catalog = self._open_catalog(place.catalog)
-            table = load_table(catalog, place)
-            location = table.metadata.location if table else planned_location(catalog, place)
+            catalog = self._open_catalog(table_name.catalog)
+            table = load_table(catalog, table_name)
+            location = table.metadata.location if table else planned_location(catalog, table_name)
             if location is not None:
-                files.place_files(self._file_io(catalog, table), location, publication)
+                data_files.place_files(self._file_io(catalog, table), location, publication)
 
     def read_state(self, publications: Sequence[Publication]) -> Any:
         """The exact metadata of each table by its name; None if the table does not exist."""
         state: dict[str, str | None] = {}
-        for place in {TableName.parse(one.output.destination) for one in publications}:
-            with translate_errors(str(place)):
-                table = load_table(self._open_catalog(place.catalog), place)
-            state[str(place)] = table.metadata_location if table else None
+        for table_name in {TableName.parse(publication.output.destination) for publication in publications}:
+            with translate_errors(str(table_name)):
+                table = load_table(self._open_catalog(table_name.catalog), table_name)
+            state[str(table_name)] = table.metadata_location if table else None
         return state
 
     def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
         """Raises CommitConflict, InfrastructureError; Rejected if another manifest is published or files are gone."""
 
-        def find_existing(publication: Publication, table: Table | None, place: TableName) -> Published | None:
+        def find_existing(publication: Publication, table: Table | None, table_name: TableName) -> Published | None:
             target = publication.tag.target
             if table is not None:
-                if (found := _existing_publication(table.metadata, target, place)) is not None:
-                    if found.details["manifest"] != publication.tag.sha:
-                        raise Rejected(
-                            "another manifest is published under the key of this output",
-                            there=found.details["manifest"],
-                            ours=publication.tag.sha,
-                        )
-                    return found
-                if history.was_reverted(table.metadata, target):
-                    raise CommitConflict(f"{target.step} has been taken back from the table {place}")
-            if (table.metadata_location if table else None) != state.get(str(place)):
-                raise CommitConflict(f"another one has changed the table {place} meanwhile")
+                if (existing := _existing_publication(table.metadata, target, table_name)) is not None:
+                    manifest = existing.details["manifest"]
+                    refuse_other_manifest(manifest, publication, there=manifest, ours=publication.tag.sha)
+                    return existing
+                if was_reverted(table.metadata, target):
+                    raise CommitConflict(f"{target.step} has been reverted in the table {table_name}")
+            if (table.metadata_location if table else None) != state.get(str(table_name)):
+                raise CommitConflict(f"the table {table_name} was changed concurrently")
             return None
 
         return self._commit(publications, together, TableTransaction.publish, find_existing)
@@ -162,8 +170,8 @@ class IcebergSink:
     ) -> list[Published]:
         """Write each publication that ``find_existing`` does not find; ``together``: in one commit for all of them."""
         done: list[Published] = []
-        for group in [publications] if together else [[one] for one in publications]:
-            with translate_errors(", ".join(one.output.destination for one in group)):
+        for group in [publications] if together else [[publication] for publication in publications]:
+            with translate_errors(", ".join(publication.output.destination for publication in group)):
                 done += self._commit_group(group, write, find_existing)
         return done
 
@@ -176,24 +184,28 @@ class IcebergSink:
         done: list[Published] = []
         catalogs = {
             name: self._open_catalog(name)
-            for name in {TableName.parse(one.output.destination).catalog for one in group}
+            for name in {TableName.parse(publication.output.destination).catalog for publication in group}
         }
         if len(catalogs) > 1:
-            raise UsageError(f"the catalogs {', '.join(sorted(catalogs))} cannot publish together")
+            raise UsageError(
+                f"no single commit can span the catalogs {', '.join(sorted(catalogs))}; remove `publish: together`"
+            )
         [catalog] = catalogs.values()
         tables: dict[TableName, Table | None] = {}
         transactions: dict[TableName, TableTransaction] = {}
         try:
-            for one in group:
-                table_name = TableName.parse(one.output.destination)
+            for publication in group:
+                table_name = TableName.parse(publication.output.destination)
                 if table_name not in tables:
                     tables[table_name] = load_table(catalog, table_name)
-                found = find_existing(one, tables[table_name], table_name)
-                if found is None:
+                published = find_existing(publication, tables[table_name], table_name)
+                if published is None:
                     if table_name not in transactions:
-                        transactions[table_name] = TableTransaction.begin(catalog, table_name, tables[table_name], one)
-                    found = write(transactions[table_name], one)
-                done.append(found)
+                        transactions[table_name] = TableTransaction.begin(
+                            catalog, table_name, tables[table_name], publication
+                        )
+                    published = write(transactions[table_name], publication)
+                done.append(published)
             changes = [draft.to_commit() for draft in transactions.values()]
         except BaseException:
             _abandon_all(transactions)
@@ -214,32 +226,32 @@ class IcebergSink:
 
     def clean_up(self, publication: Publication) -> None:
         """Keeps the files of a committed publication: they belong to the table's history until snapshots expire."""
-        place, target = TableName.parse(publication.output.destination), publication.tag.target
+        table_name, target = TableName.parse(publication.output.destination), publication.tag.target
         with translate_errors(publication.output.destination):
-            catalog = self._open_catalog(place.catalog)
-            table = load_table(catalog, place)
-            if table is not None and history.ever_committed(table.metadata, target):
+            catalog = self._open_catalog(table_name.catalog)
+            table = load_table(catalog, table_name)
+            if table is not None and ever_committed(table.metadata, target):
                 return
-            location = table.metadata.location if table else planned_location(catalog, place)
+            location = table.metadata.location if table else planned_location(catalog, table_name)
             if location is not None:
-                files.remove_files(self._file_io(catalog, table), location, target)
+                data_files.remove_files(self._file_io(catalog, table), location, target)
 
     def drop_undo_data(self, publication: Publication) -> None:
         """Allow the pre-image to expire, and delete rows that were rolled back. Raises CommitConflict (retryable).
 
         Call it for what was published, or published and reverted, once no undo can follow.
         """
-        place, target = TableName.parse(publication.output.destination), publication.tag.target
+        table_name, target = TableName.parse(publication.output.destination), publication.tag.target
         with translate_errors(publication.output.destination):
-            catalog = self._open_catalog(place.catalog)
-            table = load_table(catalog, place)
+            catalog = self._open_catalog(table_name.catalog)
+            table = load_table(catalog, table_name)
             if table is None:
                 return
-            transaction = TableTransaction.begin(catalog, place, table, publication)
+            transaction = TableTransaction.begin(catalog, table_name, table, publication)
             if transaction.drop_undo_data(target):
                 commit(catalog, [transaction.to_commit()])
-            if not history.ever_committed(transaction.metadata, target):
-                files.remove_files(table.io, table.metadata.location, target)
+            if not ever_committed(transaction.metadata, target):
+                data_files.remove_files(table.io, table.metadata.location, target)
 
     # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,14 +279,14 @@ def _abandon_all(transactions: Mapping[TableName, TableTransaction]) -> None:
 
 
 def _existing_publication(metadata: TableMetadata, target: Target, table_name: TableName) -> Published | None:
-    ours = history.visible_snapshot(metadata, target)
-    if ours is None:
+    snapshot = visible_snapshot(metadata, target)
+    if snapshot is None:
         return None
-    summary = history.summary_properties(ours)
-    before = summary.get(history.PRE_IMAGE, history.NO_PRE_IMAGE)
+    summary = summary_properties(snapshot)
+    before = summary.get(PRE_IMAGE, NO_PRE_IMAGE)
     return Published(
-        before=None if before == history.NO_PRE_IMAGE else int(before),
-        after=ours.snapshot_id,
+        before=None if before == NO_PRE_IMAGE else int(before),
+        after=snapshot.snapshot_id,
         adopted=True,
         details={
             "table": str(table_name),

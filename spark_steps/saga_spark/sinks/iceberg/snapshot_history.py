@@ -64,10 +64,10 @@ def visible_snapshot(metadata: TableMetadata, target: Target) -> Snapshot | None
         oldest = snapshot
     # Expiry truncates the chain of ancestors. The publication's own snapshot is kept by its tag, which an undo removes.
     tag = metadata.refs.get(publication_tag(target))
-    ours = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
-    if ours is None or oldest is None or (ours.sequence_number or 0) >= (oldest.sequence_number or 0):
+    tagged = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
+    if tagged is None or oldest is None or (tagged.sequence_number or 0) >= (oldest.sequence_number or 0):
         return None
-    return ours
+    return tagged
 
 
 def was_reverted(metadata: TableMetadata, target: Target) -> bool:
@@ -76,7 +76,7 @@ def was_reverted(metadata: TableMetadata, target: Target) -> bool:
 
 def last_row_change(metadata: TableMetadata) -> Snapshot | None:
     """The newest snapshot that changed rows."""
-    return next((one for one in lineage(metadata) if UNCHANGED not in summary_properties(one)), None)
+    return next((snapshot for snapshot in lineage(metadata) if UNCHANGED not in summary_properties(snapshot)), None)
 
 
 def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str, Any]]:
@@ -89,12 +89,12 @@ def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str,
             later.append(snapshot)
     return [
         {
-            "snapshot": one.snapshot_id,
-            "time": dt.datetime.fromtimestamp(one.timestamp_ms / 1000, dt.UTC).isoformat(timespec="milliseconds"),
-            "operation": one.summary.operation.value if one.summary else None,
-            "summary": summary_properties(one),
+            "snapshot": snapshot.snapshot_id,
+            "time": dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC).isoformat(timespec="milliseconds"),
+            "operation": snapshot.summary.operation.value if snapshot.summary else None,
+            "summary": summary_properties(snapshot),
         }
-        for one in reversed(later)
+        for snapshot in reversed(later)
     ]
 
 

@@ -13,18 +13,38 @@ from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 
+from saga_spark.job_errors import first_line
 from saga_spark.manifest import Target
-from saga_spark.sinks.iceberg import data_files as files
-from saga_spark.sinks.iceberg import snapshot_history as history
+from saga_spark.sinks.iceberg import data_files
 from saga_spark.sinks.iceberg.catalog import TableCommit, TableName, planned_location
 from saga_spark.sinks.iceberg.compatibility import compatibility_problems, partition_spec, staged_schema
 from saga_spark.sinks.iceberg.copy_on_write import find_replaced_files
+from saga_spark.sinks.iceberg.pyiceberg_internals import (
+    append_after,
+    delete_uncommitted_files,
+    overwrite_files,
+    pending_updates,
+    transaction_table,
+)
+from saga_spark.sinks.iceberg.snapshot_history import (
+    NO_PRE_IMAGE,
+    PRE_IMAGE,
+    REVERTED,
+    TAG_MAX_AGE,
+    UNCHANGED,
+    expired_tags,
+    last_row_change,
+    pre_image_tag,
+    publication_tag,
+    rolled_back_snapshots,
+    row_changes_after,
+    summary_properties,
+    visible_snapshot,
+)
 from saga_spark.sinks.sink import Publication, Published, UndoConflict
 from sagas.errors import Rejected
 
@@ -57,18 +77,17 @@ class TableTransaction:
         return TableTransaction(name, CreateTableTransaction(staged), True, [])
 
     def to_commit(self) -> TableCommit:
-        return TableCommit(self.name, self.table, self.creates_table, self.transaction._updates)
+        return TableCommit(self.name, self.table, self.creates_table, pending_updates(self.transaction))
 
     def abandon(self) -> None:
         """Remove the files written for a commit that is known not to have happened."""
-        for producer in self.transaction._snapshot_producers:
-            producer._clean_all_uncommitted()
+        delete_uncommitted_files(self.transaction)
         for file in self.written_files:
             self.table.io.delete(file)
 
     @property
     def table(self) -> Table:
-        return self.transaction._table
+        return transaction_table(self.transaction)
 
     @property
     def metadata(self) -> TableMetadata:
@@ -87,32 +106,32 @@ class TableTransaction:
             raise self._rejection(publication, problems)
         location = self.table.metadata.location
         try:
-            names = files.place_files(io, location, publication)
+            names = data_files.place_files(io, location, publication)
         except FileNotFoundError as error:
             name = publication.output.name
-            raise Rejected(f"files of the output {name} are neither in the stage nor in {self.name}") from error
+            raise Rejected(f"files of the output {name} are neither in the stage area nor in {self.name}") from error
         self._set_name_mapping()
         metadata = self.metadata
         before = metadata.current_snapshot()
-        rewrite_folder = files.publication_folder(location, target) + "/rewritten"
+        rewrite_folder = data_files.publication_folder(location, target) + "/rewritten"
         try:
-            new = [files.to_data_file(metadata, name, *files.resolve_table_file(io, name)) for name in names]
+            new = [data_files.to_data_file(metadata, name, *data_files.resolve_table_file(io, name)) for name in names]
             replaced_files = find_replaced_files(
                 io, metadata, publication.output, publication.manifest, new, rewrite_folder
             )
         except (ValueError, NotImplementedError) as error:
-            raise self._rejection(publication, [str(error).splitlines()[0]]) from error
+            raise self._rejection(publication, [first_line(error)]) from error
         self.written_files += [file.file_path for file in replaced_files.rewritten]
         summary = {
             **publication.tag.properties(),
             "saga.name": publication.tag.saga,
-            history.PRE_IMAGE: str(before.snapshot_id) if before else history.NO_PRE_IMAGE,
+            PRE_IMAGE: str(before.snapshot_id) if before else NO_PRE_IMAGE,
         }
         after = self._add_snapshot(summary, added=[*new, *replaced_files.rewritten], removed=replaced_files.removed)
         if before is not None:
-            self._add_tag(history.pre_image_tag(target), before.snapshot_id)
-        self._add_tag(history.publication_tag(target), after)
-        for name in history.expired_tags(metadata, dt.datetime.now(dt.UTC)):
+            self._add_tag(pre_image_tag(target), before.snapshot_id)
+        self._add_tag(publication_tag(target), after)
+        for name in expired_tags(metadata, dt.datetime.now(dt.UTC)):
             self._remove_tag(name)
         return Published(
             before=before.snapshot_id if before else None,
@@ -129,7 +148,7 @@ class TableTransaction:
     def _rejection(self, publication: Publication, problems: Sequence[str]) -> Rejected:
         name = publication.output.name
         return Rejected(
-            f"the table {self.name} does not take the output {name} any more: {problems[0]}", problems=list(problems)
+            f"the table {self.name} no longer accepts the output {name}: {problems[0]}", problems=list(problems)
         )
 
     def _set_name_mapping(self) -> None:
@@ -149,18 +168,18 @@ class TableTransaction:
         target = publication.tag.target
         metadata = self.metadata
         head = metadata.current_snapshot()
-        ours = history.visible_snapshot(metadata, target)
-        summary = {history.REVERTED: target.name, "saga.id": target.saga_id, "saga.step": target.step}
-        details: dict[str, Any] = {"table": str(self.name), "found": ours is not None}
-        if ours is None:
+        published = visible_snapshot(metadata, target)
+        summary = {REVERTED: target.name, "saga.id": target.saga_id, "saga.step": target.step}
+        details: dict[str, Any] = {"table": str(self.name), "found": published is not None}
+        if published is None:
             after = self._add_snapshot_like(head, summary)
-        elif (standing := history.last_row_change(metadata)) and standing.snapshot_id == ours.snapshot_id:
-            after = self._restore_pre_image(ours, summary)
+        elif (standing := last_row_change(metadata)) and standing.snapshot_id == published.snapshot_id:
+            after = self._restore_pre_image(published, summary)
             details["how"] = "rolled back"
         else:
-            after = self._add_snapshot(summary, removed=self._removable_files(ours), operation=Operation.DELETE)
+            after = self._add_snapshot(summary, removed=self._removable_files(published), operation=Operation.DELETE)
             details["how"] = "files removed"
-        for name in (history.pre_image_tag(target), history.publication_tag(target)):
+        for name in (pre_image_tag(target), publication_tag(target)):
             if name in metadata.refs:
                 self._remove_tag(name)
         return Published(before=head.snapshot_id if head else None, after=after, details=details)
@@ -168,23 +187,23 @@ class TableTransaction:
     def drop_undo_data(self, target: Target) -> bool:
         """Drop what only an undo needs: the tags, and a rolled-back snapshot. False if there is nothing to drop."""
         metadata = self.metadata
-        for name in (history.pre_image_tag(target), history.publication_tag(target)):
+        for name in (pre_image_tag(target), publication_tag(target)):
             if name in metadata.refs:
                 self._remove_tag(name)
-        gone = history.rolled_back_snapshots(self.metadata, target)
-        if gone:
-            self.transaction._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}),))
-        return bool(self.transaction._updates)
+        snapshot_ids = rolled_back_snapshots(self.metadata, target)
+        if snapshot_ids:
+            ExpireSnapshots(self.transaction).by_ids(snapshot_ids).commit()
+        return bool(pending_updates(self.transaction))
 
-    def _restore_pre_image(self, ours: Snapshot, summary: dict[str, str]) -> int:
-        before = history.summary_properties(ours).get(history.PRE_IMAGE, history.NO_PRE_IMAGE)
-        if before == history.NO_PRE_IMAGE:
+    def _restore_pre_image(self, published: Snapshot, summary: dict[str, str]) -> int:
+        before = summary_properties(published).get(PRE_IMAGE, NO_PRE_IMAGE)
+        if before == NO_PRE_IMAGE:
             return self._add_snapshot_like(None, summary)
         image = self.metadata.snapshot_by_id(int(before))
         if image is not None:
             return self._add_snapshot_like(image, summary)
         # The pre-image was removed despite its tag. It is needed only if files were replaced.
-        return self._add_snapshot(summary, removed=self._removable_files(ours), operation=Operation.DELETE)
+        return self._add_snapshot(summary, removed=self._removable_files(published), operation=Operation.DELETE)
 
     def _removable_files(self, ours: Snapshot) -> list[DataFile]:
         """The publication's files, if all are live and it changed nothing else. Raises UndoConflict."""
@@ -197,18 +216,22 @@ class TableTransaction:
             if manifest.content == ManifestContent.DATA
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
         }
-        gone = [file for file in added if file.file_path not in live]
-        if not replaced_some and not gone:
+        removed_later = [file for file in added if file.file_path not in live]
+        if not replaced_some and not removed_later:
             return added
-        later = history.row_changes_after(metadata, ours)
-        why = "it replaced rows" if replaced_some else f"{len(gone)} of its {len(added)} files are not live any more"
-        who = f"{len(later)} later changes" if len(later) != 1 else "a later change"
+        later = row_changes_after(metadata, ours)
+        reason = (
+            "it replaced rows"
+            if replaced_some
+            else f"{len(removed_later)} of its {len(added)} files are no longer live"
+        )
+        others = f"{len(later)} later changes exist" if len(later) != 1 else "a later change exists"
         raise UndoConflict(
-            f"the publication in {self.name} cannot be taken back exactly: {why}, and there is {who}",
+            f"the publication in {self.name} cannot be reverted exactly: {reason}, and {others}",
             {
                 "table": str(self.name),
                 "published": ours.snapshot_id,
-                "before": history.summary_properties(ours).get(history.PRE_IMAGE),
+                "before": summary_properties(ours).get(PRE_IMAGE),
                 "after_ours": later,
             },
         )
@@ -227,9 +250,7 @@ class TableTransaction:
         if not removed:
             producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
         else:
-            producer = _OverwriteFiles(
-                operation=operation, transaction=self.transaction, io=self.table.io, snapshot_properties=summary
-            )
+            producer = overwrite_files(self.transaction, self.table.io, operation, summary)
             # Files are deleted by name; without this predicate only manifests of their own partitions would be scanned.
             producer.delete_by_predicate(AlwaysTrue())
         for file in removed:
@@ -241,36 +262,26 @@ class TableTransaction:
 
     def _add_snapshot_like(self, image: Snapshot | None, summary: dict[str, str]) -> int:
         """Add a head with exactly the rows of ``image`` (None: no rows), whatever the current head is."""
-        summary = {**summary, history.UNCHANGED: "true"}
-        producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
-        producer._parent_snapshot_id = image.snapshot_id if image else None
-        producer.commit()
-        return producer.snapshot_id
+        summary = {**summary, UNCHANGED: "true"}
+        return append_after(self.transaction, image.snapshot_id if image else None, summary)
 
     def _remove_tag(self, name: str) -> None:
-        self.transaction._stage((RemoveSnapshotRefUpdate.model_validate({"ref-name": name}),))
+        ManageSnapshots(self.transaction).remove_tag(name).commit()
 
     def _add_tag(self, name: str, snapshot_id: int) -> None:
-        update = SetSnapshotRefUpdate.model_validate(
-            {
-                "ref-name": name,
-                "type": SnapshotRefType.TAG,
-                "snapshot-id": snapshot_id,
-                "max-ref-age-ms": int(history.TAG_MAX_AGE.total_seconds() * 1000),
-            }
-        )
-        self.transaction._stage((update,))
+        max_age_ms = int(TAG_MAX_AGE.total_seconds() * 1000)
+        ManageSnapshots(self.transaction).create_tag(snapshot_id, name, max_ref_age_ms=max_age_ms).commit()
 
 
-def _files_changed_by(ours: Snapshot, io: Any) -> tuple[list[DataFile], bool]:
+def _files_changed_by(snapshot: Snapshot, io: Any) -> tuple[list[DataFile], bool]:
     """The files that a snapshot added, and whether it deleted any."""
-    added, took = [], False
-    for manifest in ours.manifests(io):
-        if manifest.added_snapshot_id != ours.snapshot_id:
+    added, deleted_any = [], False
+    for manifest in snapshot.manifests(io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
-            if entry.snapshot_id == ours.snapshot_id:
-                took = took or entry.status == ManifestEntryStatus.DELETED
+            if entry.snapshot_id == snapshot.snapshot_id:
+                deleted_any = deleted_any or entry.status == ManifestEntryStatus.DELETED
                 if entry.status == ManifestEntryStatus.ADDED:
                     added.append(entry.data_file)
-    return added, took
+    return added, deleted_any

@@ -64,17 +64,21 @@ def read_progress(settings: KafkaSettings, name: str) -> TopicProgress | None:
     Call it after initialising the publication's producer, which excludes further records. Other callers wait for the
     publication's open transaction. Transactions of other publications are not waited for.
     """
-    found = None
+    latest = None
     for key, progress in _read_partition(settings, progress_partition(name), name):
         if key == name:
-            found = progress
-    return found
+            latest = progress
+    return latest
 
 
 def visible_publications(settings: KafkaSettings, topic: str) -> Iterator[TopicProgress]:
     """The publications that are visible in a topic. Raises KafkaOperationError."""
-    found = {key: one for partition in range(PROGRESS_PARTITIONS) for key, one in _read_partition(settings, partition)}
-    yield from (one for one in found.values() if one.topic == topic and one.visible)
+    publications = {
+        name: progress
+        for partition in range(PROGRESS_PARTITIONS)
+        for name, progress in _read_partition(settings, partition)
+    }
+    yield from (progress for progress in publications.values() if progress.topic == topic and progress.visible)
 
 
 def _read_partition(
@@ -91,7 +95,7 @@ def _read_partition(
         settings, (offsets.last_stable, high_watermark), partition, name
     ):
         if time.monotonic() > end:
-            raise KafkaOperationError(f"Kafka, topic {topic}: a transaction is not decided after {timeout:.0f} s.")
+            raise KafkaOperationError(f"a transaction in the topic {topic} is still open after {timeout:.0f} s")
         time.sleep(_POLL_INTERVAL)
         offsets = cluster.offsets(topic)[partition]
     for message in read_ranges(settings, topic, {partition: (offsets.log_start, offsets.last_stable)}):

@@ -26,7 +26,7 @@ from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_progress import TopicProgress
-from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
 from saga_spark.storage import resolve_uri
 from sagas.errors import InfrastructureError, Rejected, UsageError
 
@@ -44,27 +44,32 @@ class TopicSink:
     def validate(self, output: Output) -> None:
         """Raises UsageError."""
         if output.mode != "append":
-            raise UsageError(f"the output {output.name} is a topic and knows the mode append only, not {output.mode}")
+            raise UsageError(
+                f"the output {output.name} is a topic, which supports the mode append only, not {output.mode}"
+            )
         if output.partition_by:
-            raise UsageError(f"the output {output.name} is a topic: its `key` says the partition, not `partition_by`")
+            raise UsageError(f"the output {output.name} is a topic; set `key` instead of `partition_by`")
         if len(output.key) > 1:
-            raise UsageError(f"the output {output.name} is a topic, and the key of a record is one column")
+            raise UsageError(f"the output {output.name} is a topic; set one column as `key` of its records")
         require_client()
         _ = self._kafka.servers
 
     def validate_together(self, outputs: Sequence[Output]) -> None:
         """Raises UsageError."""
         raise UsageError(
-            f"the output {outputs[0].name} is a topic: it appears file by file and cannot be published together"
+            f"the output {outputs[0].name} is a topic, which cannot be published together with others; "
+            "remove `publish: together`"
         )
 
     def check(self, publication: Publication) -> list[str]:
         """Problems with the topic, the permissions, and every row."""
         output = publication.output
-        columns = [one["name"] for one in publication.manifest.schema.get("fields", ())]
+        columns = [field["name"] for field in publication.manifest.schema.get("fields", ())]
         named = [*output.key, *([output.value] if output.value else [])]
         problems = [
-            f"there is no column {name} for the topic {output.destination}" for name in named if name not in columns
+            f"the output has no column {name}, which the topic {output.destination} needs"
+            for name in named
+            if name not in columns
         ]
         with _translate_errors():
             cluster = KafkaAdmin(self._kafka)
@@ -91,41 +96,38 @@ class TopicSink:
         the output permanently.
         """
         if together:
-            self.validate_together([one.output for one in publications])
-        return [self._publish(one) for one in publications]
+            self.validate_together([publication.output for publication in publications])
+        return [self._publish(publication) for publication in publications]
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """Close the publication. Raises UndoConflict if some of its files are already in the topic, where they stay."""
-        return [self._close_publication(one) for one in reversed(publications)][::-1]
+        return [self._close_publication(publication) for publication in reversed(publications)][::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
         """Also finds a publication of which only some files are visible."""
         with _translate_errors():
-            found = topic_progress.read_progress(self._kafka, target.name)
-        return _to_published(found, adopted=True) if found is not None and found.visible else None
+            progress = topic_progress.read_progress(self._kafka, target.name)
+        return _to_published(progress, adopted=True) if progress is not None and progress.visible else None
 
     def clean_up(self, publication: Publication) -> None:
         """Nothing is kept outside the topic. Raises CommitConflict if the publication is visible."""
         if self.find(publication.output, publication.tag.target) is not None:
             raise CommitConflict(
-                f"the topic {publication.output.destination} shows this output, which cannot be cleaned up"
+                f"the output is visible in the topic {publication.output.destination} and cannot be cleaned up"
             )
 
     def drop_undo_data(self, publication: Publication) -> None:
         """The progress records stay, because they keep a late publisher from publishing again."""
 
     def _publish(self, publication: Publication) -> Published:
-        mark, files = publication.tag, len(publication.manifest.files)
-        with self._open_producer(mark.target) as producer:
-            found = topic_progress.read_progress(self._kafka, mark.target.name)
-            progress = found or TopicProgress(publication.output.destination, mark.properties())
-            if progress.mark["saga.manifest"] != mark.sha:
-                report = {"there": dict(progress.mark), "ours": mark.properties()}
-                raise Rejected("another manifest is published under the key of this output", **report)
+        tag, files = publication.tag, len(publication.manifest.files)
+        with self._open_producer(tag.target) as producer:
+            recorded = topic_progress.read_progress(self._kafka, tag.target.name)
+            progress = recorded or TopicProgress(publication.output.destination, tag.properties())
+            report = {"there": dict(progress.mark), "ours": tag.properties()}
+            refuse_other_manifest(progress.mark["saga.manifest"], publication, **report)
             if progress.closed:
-                raise CommitConflict(
-                    f"the output {publication.output.name} was taken back, so nothing more is published"
-                )
+                raise CommitConflict(f"the output {publication.output.name} was reverted, so it cannot be published")
             if progress.done:
                 return _to_published(progress, adopted=True)
             if progress.files < files:
@@ -150,19 +152,19 @@ class TopicSink:
         yield topic_progress.progress_record(self._kafka, publication.tag.target.name, progress)
 
     def _close_publication(self, publication: Publication) -> Published:
-        mark, topic = publication.tag, publication.output.destination
-        with self._open_producer(mark.target) as producer:
-            found = topic_progress.read_progress(self._kafka, mark.target.name)
-            progress = replace(found or TopicProgress(topic, mark.properties()), closed=True)
-            if progress != found:
-                producer.write([topic_progress.progress_record(self._kafka, mark.target.name, progress)])
+        tag, topic = publication.tag, publication.output.destination
+        with self._open_producer(tag.target) as producer:
+            recorded = topic_progress.read_progress(self._kafka, tag.target.name)
+            progress = replace(recorded or TopicProgress(topic, tag.properties()), closed=True)
+            if progress != recorded:
+                producer.write([topic_progress.progress_record(self._kafka, tag.target.name, progress)])
         if progress.files:
             raise UndoConflict(
-                f"the rows of the output {publication.output.name} are in the topic {topic}, and a topic cannot be "
-                "taken back: send events that say so, then resolve the step by hand",
+                f"the rows of the output {publication.output.name} are in the topic {topic}, where they cannot be "
+                "reverted; send compensating events, then resolve the step by hand",
                 {"topic": topic, "files": progress.files, "of": len(publication.manifest.files)},
             )
-        return Published(None, "closed", details={"found": found is not None and found.visible})
+        return Published(None, "closed", details={"found": recorded is not None and recorded.visible})
 
     def _transaction_problems(self, cluster: KafkaAdmin, publication: Publication) -> list[str]:
         """Errors that the first transaction would meet, found while the saga can still be compensated."""
@@ -177,23 +179,21 @@ class TopicSink:
         except KafkaTransactionError as error:
             if error.verdict.action != "refused":
                 raise
-            return [f"Kafka does not take the output: {error}"]
+            return [f"Kafka refuses the output: {error}"]
         finally:
             producer.close()
         return _missing_acls(cluster, topic_progress.progress_topic(self._kafka), "READ", "WRITE")
 
     def _row_problems(self, publication: Publication) -> list[str]:
         """The first row that Kafka would refuse, found while the saga can still be compensated."""
-        max_bytes, place = self._kafka.max_message_bytes, publication.output.destination
+        max_bytes, topic = self._kafka.max_message_bytes, publication.output.destination
         for number in range(len(publication.manifest.files)):
             try:
                 for at, record in enumerate(row_records(publication, number, prefix=self._kafka.prefix, time=0.0)):
                     if record.size > max_bytes:
-                        return [
-                            f"row {at} of file {number} has {record.size} bytes as an event; {max_bytes} are allowed"
-                        ]
+                        return [f"row {at} of file {number} has {record.size} bytes as an event, more than {max_bytes}"]
             except UnusableRow as error:
-                return [f"the topic {place}: {error}"]
+                return [f"the topic {topic}: {error}"]
         return []
 
     @contextlib.contextmanager
@@ -216,7 +216,7 @@ def _missing_acls(cluster: KafkaAdmin, topic: str, *needed: str) -> list[str]:
     allowed = cluster.authorized_operations(topic)
     if not allowed or "ALL" in allowed:  # unknown, or all operations
         return []
-    return [f"an ACL is missing: {one} for the topic {topic}" for one in needed if one not in allowed]
+    return [f"the ACL {operation} for the topic {topic} is missing" for operation in needed if operation not in allowed]
 
 
 @contextlib.contextmanager
@@ -228,10 +228,10 @@ def _translate_errors() -> Iterator[None]:
         raise InfrastructureError(error.message) from error
     except KafkaTransactionError as error:
         if error.verdict.fenced:
-            raise CommitConflict("another publisher of this output is at work") from error
+            raise CommitConflict("another publisher of this output is active") from error
         if error.verdict.action == "refused":
-            raise Rejected(f"Kafka does not take the output: {error}") from error
-        raise InfrastructureError(f"Kafka: {error}") from error
+            raise Rejected(f"Kafka refuses the output: {error}") from error
+        raise InfrastructureError(f"Kafka is not available: {error}") from error
 
 
 def _to_published(progress: TopicProgress, *, adopted: bool, **details: Any) -> Published:
@@ -245,7 +245,7 @@ _BATCH_ROWS = 5_000
 
 
 class UnusableRow(Exception):
-    """A row that cannot be a record. The text says which and why."""
+    """A row that cannot become a record."""
 
 
 def event_source(prefix: str, publication: Publication) -> str:
@@ -272,7 +272,7 @@ def row_records(
                 try:
                     value, key = _event_value(row, output.value), _event_key(row, output.key)
                 except (UnusableResult, UnicodeEncodeError, ValueError) as error:
-                    raise UnusableRow(f"row {row_number} of file {number} is no event: {error}") from error
+                    raise UnusableRow(f"row {row_number} of file {number} is not an event: {error}") from error
                 yield record_codec.encode(
                     value,
                     id=_event_id(target, number, row_number),
@@ -292,12 +292,12 @@ def _event_id(target: Target, number: int, row: int) -> str:
 
 def _event_value(row: Mapping[str, Any], column: str | None) -> str:
     """JSON of the whole row, or the value of ``column``, where a string is already JSON."""
-    found = row if column is None else row[column]
-    if column is not None and isinstance(found, str):
-        json.loads(found)
-        text = found
+    value = row if column is None else row[column]
+    if column is not None and isinstance(value, str):
+        json.loads(value)
+        text = value
     else:
-        text = json.dumps(to_json_value(found), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(to_json_value(value), ensure_ascii=False, separators=(",", ":"))
     text.encode()
     return text
 

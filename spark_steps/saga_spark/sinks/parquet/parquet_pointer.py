@@ -56,7 +56,7 @@ class PointerEntry:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PointerEntry:
-        return PointerEntry(**{**data, "files": tuple(PointerFile(**one) for one in data["files"])})
+        return PointerEntry(**{**data, "files": tuple(PointerFile(**file) for file in data["files"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class Pointer:
             data = json.loads(text)
             if data.pop("format") != FORMAT:
                 raise ValueError
-            entries = tuple(PointerEntry.from_json(one) for one in data.pop("entries"))
+            entries = tuple(PointerEntry.from_json(item) for item in data.pop("entries"))
             return Pointer(data.pop("version"), entries, tuple(data.pop("retracted")))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UsageError(f"{where} is not the pointer of a Parquet output") from None
+            raise UsageError(f"{where} is not a pointer of a Parquet output") from None
 
 
 ReadVersion = Callable[[int], Pointer | None]
@@ -109,24 +109,26 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
     entry = pointer.entry(name)
     entries, retracted = pointer.entries, pointer.retracted
     if entry is None:
-        later = [one for one in pointer.entries if name in restorable_entries(one, read_version)]
+        later = [other for other in pointer.entries if name in restorable_entries(other, read_version)]
         if later and mode == "overwrite" and name not in retracted:
             raise _overwrite_conflict(pointer, name, later)
         if later:
             retracted = (*retracted, name)
     elif entry.replaced is None:
-        entries = tuple(one for one in entries if one is not entry)
+        entries = tuple(other for other in entries if other is not entry)
     else:
-        others = [one for one in entries if one is not entry]
+        others = [other for other in entries if other is not entry]
         if others:
             raise _overwrite_conflict(pointer, name, others)
         before = Pointer() if entry.replaced == 0 else read_version(entry.replaced)
         if before is None:
             report = {"version": pointer.version, "missing_version": entry.replaced}
-            raise UndoConflict("what the output has replaced is no longer kept, so it cannot be brought back", report)
-        entries = tuple(one for one in before.entries if one.name not in retracted)
-    reachable = {one for entry in entries for one in restorable_entries(entry, read_version)}
-    kept = tuple(one for one in dict.fromkeys(retracted) if one in reachable)
+            raise UndoConflict(
+                "the version that the output has replaced is no longer kept, so it cannot be restored", report
+            )
+        entries = tuple(restored for restored in before.entries if restored.name not in retracted)
+    reachable = {restorable for entry in entries for restorable in restorable_entries(entry, read_version)}
+    kept = tuple(retracted_name for retracted_name in dict.fromkeys(retracted) if retracted_name in reachable)
     return Pointer(pointer.version + 1, entries, kept)
 
 
@@ -139,26 +141,28 @@ def is_overwritten(pointer: Pointer, name: str, read_version: ReadVersion) -> bo
 
 def remove_undo_link(pointer: Pointer, name: str) -> Pointer:
     """The next version, in which a publication no longer refers to the version that it replaced."""
-    entries = tuple(replace(one, replaced=None) if one.name == name else one for one in pointer.entries)
+    entries = tuple(replace(entry, replaced=None) if entry.name == name else entry for entry in pointer.entries)
     return pointer if entries == pointer.entries else replace(pointer, version=pointer.version + 1, entries=entries)
 
 
 def restorable_entries(entry: PointerEntry, read_version: ReadVersion) -> set[str]:
     """The names of all publications that would become visible if this one and those that it replaced were reverted."""
-    return {one.name for version in versions_for_undo([entry], read_version).values() for one in version.entries}
+    return {
+        earlier.name for version in versions_for_undo([entry], read_version).values() for earlier in version.entries
+    }
 
 
 def versions_for_undo(entries: Iterable[PointerEntry], read_version: ReadVersion) -> dict[int, Pointer]:
     """All versions that the undo of these publications, and of those they replaced, may need."""
-    found: dict[int, Pointer] = {}
+    versions: dict[int, Pointer] = {}
     waiting = list(entries)
     while waiting:
         replaced = waiting.pop().replaced
-        before = read_version(replaced) if replaced and replaced not in found else None
+        before = read_version(replaced) if replaced and replaced not in versions else None
         if replaced and before is not None:
-            found[replaced] = before
+            versions[replaced] = before
             waiting += before.entries
-    return found
+    return versions
 
 
 def read_pointer(uri: str) -> list[str]:
@@ -170,22 +174,20 @@ def read_pointer(uri: str) -> list[str]:
     """
     folder = local_path(uri)
     if folder is None:
-        raise UsageError(
-            f"{uri} is not a local folder; Parquet outputs with a pointer live in local or mounted folders"
-        )
+        raise UsageError(f"{uri} is not a local folder; Parquet outputs with a pointer are in local or mounted folders")
     try:
         text = (folder / CURRENT).read_text()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} holds no Parquet output: there is no {CURRENT} in it") from None
+        raise UsageError(f"{folder} has no Parquet output: {CURRENT} does not exist in it") from None
     pointer = Pointer.parse(text, str(folder / CURRENT))
     return [str(folder / file.path) for entry in pointer.entries for file in entry.files]
 
 
 def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry]) -> UndoConflict:
-    later = [{**one.mark, "mode": one.mode, "published_at": one.published_at} for one in others]
-    who = ", ".join(f"{one.mark['saga.id']}/{one.mark['saga.step']}" for one in others)
+    later = [{**entry.mark, "mode": entry.mode, "published_at": entry.published_at} for entry in others]
+    publishers = ", ".join(f"{entry.mark['saga.id']}/{entry.mark['saga.step']}" for entry in others)
     return UndoConflict(
-        f"the output has overwritten what was there, and others have published after it: {who}",
+        f"the output has overwritten others and cannot be reverted, because of later publications: {publishers}",
         {"publication": name, "version": pointer.version, "after": later},
     )
 
@@ -204,16 +206,16 @@ class PointerFolder:
         self.folder = folder
 
     def read(self) -> Pointer:
-        place = self.folder / CURRENT
+        path = self.folder / CURRENT
         try:
-            return Pointer.parse(place.read_text(), str(place))
+            return Pointer.parse(path.read_text(), str(path))
         except FileNotFoundError:
             return Pointer()
 
     def read_version(self, version: int) -> Pointer | None:
-        place = self._version_file(version)
+        path = self._version_file(version)
         try:
-            return Pointer.parse(place.read_text(), str(place))
+            return Pointer.parse(path.read_text(), str(path))
         except FileNotFoundError:
             return None
 
@@ -231,13 +233,13 @@ class PointerFolder:
         """Delete the versions that no undo needs any more, and the data that only they refer to. Requires the lock."""
         current = self.read()
         needed = versions_for_undo(current.entries, self.read_version)
-        names = {one.name for pointer in (current, *needed.values()) for one in pointer.entries}
-        for place in (self.folder / VERSIONS).glob("[0-9]*.json"):
-            if int(place.stem) not in needed:
-                for entry in Pointer.parse(place.read_text(), str(place)).entries:
+        names = {kept_entry.name for pointer in (current, *needed.values()) for kept_entry in pointer.entries}
+        for path in (self.folder / VERSIONS).glob("[0-9]*.json"):
+            if int(path.stem) not in needed:
+                for entry in Pointer.parse(path.read_text(), str(path)).entries:
                     if entry.name not in names:
                         self.delete_data(entry.name)
-                place.unlink()
+                path.unlink()
 
     def delete_data(self, name: str) -> None:
         """Delete the data of all attempts of one target and generation. Requires the lock."""
@@ -259,7 +261,7 @@ class PointerFolder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > end:
-                        raise CommitConflict(f"{self.folder / LOCK} is held by another process") from None
+                        raise CommitConflict(f"the lock {self.folder / LOCK} is held by another process") from None
                     time.sleep(0.02)
             yield
         finally:

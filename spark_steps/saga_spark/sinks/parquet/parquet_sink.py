@@ -32,7 +32,7 @@ from saga_spark.sinks.parquet.parquet_pointer import (
     remove_entry,
     remove_undo_link,
 )
-from saga_spark.sinks.sink import CommitConflict, Publication, Published
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, refuse_other_manifest
 from saga_spark.storage import create_folder, delete_folder, fsync_path, link_or_copy, local_path, resolve_uri
 from sagas.errors import InfrastructureError, Rejected, UsageError
 
@@ -49,8 +49,8 @@ class ParquetSink:
         """Raises UsageError."""
         if output.mode not in MODES:
             raise UsageError(
-                f"the output {output.name} is Parquet and knows the modes append and overwrite, not {output.mode}",
-                help="an Iceberg or PostgreSQL table can do more",
+                f"the output {output.name} is Parquet and supports the modes append and overwrite, not {output.mode}",
+                help="use an Iceberg or PostgreSQL table for other modes",
             )
         self._output_folder(output)
 
@@ -58,24 +58,24 @@ class ParquetSink:
         """Raises UsageError."""
         if len(outputs) > 1:
             raise UsageError(
-                f"the output {outputs[0].name} is Parquet with its own pointer, which cannot be published together "
-                "with others"
+                f"the output {outputs[0].name} is Parquet, which cannot be published together with others; "
+                "remove `publish: together`"
             )
 
     def check(self, publication: Publication) -> list[str]:
         """Problems with folder, space and schema."""
         folder = self._output_folder(publication.output)
-        above = next(one for one in (folder, *folder.parents) if one.exists())
+        above = next(existing for existing in (folder, *folder.parents) if existing.exists())
         if not above.is_dir():
             return [f"{above} is a file, not a folder"]
         if not os.access(above, os.W_OK | os.X_OK):
             return [f"the folder {above} is not writable"]
         problems = []
         if not (folder / CURRENT).exists() and any(folder.glob("*.parquet")):
-            problems.append(f"the folder {folder} holds Parquet files that no pointer names; choose an empty one")
+            problems.append(f"the folder {folder} has Parquet files without a pointer; choose an empty folder")
         free = shutil.disk_usage(above).free
         if free < publication.manifest.bytes and not _same_device(publication, above):
-            problems.append(f"{above} has {free:,} bytes free and the output has {publication.manifest.bytes:,}")
+            problems.append(f"{above} has {free:,} bytes free, but the output needs {publication.manifest.bytes:,}")
         if publication.output.mode == "append":
             problems += _schema_problems(publication, folder, self._pointer_folder(publication.output).read())
         return problems
@@ -90,10 +90,10 @@ class ParquetSink:
         # The folder appears atomically, so another attempt that overtook this one has placed the same files. It is
         # never replaced: an attempt that resumes late must not touch files that may be visible by now.
         if not _is_complete(publication, pointer.folder):
-            raise Rejected(f"somebody has changed the files in {folder}")
+            raise Rejected(f"the files in {folder} were changed")
 
     def read_state(self, publications: Sequence[Publication]) -> dict[str, int]:
-        folders = {self._output_folder(one.output) for one in publications}
+        folders = {self._output_folder(publication.output) for publication in publications}
         return {str(folder): PointerFolder(folder).read().version for folder in folders}
 
     def publish(
@@ -141,7 +141,7 @@ class ParquetSink:
             current = pointer.read()
             if current.entry(name) or is_overwritten(current, name, pointer.read_version):
                 raise CommitConflict(
-                    f"{publication.output.destination} shows this output: it is to be taken back, not cleaned up"
+                    f"the output is visible in {publication.output.destination}; revert it before its clean-up"
                 )
             pointer.delete_data(name)
 
@@ -161,27 +161,27 @@ class ParquetSink:
                 pointer.delete_data(name)
 
     def _publish(self, publication: Publication, pointer: PointerFolder, expected: int) -> Published:
-        mark, current = publication.tag, pointer.read()
-        found = _existing_publication(
-            current, mark.target, is_overwritten(current, mark.target.name, pointer.read_version)
+        tag, current = publication.tag, pointer.read()
+        existing = _existing_publication(
+            current, tag.target, is_overwritten(current, tag.target.name, pointer.read_version)
         )
-        if found is not None:
-            there = current.entry(mark.target.name)
-            if there is not None and there.mark["saga.manifest"] != mark.sha:
-                report = {"there": dict(there.mark), "ours": mark.properties()}
-                raise Rejected("another manifest is published under the key of this output", **report)
-            return found
+        if existing is not None:
+            current_entry = current.entry(tag.target.name)
+            if current_entry is not None:
+                report = {"there": dict(current_entry.mark), "ours": tag.properties()}
+                refuse_other_manifest(current_entry.mark["saga.manifest"], publication, **report)
+            return existing
         if current.version != expected:
-            raise CommitConflict(f"{pointer.folder} is at version {current.version} and was at {expected} before")
+            raise CommitConflict(
+                f"{pointer.folder} was changed concurrently, from version {expected} to {current.version}"
+            )
         if not _is_complete(publication, pointer.folder):
             raise Rejected(f"files of the output {publication.output.name} are missing below {pointer.folder / DATA}")
         problems = _schema_problems(publication, pointer.folder, current) if publication.output.mode == "append" else []
         if problems:
-            raise Rejected(
-                f"{pointer.folder} does not take the files any more: {'; '.join(problems)}", problems=problems
-            )
+            raise Rejected(f"{pointer.folder} no longer accepts the files: {'; '.join(problems)}", problems=problems)
         entry = PointerEntry(
-            mark.properties(),
+            tag.properties(),
             publication.output.mode,
             datetime.now(UTC).isoformat(timespec="milliseconds"),
             tuple(_planned_files(publication)),
@@ -198,10 +198,9 @@ class ParquetSink:
             folder = self._root / output.destination
         if folder is None:
             raise UsageError(
-                f"the output {output.name} is Parquet files at {output.destination}, "
-                "and their pointer needs a local or "
+                f"the output {output.name} is Parquet at {output.destination}, and its pointer needs a local or "
                 "mounted folder",
-                help="an Iceberg table for an object store: output: {table: catalog.namespace.table}",
+                help="write an Iceberg table to an object store: output: {table: catalog.namespace.table}",
             )
         return folder.absolute()
 
@@ -252,8 +251,8 @@ def _planned_files(publication: Publication) -> list[PointerFile]:
 def _is_complete(publication: Publication, folder: Path) -> bool:
     if not (folder / DATA / _data_folder_name(publication)).is_dir():
         return False
-    expected = [(folder / one.path, one.bytes) for one in _planned_files(publication)]
-    return all(place.is_file() and place.stat().st_size == bytes for place, bytes in expected)
+    expected = [(folder / file.path, file.bytes) for file in _planned_files(publication)]
+    return all(path.is_file() and path.stat().st_size == bytes for path, bytes in expected)
 
 
 def _existing_publication(pointer: Pointer, target: Target, overwritten: bool) -> Published | None:
@@ -265,7 +264,7 @@ def _existing_publication(pointer: Pointer, target: Target, overwritten: bool) -
 
 def _refuse_together(publications: Sequence[Publication], together: bool) -> None:
     if together and len(publications) > 1:
-        raise UsageError("Parquet outputs have a pointer each and cannot be published together")
+        raise UsageError("Parquet outputs cannot be published together; remove `publish: together`")
 
 
 def _same_device(publication: Publication, folder: Path) -> bool:
@@ -276,14 +275,18 @@ def _same_device(publication: Publication, folder: Path) -> bool:
 
 def _schema_problems(publication: Publication, folder: Path, pointer: Pointer) -> list[str]:
     """The schema of appended files must match that of the visible ones, or readers of all files fail."""
-    there = [file for entry in pointer.entries for file in entry.files]
-    if not there or not publication.manifest.files:
+    published_files = [file for entry in pointer.entries for file in entry.files]
+    if not published_files or not publication.manifest.files:
         return []
     system, path = resolve_uri(publication.manifest.files[0].uri)
-    new, old = pq.read_schema(path, filesystem=system), pq.read_schema(folder / there[-1].path)
-    problems = [f"the column {name} is missing; readers expect it" for name in old.names if name not in new.names]
-    problems += [f"the column {name} is new; readers do not know it" for name in new.names if name not in old.names]
+    new, old = pq.read_schema(path, filesystem=system), pq.read_schema(folder / published_files[-1].path)
+    problems = [f"the column {name} is missing; published files have it" for name in old.names if name not in new.names]
+    problems += [
+        f"the column {name} is new; published files do not have it" for name in new.names if name not in old.names
+    ]
     for name in new.names:
         if name in old.names and new.field(name).type != old.field(name).type:
-            problems.append(f"the column {name} is {new.field(name).type}, and {old.field(name).type} in what is there")
+            problems.append(
+                f"the column {name} is {new.field(name).type}, but {old.field(name).type} in published files"
+            )
     return problems

@@ -18,13 +18,30 @@ from psycopg import errors, sql
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.postgresql import publication_table as markers
-from saga_spark.sinks.postgresql import tables as stages
-from saga_spark.sinks.postgresql.publication_table import PublicationRow
+from saga_spark.sinks.postgresql.publication_table import (
+    PublicationRow,
+    create_publication_table,
+    find_row,
+    has_other_publications,
+    insert_row,
+    later_publications,
+    publication_table_exists,
+    update_row,
+)
 from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, row_problems, table_problems
-from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, create_table, describe_table
+from saga_spark.sinks.postgresql.tables import (
+    PgConnection,
+    TargetTable,
+    create_table,
+    database_message,
+    describe_table,
+    is_loaded,
+    load_stage_table,
+    stage_table_name,
+    stage_table_prefix,
+)
 from saga_spark.sinks.postgresql.undo_images import TableChange, constraint_conflict, may_overlap
-from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected, UsageError
 
@@ -53,8 +70,8 @@ class PostgreSqlSink:
         """Raises UsageError."""
         if output.mode not in MODES:
             raise UsageError(
-                f"the output {output.name} is a PostgreSQL table, which has no mode {output.mode}",
-                help="mode: overwrite_where, with `where`, replaces a part of it",
+                f"the output {output.name} is a PostgreSQL table, which does not support the mode {output.mode}",
+                help="mode: overwrite_where with `where` replaces a part of the table",
             )
         self._url(output)
 
@@ -62,7 +79,9 @@ class PostgreSqlSink:
         """Raises UsageError."""
         names = sorted({str(output.connection) for output in outputs})
         if len(names) > 1:
-            raise UsageError(f"no single commit can publish tables of {' and '.join(names)} together")
+            raise UsageError(
+                f"no single commit can span the connections {' and '.join(names)}; remove `publish: together`"
+            )
 
     def check(self, publication: Publication) -> list[str]:
         """Problems with permissions, columns, types and keys. Raises InfrastructureError."""
@@ -74,12 +93,10 @@ class PostgreSqlSink:
         """Load the stage table. Raises Rejected if the table would refuse the rows; InfrastructureError."""
         try:
             with self._session(publication.output, LOAD_TIMEOUTS) as connection:
-                markers.create_table(connection)
+                create_publication_table(connection)
                 # Serialises attempts with the same manifest: the second one finds the work done.
-                connection.execute(
-                    "select pg_advisory_xact_lock(hashtext(%s))", (stages.stage_table_name(publication),)
-                )
-                if not stages.is_loaded(connection, publication):
+                connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (stage_table_name(publication),))
+                if not is_loaded(connection, publication):
                     self._load(connection, publication)
                 connection.commit()
         except CommitConflict as error:
@@ -98,8 +115,8 @@ class PostgreSqlSink:
 
     def find(self, output: Output, target: Target) -> Published | None:
         with self._session(output) as connection:
-            marker = markers.find_row(connection, target) if markers.table_exists(connection) else None
-        return _adopted_publication(marker) if marker is not None and marker.state == "PUBLISHED" else None
+            row = find_row(connection, target) if publication_table_exists(connection) else None
+        return _adopted_publication(row) if row is not None and row.state == "PUBLISHED" else None
 
     def clean_up(self, publication: Publication) -> None:
         """Drop the stage tables of all attempts, and record DISCARDED so that this attempt and older ones cannot
@@ -109,15 +126,15 @@ class PostgreSqlSink:
         """
         target = publication.tag.target
         with self._session(publication.output) as connection:
-            if markers.table_exists(connection) and not markers.insert_row(connection, publication, "DISCARDED"):
-                marker = markers.find_row(connection, target, lock=True)
-                assert marker is not None
-                if marker.state == "PUBLISHED":
+            if publication_table_exists(connection) and not insert_row(connection, publication, "DISCARDED"):
+                row = find_row(connection, target, lock=True)
+                assert row is not None
+                if row.state == "PUBLISHED":
                     raise CommitConflict(
-                        f"{publication.output.destination} shows this output: it is to be taken back, not cleaned up"
+                        f"the output is visible in {publication.output.destination}; revert it before its clean-up"
                     )
-                if marker.state == "DISCARDED" and marker.epoch < publication.tag.epoch:
-                    markers.update_row(connection, publication, "DISCARDED", None, {})
+                if row.state == "DISCARDED" and row.epoch < publication.tag.epoch:
+                    update_row(connection, publication, "DISCARDED", None, {})
             _drop_stage_tables(connection, target)
             connection.commit()
 
@@ -130,17 +147,17 @@ class PostgreSqlSink:
 
     def _load(self, connection: PgConnection, publication: Publication) -> None:
         table = describe_table(connection, publication.output.destination)
-        stages.load_stage_table(connection, publication, table)
+        load_stage_table(connection, publication, table)
         columns = set(_column_names(publication))
-        problems = row_problems(connection, table, publication.output, stages.stage_table_name(publication), columns)
+        problems = row_problems(connection, table, publication.output, stage_table_name(publication), columns)
         if problems:
             raise Rejected(
-                f"the rows do not fit the table {table.qualified_name}: {'; '.join(problems)}", problems=problems
+                f"the table {table.qualified_name} does not accept the rows: {'; '.join(problems)}", problems=problems
             )
 
     def _publish(self, connection: PgConnection, publication: Publication) -> Published:
-        markers.create_table(connection)
-        if not markers.insert_row(connection, publication, "PUBLISHED"):
+        create_publication_table(connection)
+        if not insert_row(connection, publication, "PUBLISHED"):
             adopted = _find_existing_publication(connection, publication)
             if adopted is not None:
                 return adopted
@@ -153,56 +170,52 @@ class PostgreSqlSink:
         problems = table_problems(connection, table, output, publication.manifest)
         if problems:
             raise Rejected(
-                f"{table.qualified_name} does not take the rows any more: {'; '.join(problems)}", problems=problems
+                f"the table {table.qualified_name} no longer accepts the rows: {'; '.join(problems)}", problems=problems
             )
-        if not stages.is_loaded(connection, publication):
-            stages.load_stage_table(connection, publication, table)
+        if not is_loaded(connection, publication):
+            load_stage_table(connection, publication, table)
         created = table.oid is None
         if created:
             table = create_table(connection, table, publication.manifest.schema, output.key)
         change = TableChange(
             connection, target, table, output.mode, output.key if output.mode == "merge" else table.key
         )
-        details: dict[str, Any] = dict(
-            change.apply(stages.stage_table_name(publication), _column_names(publication), output)
-        )
+        details: dict[str, Any] = dict(change.apply(stage_table_name(publication), _column_names(publication), output))
         if output.mode != "merge" and details["inserted"] != publication.manifest.rows:
             kept = publication.manifest.rows - details["inserted"]
-            raise Rejected(f"a trigger of {table.qualified_name} has kept back {kept} of the rows")
+            raise Rejected(f"a trigger of {table.qualified_name} has suppressed {kept} of the rows")
         _drop_stage_tables(connection, target)
         undo = {"columns": table.column_names, "key": list(change.key), "created": created}
-        position = markers.update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
+        position = update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
         return Published(None, position, details=details)
 
     def _unpublish(self, connection: PgConnection, publication: Publication) -> Published:
-        markers.create_table(connection)
+        create_publication_table(connection)
         target = publication.tag.target
-        if markers.insert_row(connection, publication, "RETRACTED"):
+        if insert_row(connection, publication, "RETRACTED"):
             return Published(None, None, details={"found": False})
-        marker = markers.find_row(connection, target, lock=True)
-        assert marker is not None
-        if marker.state != "PUBLISHED":
-            markers.update_row(connection, publication, "RETRACTED", None, marker.details)
+        row = find_row(connection, target, lock=True)
+        assert row is not None
+        if row.state != "PUBLISHED":
+            update_row(connection, publication, "RETRACTED", None, row.details)
             return Published(None, None, details={"found": False})
         table = describe_table(connection, publication.output.destination)
-        if table.oid is None or table.column_names != marker.details["columns"]:
-            report = {"columns": table.column_names, "published": marker.details["columns"]}
-            raise UndoConflict(
-                f"the columns of {table.qualified_name} are not what they were when it was published", report
-            )
-        _lock_table(connection, table, "access exclusive" if marker.details["created"] else "share row exclusive")
-        _check_not_overwritten(connection, publication, marker)
-        change = TableChange(connection, target, table, publication.output.mode, tuple(marker.details["key"]))
+        if table.oid is None or table.column_names != row.details["columns"]:
+            report = {"columns": table.column_names, "published": row.details["columns"]}
+            raise UndoConflict(f"the columns of {table.qualified_name} have changed since the publication", report)
+        _lock_table(connection, table, "access exclusive" if row.details["created"] else "share row exclusive")
+        _check_not_overwritten(connection, publication, row)
+        change = TableChange(connection, target, table, publication.output.mode, tuple(row.details["key"]))
         try:
             details: dict[str, Any] = dict(change.revert())
         except psycopg.IntegrityError as error:
             raise constraint_conflict(table, error) from error
         change.drop_images()
         _drop_stage_tables(connection, target)
-        if marker.details["created"] and not markers.has_other_publications(connection, marker):
+        if row.details["created"] and not has_other_publications(connection, row):
             details["dropped"] = _drop_if_empty(connection, table)
-        position = markers.update_row(connection, publication, "RETRACTED", table, details)
-        return Published(marker.position, position, details={"found": True, **details})
+        position = update_row(connection, publication, "RETRACTED", table, details)
+        return Published(row.position, position, details={"found": True, **details})
 
     def _in_transactions(
         self,
@@ -210,14 +223,14 @@ class PostgreSqlSink:
         together: bool,
         work: Callable[[PgConnection, Publication], Published],
     ) -> list[Published]:
-        groups = [list(publications)] if together else [[one] for one in publications]
+        groups = [list(publications)] if together else [[publication] for publication in publications]
         done: list[Published] = []
         for group in groups:
-            if len({one.output.connection for one in group}) > 1:
-                raise UsageError("tables of several databases cannot be published together")
+            if len({publication.output.connection for publication in group}) > 1:
+                raise UsageError("tables of several databases cannot be published together; remove `publish: together`")
             if group:
                 with self._session(group[0].output) as connection:
-                    done += [work(connection, one) for one in group]
+                    done += [work(connection, publication) for publication in group]
                     connection.commit()
         return done
 
@@ -226,7 +239,7 @@ class PostgreSqlSink:
         url = self._settings.connection(output.connection)
         if not url.startswith(("postgresql://", "postgres://")):
             raise UsageError(
-                f"the output {output.name} names the connection {output.connection}, which is not a PostgreSQL database"
+                f"the connection {output.connection} of the output {output.name} is not a PostgreSQL database"
             )
         return url
 
@@ -250,55 +263,56 @@ class PostgreSqlSink:
                     if not connection.closed:
                         connection.rollback()
         except (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure) as error:
-            raise CommitConflict(f"{output.destination}: {_error_message(error)}") from error
+            raise CommitConflict(f"{output.destination}: {database_message(error)}") from error
         except (errors.DuplicateTable, errors.UniqueViolation) as error:
             if error.diag.table_name and not error.diag.table_name.startswith("pg_"):
                 raise Rejected(
-                    f"{output.destination}: {_error_message(error)}", detail=error.diag.message_detail
+                    f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
                 ) from error
-            raise CommitConflict(f"{output.destination}: another attempt creates the same table") from error
+            raise CommitConflict(f"{output.destination}: another attempt is creating the same table") from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-            raise InfrastructureError(f"{output.connection}: {_error_message(error)}") from error
+            raise InfrastructureError(f"{output.connection}: {database_message(error)}") from error
         except psycopg.Error as error:
             raise Rejected(
-                f"{output.destination}: {_error_message(error)}", detail=error.diag.message_detail
+                f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
             ) from error
 
 
 def _find_existing_publication(connection: PgConnection, publication: Publication) -> Published | None:
     """The publication if it already exists; None if this attempt is to publish. Raises CommitConflict, Rejected."""
-    mark = publication.tag
-    marker = markers.find_row(connection, mark.target, lock=True)
-    assert marker is not None
-    if marker.state == "PUBLISHED":
-        if marker.manifest != mark.sha:
-            report = {"there": marker.manifest, "ours": mark.sha, "epoch": marker.epoch}
-            raise Rejected("another manifest is published under the key of this output", **report)
-        return _adopted_publication(marker)
-    if marker.state == "RETRACTED" or marker.epoch >= mark.epoch:
-        raise CommitConflict(f"the output {mark.target.output} of {mark.target.step} has been taken back meanwhile")
+    tag = publication.tag
+    row = find_row(connection, tag.target, lock=True)
+    assert row is not None
+    if row.state == "PUBLISHED":
+        report = {"there": row.manifest, "ours": tag.sha, "epoch": row.epoch}
+        refuse_other_manifest(row.manifest, publication, **report)
+        return _adopted_publication(row)
+    if row.state == "RETRACTED" or row.epoch >= tag.epoch:
+        raise CommitConflict(f"the output {tag.target.output} of {tag.target.step} was reverted concurrently")
     return None
 
 
-def _check_not_overwritten(connection: PgConnection, publication: Publication, marker: PublicationRow) -> None:
+def _check_not_overwritten(connection: PgConnection, publication: Publication, published_row: PublicationRow) -> None:
     """Check that what an overwrite has replaced can be restored: only if it was not overwritten again."""
     output = publication.output
     if output.mode not in OVERWRITE_MODES:
         return
-    ours = output.where if output.mode == "overwrite_where" else {}
+    where = output.where if output.mode == "overwrite_where" else {}
     later = [
-        one
-        for one in markers.later_publications(connection, marker)
-        if one["mode"] in OVERWRITE_MODES and may_overlap(ours, one["conditions"])
+        row
+        for row in later_publications(connection, published_row)
+        if row["mode"] in OVERWRITE_MODES and may_overlap(where, row["conditions"])
     ]
     if later:
-        who = ", ".join(f"{one['saga_id']}/{one['step']}" for one in later)
-        raise UndoConflict(f"{output.destination} has been overwritten by others since: {who}", {"after": later})
+        publishers = ", ".join(f"{row['saga_id']}/{row['step']}" for row in later)
+        raise UndoConflict(
+            f"{output.destination} was overwritten by later publications: {publishers}", {"after": later}
+        )
 
 
-def _adopted_publication(marker: PublicationRow) -> Published:
-    counts = {name: marker.details[name] for name in ("inserted", "deleted", "updated") if name in marker.details}
-    return Published(None, marker.position, adopted=True, details=counts)
+def _adopted_publication(row: PublicationRow) -> Published:
+    counts = {name: row.details[name] for name in ("inserted", "deleted", "updated") if name in row.details}
+    return Published(None, row.position, adopted=True, details=counts)
 
 
 def _lock_table(
@@ -331,7 +345,7 @@ def _drop_stage_tables(connection: PgConnection, target: Target) -> None:
     names = connection.execute(
         "select relname from pg_class where relkind = 'r' and relnamespace = to_regnamespace(current_schema()) "
         "and starts_with(relname, %s)",
-        (stages.stage_table_prefix(target),),
+        (stage_table_prefix(target),),
     ).fetchall()
     for (name,) in names:
         connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(name)))
@@ -339,7 +353,3 @@ def _drop_stage_tables(connection: PgConnection, target: Target) -> None:
 
 def _column_names(publication: Publication) -> list[str]:
     return [field["name"] for field in publication.manifest.schema["fields"]]
-
-
-def _error_message(error: psycopg.Error) -> str:
-    return " ".join((error.diag.message_primary or str(error)).split())

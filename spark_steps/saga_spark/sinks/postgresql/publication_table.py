@@ -56,33 +56,33 @@ class PublicationRow:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def table_exists(connection: PgConnection) -> bool:
+def publication_table_exists(connection: PgConnection) -> bool:
     row = connection.execute("select to_regclass('saga_publication') is not null").fetchone()
     return row is not None and row[0]
 
 
-def create_table(connection: PgConnection) -> None:
+def create_publication_table(connection: PgConnection) -> None:
     """Create the table if it is missing; repeatable, and safe to run concurrently."""
-    if not table_exists(connection):
+    if not publication_table_exists(connection):
         connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication'))")
         connection.execute(DDL)
 
 
 def insert_row(connection: PgConnection, publication: Publication, state: PublicationState) -> bool:
     """Insert the row; False if it exists. Blocks while another open transaction has inserted it."""
-    mark, output = publication.tag, publication.output
+    tag, output = publication.tag, publication.output
     values = (
-        mark.target.publish_key,
-        mark.target.generation,
+        tag.target.publish_key,
+        tag.target.generation,
         state,
-        mark.epoch,
-        mark.sha,
-        mark.saga,
-        mark.target.saga_id,
+        tag.epoch,
+        tag.sha,
+        tag.saga,
+        tag.target.saga_id,
     )
     values += (
-        mark.target.step,
-        mark.target.output,
+        tag.target.step,
+        tag.target.output,
         output.destination,
         output.mode,
         json.dumps(dict(output.where)),
@@ -117,19 +117,19 @@ def update_row(
     details: Mapping[str, Any],
 ) -> int:
     """Write the new state, and a position taken under the table's lock, so that positions follow the commit order."""
-    mark = publication.tag
+    tag = publication.tag
     row = connection.execute(
         "update saga_publication set state = %s, epoch = %s, manifest = %s, details = %s, changed_at = now(), "
         "target = coalesce(%s, target), position = nextval(pg_get_serial_sequence('saga_publication', 'position')) "
         "where publish_key = %s and generation = %s returning position",
         (
             state,
-            mark.epoch,
-            mark.sha,
+            tag.epoch,
+            tag.sha,
             json.dumps(details),
             table.qualified_name if table else None,
-            mark.target.publish_key,
-            mark.target.generation,
+            tag.target.publish_key,
+            tag.target.generation,
         ),
     ).fetchone()
     assert row is not None
@@ -147,10 +147,10 @@ def later_publications(connection: PgConnection, row: PublicationRow) -> list[di
         return cursor.fetchall()
 
 
-def has_other_publications(connection: PgConnection, marker: PublicationRow) -> bool:
+def has_other_publications(connection: PgConnection, row: PublicationRow) -> bool:
     """Whether anything else is published in the same table."""
-    row = connection.execute(
+    other = connection.execute(
         "select exists (select from saga_publication where target = %s and state = 'PUBLISHED' and position <> %s)",
-        (marker.target, marker.position),
+        (row.target, row.position),
     ).fetchone()
-    return row is not None and row[0]
+    return other is not None and other[0]

@@ -40,14 +40,16 @@ def table_problems(connection: PgConnection, table: TargetTable, output: Output,
         return [*problems, f"{table.qualified_name} is not a table"]
     problems += _permission_problems(connection, table, output)
     problems += _column_problems(table, manifest)
-    problems += _name_problems(output, {one["name"] for one in manifest.schema["fields"]}, table)
+    problems += _name_problems(output, {field["name"] for field in manifest.schema["fields"]}, table)
     if output.mode == "merge" and not any(set(unique) == set(output.key) for unique in table.unique):
-        problems.append(f"{table.qualified_name} has no unique index on {', '.join(output.key)}, which merge needs")
+        problems.append(
+            f"{table.qualified_name} has no unique index on {', '.join(output.key)}, which the mode merge needs"
+        )
     if output.mode in OVERWRITE_MODES:
         refer = "select distinct conrelid::regclass::text from pg_constraint where contype = 'f' and confrelid = %s"
         for (other,) in connection.execute(refer, (table.oid,)):
             problems.append(
-                f"{other} refers to {table.qualified_name}, so its rows cannot be replaced; use merge or append"
+                f"{other} references {table.qualified_name}, so its rows cannot be replaced; use merge or append"
             )
     return problems
 
@@ -64,20 +66,20 @@ def row_problems(
             connection, "select count(*) from {stage} where ({where}) is not true", stage=staged, where=where
         )
         if outside:
-            problems.append(f"{outside} rows are outside the `where` that they replace")
+            problems.append(f"{outside} rows are outside of the range `where` that the mode overwrites")
     keys = set(table.unique)
     if output.mode == "merge" or output.key:
         keys.add(output.key)
         nulls = sql.SQL(" or ").join(sql.SQL("{} is null").format(sql.Identifier(name)) for name in output.key)
-        found = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
-        if found:
-            problems.append(f"{found} rows have no {' or '.join(output.key)}, which is their key")
-    for key in sorted(one for one in keys if set(one) <= columns):
+        without_key = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
+        if without_key:
+            problems.append(f"{without_key} rows have no {' or '.join(output.key)}, which is part of `key`")
+    for key in sorted(candidate for candidate in keys if set(candidate) <= columns):
         problems += _duplicate_problems(connection, table, output, staged, key)
     if table.oid is not None:
-        for name, parent, ours, theirs in connection.execute(_FOREIGN_KEYS, (table.oid,)).fetchall():
-            if set(ours) <= columns:
-                problems += _foreign_key_problems(connection, staged, name, parent, ours, theirs)
+        for name, parent, referencing, referenced in connection.execute(_FOREIGN_KEYS, (table.oid,)).fetchall():
+            if set(referencing) <= columns:
+                problems += _foreign_key_problems(connection, staged, name, parent, referencing, referenced)
     return problems
 
 
@@ -90,19 +92,19 @@ def _schema_problems(connection: PgConnection, table: TargetTable) -> Iterator[s
     assert row is not None
     user, schema, may_create, may_create_there = row
     if schema is None:
-        yield f"the search path of {user} names no schema, where stage tables could be"
+        yield f"the search path of {user} has no schema for stage tables"
     elif not may_create:
-        yield f"{user} may not create tables in the schema {schema}, where stage tables are"
+        yield f"{user} may not create stage tables in the schema {schema}; grant create"
     if table.oid is None and may_create_there is None:
-        yield f"there is no schema {table.schema} to create {table.name} in"
+        yield f"the schema {table.schema} for the new table {table.name} does not exist"
     elif table.oid is None and not may_create_there:
-        yield f"there is no table {table.qualified_name}, and {user} may not create it"
+        yield f"the table {table.qualified_name} does not exist, and {user} may not create it"
 
 
 def _creation_problems(table: TargetTable, output: Output, manifest: Manifest) -> Iterator[str]:
     for field in manifest.schema["fields"]:
         if postgresql_type(field["type"]) is None:
-            yield f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not have"
+            yield f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not support"
     names = {field["name"] for field in manifest.schema["fields"]}
     for name in [*output.key, *output.where]:
         if name not in names:
@@ -117,7 +119,7 @@ def _permission_problems(connection: PgConnection, table: TargetTable, output: O
         if row is not None and not row[1]:
             yield f"{row[0]} has no {name} permission on {table.qualified_name}"
     if table.row_security:
-        yield f"row security hides rows of {table.qualified_name}, so nothing could be taken back exactly"
+        yield f"row security hides rows of {table.qualified_name}, so a publication could not be reverted exactly"
 
 
 def _column_problems(table: TargetTable, manifest: Manifest) -> Iterator[str]:
@@ -132,10 +134,10 @@ def _column_problems(table: TargetTable, manifest: Manifest) -> Iterator[str]:
         elif (problem := type_problem(type, column.type)) is not None:
             yield f"the column {name}: {problem}"
         elif column.not_null and nulls.get(name):
-            yield f"the column {name} of {table.qualified_name} is NOT NULL, and {nulls[name]} rows have no value"
+            yield f"the column {name} of {table.qualified_name} is NOT NULL, but {nulls[name]} rows have no value"
     for column in table.columns:
         if column.name not in staged and column.not_null and not (column.has_default or column.generated):
-            yield f"the column {column.name} of {table.qualified_name} is NOT NULL, and the output has no such column"
+            yield f"the column {column.name} of {table.qualified_name} is NOT NULL, but the output has no such column"
 
 
 def _name_problems(output: Output, staged: set[str], table: TargetTable) -> Iterator[str]:
@@ -152,15 +154,15 @@ def _duplicate_problems(
 ) -> Iterator[str]:
     key_text = ", ".join(key)
     present = sql.SQL(" and ").join(sql.SQL("{} is not null").format(sql.Identifier(name)) for name in key)
-    twice = _count(
+    duplicates = _count(
         connection,
         "select count(*) from (select from {stage} where {present} group by {key} having count(*) > 1) as twice",
         stage=stage,
         present=present,
         key=identifiers(key),
     )
-    if twice:
-        yield f"{twice} values of {key_text} come more than once, and they must be unique"
+    if duplicates:
+        yield f"{duplicates} values of {key_text} occur more than once, but must be unique"
     if table.oid is None or output.mode == "overwrite" or (output.mode == "merge" and set(key) == set(output.key)):
         return
     stays = sql.SQL("true")
@@ -177,17 +179,24 @@ def _duplicate_problems(
         stays=stays,
     )
     if taken:
-        yield f"{taken} values of {key_text} are in {table.qualified_name} already, and they must be unique"
+        yield f"{taken} values of {key_text} already exist in {table.qualified_name}, but must be unique"
 
 
 def _foreign_key_problems(
-    connection: PgConnection, stage: sql.Identifier, name: str, parent: str, ours: list[str], theirs: list[str]
+    connection: PgConnection,
+    stage: sql.Identifier,
+    name: str,
+    parent: str,
+    referencing: list[str],
+    referenced: list[str],
 ) -> Iterator[str]:
-    pairs = zip(ours, theirs, strict=True)
+    pairs = zip(referencing, referenced, strict=True)
     same = sql.SQL(" and ").join(
-        sql.SQL("{} = {}").format(sql.Identifier("s", own), sql.Identifier("p", other)) for own, other in pairs
+        sql.SQL("{} = {}").format(sql.Identifier("s", column), sql.Identifier("p", other)) for column, other in pairs
     )
-    present = sql.SQL(" and ").join(sql.SQL("{} is not null").format(sql.Identifier("s", own)) for own in ours)
+    present = sql.SQL(" and ").join(
+        sql.SQL("{} is not null").format(sql.Identifier("s", column)) for column in referencing
+    )
     missing = _count(
         connection,
         "select count(*) from {stage} as s where {present} and not exists (select from {parent} as p where {same})",
@@ -197,7 +206,7 @@ def _foreign_key_problems(
         same=same,
     )
     if missing:
-        yield f"{missing} rows refer to nothing in {parent} ({name})"
+        yield f"{missing} rows reference no row of {parent} ({name})"
 
 
 def _count(connection: PgConnection, statement: str, **parts: sql.Composable) -> int:

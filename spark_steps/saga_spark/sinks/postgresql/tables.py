@@ -65,7 +65,7 @@ class TargetTable:
         return [column.name for column in self.columns]
 
     def column(self, name: str) -> TargetColumn | None:
-        return next((one for one in self.columns if one.name == name), None)
+        return next((column for column in self.columns if column.name == name), None)
 
 
 _SELECT_COLUMNS = """
@@ -93,12 +93,12 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
     """The table that ``name`` (``table`` or ``schema.table``, as in SQL) refers to. Raises UsageError."""
     try:
         with connection.transaction():
-            found = _fetch_row(connection, "select parse_ident(%s), current_schema()", name)
+            parsed = _fetch_row(connection, "select parse_ident(%s), current_schema()", name)
     except psycopg.errors.InvalidParameterValue:
-        raise UsageError(f"{name} is not the name of a table") from None
-    parts, schema = found
+        raise UsageError(f"{name} is not a table name") from None
+    parts, schema = parsed
     if len(parts) > 2 or (len(parts) == 1 and schema is None):
-        raise UsageError(f"{name} does not name a table and its schema")
+        raise UsageError(f"{name} does not name a table; write schema.table")
     row = _fetch_row(
         connection,
         "select c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid) from pg_class c "
@@ -114,7 +114,7 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
         name,
         oid,
         kind,
-        tuple(TargetColumn(*one) for one in connection.execute(_SELECT_COLUMNS, (oid,))),
+        tuple(TargetColumn(*values) for values in connection.execute(_SELECT_COLUMNS, (oid,))),
         next((tuple(columns) for primary, columns in indexes if primary), ()),
         tuple(tuple(columns) for _, columns in indexes),
         row_security,
@@ -126,10 +126,12 @@ def stage_columns(schema: Mapping[str, Any], table: TargetTable) -> list[tuple[s
     result = []
     for field in schema["fields"]:
         column = table.column(field["name"])
-        made = column.declared if column else postgresql_type(field["type"])
-        if made is None:
-            raise UsageError(f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not have")
-        result.append((field["name"], made, bool(column and column.not_null)))
+        column_type = column.declared if column else postgresql_type(field["type"])
+        if column_type is None:
+            raise UsageError(
+                f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not support"
+            )
+        result.append((field["name"], column_type, bool(column and column.not_null)))
     return result
 
 
@@ -156,21 +158,24 @@ def keys_equal(left: str, right: str, key: Sequence[str]) -> sql.Composed:
     )
 
 
-def where_clause(where: Mapping[str, Any], alias: str | None = None) -> sql.Composable:
-    """``where`` of an output as SQL: each column equals a value, or one of a list of values.
+def where_clause(where: Mapping[str, Any], alias: str | None = None, *, typed: bool = False) -> sql.Composable:
+    """A filter as SQL: each column equals a value, or one of a list of values, or is null.
 
-    Without parameters, because the driver would then take a percent sign in a column name for a placeholder.
+    ``typed``: values keep the types that they have in the definition. Else they are untyped literals, to which the
+    database gives the type of the column.
     """
+    # Without parameters: with them the driver would take a percent sign in a column name for a placeholder.
     parts: list[sql.Composable] = []
     for name, value in where.items():
         column = sql.Identifier(*([alias] if alias else []), name)
         if value is None:
-            parts.append(sql.SQL("{} is null").format(column))
-            continue
-        # Untyped literals: the database gives them the type of the column.
-        literals = [sql.Literal(_literal_text(one)) for one in (value if isinstance(value, list) else [value])]
-        parts.append(sql.SQL("{} in ({})").format(column, sql.SQL(", ").join(literals)))
-    return sql.SQL(" and ").join(parts) if parts else sql.SQL("true")
+            parts.append(sql.SQL("{} IS NULL").format(column))
+        elif isinstance(value, list):
+            values = value if typed else [_literal_text(item) for item in value]
+            parts.append(sql.SQL("{} = ANY({})").format(column, sql.Literal(values)))
+        else:
+            parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value if typed else _literal_text(value))))
+    return sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
 
 
 def _literal_text(value: Any) -> str:
@@ -185,7 +190,12 @@ def _column_definition(name: str, type: str, not_null: bool = False) -> sql.Comp
 
 def column_definitions(columns: Sequence[tuple[str, str, bool]]) -> sql.Composed:
     """The column list of a CREATE TABLE."""
-    return sql.SQL(", ").join(_column_definition(*one) for one in columns)
+    return sql.SQL(", ").join(_column_definition(*column) for column in columns)
+
+
+def database_message(error: psycopg.Error) -> str:
+    """The server's message on one line, without the statement."""
+    return " ".join((error.diag.message_primary or str(error)).split())
 
 
 def _fetch_row(connection: PgConnection, statement: str, *values: Any) -> Any:
@@ -266,10 +276,10 @@ def type_problem(spark: Any, target: str) -> str | None:
 
 def _split_type(target: str) -> tuple[str, list[int]]:
     """``timestamp(3) without time zone`` → its name without numbers, and the numbers."""
-    found = re.search(r"\(([\d, -]+)\)", target)
-    if found is None:
+    match = re.search(r"\(([\d, -]+)\)", target)
+    if match is None:
         return target, []
-    return target.replace(found.group(), ""), [int(one) for one in found.group(1).split(",")]
+    return target.replace(match.group(), ""), [int(number) for number in match.group(1).split(",")]
 
 
 # Stage tables, loaded from a manifest's files: Arrow batches → COPY.
@@ -299,10 +309,10 @@ def stage_table_name(publication: Publication) -> str:
 
 def is_loaded(connection: PgConnection, publication: Publication) -> bool:
     """Whether the stage table is complete: its rows and its identifying comment are written in one transaction."""
-    found = connection.execute(
+    comment = connection.execute(
         "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')", (stage_table_name(publication),)
     ).fetchone()
-    return found is not None and found[0] == _stage_table_comment(publication)
+    return comment is not None and comment[0] == _stage_table_comment(publication)
 
 
 def load_stage_table(connection: PgConnection, publication: Publication, table: TargetTable) -> None:
@@ -324,11 +334,13 @@ def load_stage_table(connection: PgConnection, publication: Publication, table: 
     try:
         rows = _copy_rows(connection, publication, sql.SQL("copy {} ({}) from stdin (format csv)"), stage, names)
     except (psycopg.DataError, psycopg.IntegrityError) as error:
-        message = (error.diag.message_primary or str(error)).replace(name, table.name)
+        message = database_message(error).replace(name, table.name)
         context = error.diag.context or ""
-        raise Rejected(f"the rows do not fit the table {table.qualified_name}: {message}", context=context) from error
+        raise Rejected(
+            f"the table {table.qualified_name} does not accept the rows: {message}", context=context
+        ) from error
     if rows != publication.manifest.rows:
-        raise Rejected(f"the staged files hold {rows} rows and their manifest says {publication.manifest.rows}")
+        raise Rejected(f"the staged files have {rows} rows, but their manifest says {publication.manifest.rows}")
     connection.execute(
         sql.SQL("comment on table {} is {}").format(stage, sql.Literal(_stage_table_comment(publication)))
     )
@@ -355,7 +367,7 @@ def _staged_batches(publication: Publication, names: list[str]) -> Iterator[pa.R
         try:
             source = pq.ParquetFile(path, filesystem=system)
         except FileNotFoundError:
-            raise Rejected(f"the staged file {file.uri} is gone") from None
+            raise Rejected(f"the staged file {file.uri} does not exist any more") from None
         with source:
             for batch in source.iter_batches(COPY_BATCH_ROWS, columns=names):
                 columns = [_to_copy_format(name, batch.column(name)) for name in names]
@@ -370,16 +382,16 @@ def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         if pc.call_function("any", [pc.call_function("match_substring", [column], _CONTAINS_NUL)]).as_py():
-            raise Rejected(f"the column {name} holds a text with a NUL character, which PostgreSQL cannot store")
+            raise Rejected(f"the column {name} has a string with a NUL character, which PostgreSQL cannot store")
         return column
     if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("us", "UTC" if kind.tz else None))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pa.array([None if one is None else f"\\x{one.hex()}" for one in column.to_pylist()], pa.string())
+        return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
     if pa.types.is_nested(kind):
         texts = [
-            None if one is None else json.dumps(_json_value(one, kind), ensure_ascii=False)
-            for one in column.to_pylist()
+            None if value is None else json.dumps(_json_value(value, kind), ensure_ascii=False)
+            for value in column.to_pylist()
         ]
         return pa.array(texts, pa.string())
     return column
@@ -394,7 +406,7 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _json_value(value[field.name], field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_json_value(one, kind.value_type) for one in value]
+        return [_json_value(item, kind.value_type) for item in value]
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

@@ -17,7 +17,14 @@ from psycopg.rows import dict_row
 
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
-from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, identifiers, keys_equal, where_clause
+from saga_spark.sinks.postgresql.tables import (
+    PgConnection,
+    TargetTable,
+    database_message,
+    identifiers,
+    keys_equal,
+    where_clause,
+)
 from saga_spark.sinks.sink import UndoConflict
 
 ROW_HASH = "saga_row_hash"
@@ -75,21 +82,21 @@ class TableChange:
         """
         if not self._has_images():
             raise UndoConflict(
-                f"what the undo of {self.table.qualified_name} needs is no longer kept",
+                f"the undo data of {self.table.qualified_name} is no longer kept",
                 {"table": self.table.qualified_name},
             )
-        self._check_unchanged("{after}", "a.{hash}", "were changed or deleted by others since")
+        self._check_unchanged("{after}", "a.{hash}", "were changed or deleted after the publication")
         updated = self._restore_updated() if self.mode == "merge" else 0
         deleted = self._delete_written()
         restored = 0
         if self.mode != "merge":
-            writable = identifiers([one.name for one in self.table.columns if not one.generated])
+            writable = identifiers([column.name for column in self.table.columns if not column.generated])
             restored = self._execute(
                 "insert into {table} ({columns}) overriding system value select {columns} from {before}",
                 columns=writable,
             )
         was = "md5(row({was})::text)::uuid"
-        self._check_unchanged("{before}", was, "were changed by a trigger when they were brought back")
+        self._check_unchanged("{before}", was, "were changed by a trigger when they were restored")
         return {"deleted": deleted, "restored": restored, "updated": updated}
 
     def drop_images(self) -> None:
@@ -143,7 +150,7 @@ class TableChange:
         raise UndoConflict(f"{count} rows of {self.table.qualified_name} {problem}", report)
 
     def _restore_updated(self) -> int:
-        fixed = [one.name for one in self.table.columns if one.generated or one.always_identity]
+        fixed = [column.name for column in self.table.columns if column.generated or column.always_identity]
         columns = [name for name in self.table.column_names if name not in fixed and name not in self.key]
         if not columns:
             return 0
@@ -209,15 +216,14 @@ def may_overlap(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Whether two conditions (`where`) can match the same row: not if they require different values of one column."""
 
     def values(value: Any) -> set[str]:
-        return {str(one) for one in (value if isinstance(value, list) else [value])}
+        return {str(item) for item in (value if isinstance(value, list) else [value])}
 
     return all(values(left[name]) & values(right[name]) for name in left.keys() & right.keys())
 
 
 def constraint_conflict(table: TargetTable, error: psycopg.IntegrityError) -> UndoConflict:
     """The conflict with rows of others that occupy the place of restored rows, or that reference deleted ones."""
-    message = error.diag.message_primary or str(error)
     return UndoConflict(
-        f"{table.qualified_name} cannot be brought back to what it was: {message}",
+        f"the rows of {table.qualified_name} cannot be restored: {database_message(error)}",
         {"table": table.qualified_name, "constraint": error.diag.constraint_name, "detail": error.diag.message_detail},
     )

@@ -64,8 +64,8 @@ def both(spark, inputs):
 # What is said of each way to run out of memory. The process is given little beyond the heap, so that the test does not
 # need the two gigabytes that a worker grants.
 WAYS = {
-    "heap": "Spark's JVM ran out of memory: raise `memory` under [spark], now 512m, or use more partitions",
-    "python": "of memory, more than its cap of 1.5 GiB, and was stopped: raise `memory` under [spark], now 512m",
+    "heap": "the JVM of Spark ran out of memory; raise `memory` under [spark], now 512m, or use more partitions",
+    "python": "of memory, more than its limit of 1.5 GiB, and was killed; raise `memory` under [spark], now 512m",
 }
 
 

@@ -112,7 +112,7 @@ async def test_a_killed_jvm_costs_no_attempt(env: Environment) -> None:
     for child in psutil.Process(env.runner.process.pid).children(recursive=True):
         if child.name() == "java":
             child.kill()
-    with pytest.raises(Unavailable, match=r"^Spark's JVM has ended with exit code -9"):
+    with pytest.raises(Unavailable, match=r"^the JVM of Spark ended with exit code -9"):
         await running
 
 
@@ -138,7 +138,8 @@ async def test_a_job_that_kills_every_runner_is_isolated_and_then_parked(
     assert env.runner.process is not None
     shared = env.runner.process.pid
     with pytest.raises(
-        NeedsOperator, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
+        NeedsOperator,
+        match=r"^2 consecutive Spark runners were lost while running this task; the last error: the Spark",
     ):
         await killed(env)
     assert env.runner.process.pid == shared, "it had a runner of its own"

@@ -71,7 +71,7 @@ async def test_a_day_is_published_rejected_and_undone(
         story = await finished(client, tampered, TIMEOUT)
         assert story["state"] == "COMPENSATED"
         assert story["reason"]["message"].startswith(
-            "the audit refused the output: expected 50.00 as the sum of amount"
+            "the audit rejected the output: expected 50.00 as the sum of amount"
         )
         details = story["reason"]["details"]
         assert [check["kind"] for check in details["checks"]] == ["sum", "reconcile"]

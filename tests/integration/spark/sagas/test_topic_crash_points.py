@@ -124,7 +124,7 @@ async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Br
 
     await run_with_kill(crash_runner, point, begin)
     story = await parked(crash_runner, saga)
-    assert "a topic cannot be taken back" in story["parked"][0]["why"]
+    assert "where they cannot be reverted" in story["parked"][0]["why"]
     assert rows_of_files(crash_runner.day_close) == files
     assert [one.key for one in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
     must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))

@@ -91,7 +91,7 @@ async def test_a_topic_is_published_rejected_parked_and_read(
         await client.start("day", {"day": "2026-01-01", "factor": "1.1"}, id=tampered)
         story = await finished(client, tampered, TIMEOUT)
         assert story["state"] == "COMPENSATED"
-        assert story["reason"]["message"].startswith("the audit refused the output")
+        assert story["reason"]["message"].startswith("the audit rejected the output")
         assert never_written(kafka, topic, tampered)
 
         good = f"good-{uuid.uuid4()}"
@@ -113,7 +113,7 @@ async def test_a_topic_is_published_rejected_parked_and_read(
         assert story["state"] == "PARKED", story
         [waits] = story["parked"]
         assert (waits["step"], waits["op"]) == ("facts", "undo")
-        assert "a topic cannot be taken back: send events that say so" in waits["why"]
+        assert "where they cannot be reverted; send compensating events" in waits["why"]
         assert files_of(day_close, "totals") == 0, "what can be taken back is"
         assert len(events_of(kafka, topic, good)) == 10
 

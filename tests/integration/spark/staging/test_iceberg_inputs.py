@@ -123,8 +123,8 @@ def test_equality_deletes_are_refused(prices_table: PricesTable) -> None:
     with pytest.raises(JobFailed) as caught:
         prices_table.freeze()
     assert caught.value.message == (
-        "the input prices: rows of the table lake.silver.prices are deleted by equality deletes; the engine that "
-        "writes it can rewrite its data files (compaction), then it can be used"
+        "the input prices: the table lake.silver.prices has equality deletes; rewrite its data files (compaction) "
+        "with the engine that writes it"
     )
     assert len(prices_table.read(as_of=before)) == 3
     rows = pa.Table.from_pylist([{"id": 1, "name": "n1", "price": 0.5}], PRICES)
@@ -149,8 +149,8 @@ def test_as_of_accepts_a_snapshot_a_tag_a_branch_or_a_timestamp(prices_table: Pr
         assert pq.read_schema(local_path(file)).names == ["id", "name", "price"], "the columns of that time"
     assert len(prices_table.read(as_of="main")) == 2
     for wrong, sentence in {
-        "yesterday": "yesterday is neither a snapshot of the table, nor one of its tags or branches, nor a time",
-        "4711": "4711 is neither a snapshot of the table, nor one of its tags or branches, nor a time",
+        "yesterday": "`as_of` is a snapshot id, a tag, a branch or a timestamp of the table, not yesterday",
+        "4711": "`as_of` is a snapshot id, a tag, a branch or a timestamp of the table, not 4711",
         "2001-01-01": "the table has no snapshot as of 2001-01-01",
     }.items():
         with pytest.raises(JobFailed) as caught:
@@ -209,8 +209,8 @@ def test_files_older_than_every_known_schema_are_read(prices_table: PricesTable)
     table = prices_table.table
     table.append(pa.Table.from_pylist([{"id": 3, "title": "n3", "price": 1.5}], table.schema().as_arrow()))
     old = [one.schema_id for one in table.metadata.schemas if one.schema_id != table.metadata.current_schema_id]
-    with prices_table.table.transaction() as transaction:
-        transaction._stage((RemoveSchemasUpdate.model_validate({"schema-ids": old}),))
+    removal = RemoveSchemasUpdate.model_validate({"schema-ids": old})
+    prices_table.catalog.commit_table(prices_table.table, (), (removal,))
     assert len(prices_table.table.metadata.schemas) == 1
     assert prices_table.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
 

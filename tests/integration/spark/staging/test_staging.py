@@ -250,7 +250,7 @@ async def test_each_file_holds_one_partition_and_the_column_stays_in_it(staging:
     assert [one.name for one in manifest.columns] == ["id", "half", "kind", "large", "at"]
     empty = await staging.one("staged_jobs:numbers", outputs=output, params={"n": 0})
     assert (empty.rows, [file.rows for file in empty.files], empty.columns[0].sum) == (0, [0], "0")
-    with pytest.raises(JobFailed, match="partitioned by kin, and has no such column; did you mean kind"):
+    with pytest.raises(JobFailed, match="partitioned by kin, but has no such column; did you mean kind"):
         await staging.one("staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}})
 
 
@@ -285,7 +285,7 @@ async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Envi
         (
             "staged_jobs:no_frame",
             "",
-            r"^the job staged_jobs:no_frame returned a list for output, where a Spark DataFrame",
+            r"^the job staged_jobs:no_frame returned a list for the output output; return a Spark DataFrame",
         ),
         ({"sql": "select nothing from numbers"}, "", r"^the SQL of the job failed: \[UNRESOLVED_COLUMN[^\n]*$"),
         ({"sql": "selec"}, "", r"^the SQL of the job failed: \[PARSE_SYNTAX_ERROR\] Syntax error[^\n]*$"),
@@ -304,10 +304,10 @@ async def test_job_errors_are_one_line(staging: Environment, job: Any, place: st
     ("arguments", "message"),
     [
         ({"job": "staged_jobs:number"}, "staged_jobs has no function number; did you mean numbers"),
-        ({"job": "no_jobs:number"}, "there is no module no_jobs for the job no_jobs:number"),
-        ({"job": "staged_jobs:numbers", "params": {"m": 1}}, "cannot be called with the step's params: got an unexp"),
-        ({"job": "staged_jobs:numbers", "conf": {"spark.executor.memory": "1g"}}, "belongs to the whole Spark session"),
-        ({"job": {"main": "no_program.py"}}, "there is no program no_program.py in the project"),
+        ({"job": "no_jobs:number"}, "the module no_jobs of the job no_jobs:number does not exist"),
+        ({"job": "staged_jobs:numbers", "params": {"m": 1}}, "does not accept the `params` of the step: got an unexp"),
+        ({"job": "staged_jobs:numbers", "conf": {"spark.executor.memory": "1g"}}, "applies to the whole Spark session"),
+        ({"job": {"main": "no_program.py"}}, "the program no_program.py does not exist in the project"),
     ],
 )
 async def test_step_errors_are_one_line(staging: Environment, arguments: Any, message: str) -> None:
@@ -323,9 +323,11 @@ async def test_an_output_must_be_there(staging: Environment) -> None:
 async def test_a_full_disk_and_an_unwritable_stage_area(staging: Environment, small_disk: Path) -> None:
     blocked = staging.root / "a file"
     blocked.write_text("")
-    with pytest.raises(JobFailed, match=r"^the stage area cannot be written: "):
+    with pytest.raises(JobFailed, match=r"^the stage area is not writable: "):
         await staging.one("staged_jobs:numbers", stage=blocked)
-    with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full$"):
+    with pytest.raises(
+        JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full; free some"
+    ):
         await staging.one("staged_jobs:wide", stage=small_disk)
 
 
@@ -401,7 +403,7 @@ async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> N
     assert java
     for one in java:
         one.kill()
-    with pytest.raises(InfrastructureError, match="Spark's JVM has ended with exit code -9"):
+    with pytest.raises(InfrastructureError, match="the JVM of Spark ended with exit code -9"):
         await endless
 
 
@@ -423,9 +425,7 @@ async def test_without_java_or_pyspark_a_one_line_error_is_given(
     settings = SparkSettings(root=tmp_path, python_path=(str(staging.root / "jobs"),))
     other = replace(staging, runner=RunnerClient(settings))
     try:
-        with pytest.raises(
-            UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, and there is no bin/java"
-        ):
+        with pytest.raises(UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, which has no bin/java"):
             await other.one("staged_jobs:numbers")
     finally:
         await other.runner.close()

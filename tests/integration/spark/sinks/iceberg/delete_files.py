@@ -9,12 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriter, ManifestWriterV2
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestWriter,
+    ManifestWriterV2,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 
 _numbers = itertools.count(1)
@@ -31,17 +38,10 @@ class _DeleteManifest(ManifestWriterV2):
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
 
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
-class _RowDelta(_FastAppendFiles):
-    """A snapshot that adds delete files."""
-
-    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
-        output, codec = self.new_manifest_output(), self._compression
-        return _DeleteManifest(spec, self.schema(), output, self._snapshot_id, codec)
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        writer = super().new_writer()
+        writer.metadata = {**writer.metadata, "content": "deletes"}
+        return writer
 
 
 def delete_positions(table: Table, positions: Mapping[str, Sequence[int]]) -> None:
@@ -83,6 +83,11 @@ def _commit(table: Table, content: DataFileContent, rows: pa.Table, equality_ids
         spec_id=table.spec().spec_id,
     )
     with table.transaction() as transaction:
-        producer = _RowDelta(operation=Operation.DELETE, transaction=transaction, io=table.io)
+        producer: Any = transaction.update_snapshot().fast_append()
+
+        def delete_manifest(spec: PartitionSpec) -> ManifestWriter:
+            return _DeleteManifest(spec, table.schema(), producer.new_manifest_output(), producer.snapshot_id, "gzip")
+
+        producer.new_manifest_writer = delete_manifest  # pyiceberg's own writer is for data files only
         producer.append_data_file(file)
         producer.commit()

@@ -24,6 +24,8 @@ from pyiceberg.table import CommitTableRequest, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from sqlalchemy.exc import IntegrityError
 
+from saga_spark.sinks.iceberg.pyiceberg_internals import new_pointer_row, write_next_metadata
+
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
     "POST /v1/{prefix}/namespaces",
@@ -146,11 +148,10 @@ class RestHandler(BaseHTTPRequestHandler):
             for request in sorted(requests, key=lambda one: (one.identifier.namespace.root, one.identifier.name)):
                 space, name = tuple(request.identifier.namespace.root), request.identifier.name
                 current = self._load((*space, name))
-                new = catalog._update_and_stage_table(current, (*space, name), request.requirements, request.updates)
-                catalog._write_metadata(new.metadata, new.io, new.metadata_location)
+                new = write_next_metadata(catalog, current, (*space, name), request.requirements, request.updates)
                 done.append((new.metadata, new.metadata_location))
                 if current is None:
-                    row = catalog._create_table_row(".".join(space), name, new.metadata_location)
+                    row = new_pointer_row(catalog, ".".join(space), name, new.metadata_location)
                     connection.execute(sa.insert(IcebergTables).values(**row))
                     continue
                 moved = connection.execute(

@@ -112,9 +112,9 @@ def test_overwrite_where_supports_dates_and_refuses_rows_outside(lake: Lake) -> 
     assert lake.ids() == [1, 5]
     outside = lake.staged(some(6, day=tuesday) + some(7, day=monday), saga="s3", mode="overwrite_where", where=where)
     [problem] = lake.sink.check(outside)
-    assert problem == "1 of 2 rows are outside of the output's `where`, which the mode would overwrite"
+    assert problem == "1 of 2 rows are outside of the range `where` that the mode overwrites"
     [problem] = lake.sink.check(lake.staged(some(1, day=monday), mode="overwrite_where", where={"dy": 1}))
-    assert "`where` does not fit" in problem
+    assert "`where` of the output does not match" in problem
     assert "\n" not in problem
 
 
@@ -163,12 +163,12 @@ def test_merge_with_a_key_of_several_columns(lake: Lake) -> None:
 
 def test_merge_refuses_duplicate_and_null_keys(lake: Lake) -> None:
     assert lake.sink.check(lake.staged(some(1, 1), mode="merge", key="id")) == [
-        "1 rows have a key (id) that another row of the output has too"
+        "1 rows have the same key (id) as another row of the output"
     ]
     rows = [{"id": None, "name": "a"}, {"id": 1, "name": "b"}]
-    assert lake.sink.check(lake.staged(rows, mode="merge", key="id")) == ["1 rows have no id, which is part of the key"]
+    assert lake.sink.check(lake.staged(rows, mode="merge", key="id")) == ["1 rows have no id, which is part of `key`"]
     assert lake.sink.check(lake.staged(some(1), mode="merge", key="no")) == [
-        "the output has no column no, and its `key` names it"
+        "the output has no column no, which `key` names"
     ]
 
 
@@ -179,9 +179,9 @@ def test_each_schema_difference_is_one_message(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, price=1.5)))
     changed = lake.staged([{"id": "x", "name": "a", "extra": 1}], saga="s2")
     assert lake.sink.check(changed) == [
-        "the output has no column price, and the table lake.sales.facts has it",
+        "the output has no column price, which the table lake.sales.facts has",
         "the column id is string in the output and long in the table lake.sales.facts",
-        "the table lake.sales.facts has no column extra, and the output has it",
+        "the table lake.sales.facts has no column extra, which the output has",
     ]
     assert lake.ids() == [1]
 
@@ -192,7 +192,7 @@ def test_a_required_column_takes_rows_that_are_known_to_have_no_nulls(lake: Lake
     lake.catalog.create_table("sales.facts", kind)
     ours = lake.staged(some(1, 2))
     assert lake.sink.check(ours) == [
-        "the column id of the table lake.sales.facts takes no nulls, and the output may have nulls in it"
+        "the column id of the table lake.sales.facts accepts no nulls, but the output may have nulls in it"
     ]
     counted = dataclasses.replace(ours.manifest, columns=(ManifestColumn("id", "bigint", 0),))
     lake.publish(dataclasses.replace(ours, manifest=counted))
@@ -205,25 +205,25 @@ def test_a_file_with_several_values_of_a_partition_is_refused(lake: Lake) -> Non
     assert "more than one partition values" in problem
     with_null = lake.staged(some(1, day="mon") + some(2, day=None), partition_by="day")
     assert lake.sink.check(with_null) == [
-        "the file part-0.parquet does not hold one value of day, by which the table is partitioned"
+        "the file part-0.parquet has several values of day, by which the table is partitioned"
     ]
 
 
 def test_partitions_must_be_those_of_the_table(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     assert lake.sink.check(lake.staged(some(2), saga="s2", partition_by="name")) == [
-        "the output is to be partitioned by name, and the table lake.sales.facts is partitioned not at all"
+        "`partition_by` is name, but the table lake.sales.facts is partitioned not at all"
     ]
     assert lake.sink.check(lake.staged(some(2), saga="s2", mode="overwrite_partitions")) == [
-        "the mode overwrite_partitions needs partitions, and the table lake.sales.facts has none"
+        "the mode overwrite_partitions needs partitions, but the table lake.sales.facts has none"
     ]
 
 
 def test_invalid_names_are_refused() -> None:
     sink = IcebergSink(SparkSettings(Path("/"), catalogs={"lake": {"type": "sql", "uri": "x"}}))
-    with pytest.raises(UsageError, match=r"must be written as catalog\.namespace\.table"):
+    with pytest.raises(UsageError, match=r"must be named as catalog\.namespace\.table"):
         sink.validate(Output("output", "iceberg", "sales.facts"))
-    with pytest.raises(UsageError, match="there is no catalog lke in the settings; did you mean lake"):
+    with pytest.raises(UsageError, match="the catalog lke is not configured; did you mean lake"):
         sink.validate(Output("output", "iceberg", "lke.sales.facts"))
 
 
@@ -333,9 +333,7 @@ def test_undo_of_an_overwrite_before_later_commits_names_them(lake: Lake) -> Non
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     [done] = lake.publish(ours)
     theirs = lake.append(some(4))
-    with pytest.raises(
-        UndoConflict, match=r"lake\.sales\.facts cannot be taken back exactly.*a later change"
-    ) as refused:
+    with pytest.raises(UndoConflict, match=r"lake\.sales\.facts cannot be reverted exactly.*a later change") as refused:
         lake.unpublish(ours)
     report = refused.value.report
     assert report["published"] == done.after
@@ -352,7 +350,7 @@ def test_undo_of_an_append_with_rewritten_files_is_refused(lake: Lake) -> None:
     ours = lake.staged(some(3, 4), saga="s2")
     lake.publish(ours)
     lake.table().delete("id = 3")
-    with pytest.raises(UndoConflict, match="1 of its 1 files are not live any more"):
+    with pytest.raises(UndoConflict, match="1 of its 1 files are no longer live"):
         lake.unpublish(ours)
     assert lake.ids() == [1, 2, 4]
 
@@ -432,7 +430,7 @@ def test_expired_publications_lose_their_tags_and_rolled_back_rows(lake: Lake) -
 def test_another_manifest_under_the_same_key_is_refused(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     other = lake.staged(some(1, 2), epoch=2)
-    with pytest.raises(Rejected, match="another manifest is published under the key of this output"):
+    with pytest.raises(Rejected, match="another manifest is published under the key of the output"):
         lake.publish(other)
     assert lake.ids() == [1]
 
@@ -443,7 +441,7 @@ def test_missing_files_are_refused_in_one_line(lake: Lake) -> None:
     file = local_path(ours.manifest.files[0].uri)
     assert file is not None
     file.unlink()
-    with pytest.raises(Rejected, match="files of the output output are neither in the stage nor in lake"):
+    with pytest.raises(Rejected, match="files of the output output are neither in the stage area nor in lake"):
         lake.sink.publish([ours], state, together=False)
     assert not lake.exists()
 

@@ -265,7 +265,7 @@ def test_a_catalog_without_transactions_refuses_together_and_publishes_alone(
         ours = pair(lake, 1, 1)
         for one in ours:
             lake.sink.validate(one.output)
-            with pytest.raises(UsageError, match="the catalog lake cannot publish several tables together"):
+            with pytest.raises(UsageError, match="the catalog lake cannot commit several tables together"):
                 validate_together([one.output], lake.settings)
         refuse_together(lake, ours)
         lake.publish(*ours)
@@ -273,7 +273,7 @@ def test_a_catalog_without_transactions_refuses_together_and_publishes_alone(
 
 
 def refuse_together(lake: Lake, ours: Sequence[Publication]) -> None:
-    with pytest.raises(UsageError, match="cannot publish several tables together"):
+    with pytest.raises(UsageError, match="cannot commit several tables together"):
         lake.sink.publish(ours, lake.sink.read_state(ours), together=True)
     assert not lake.exists("sales.facts")
     assert not lake.exists("sales.totals")

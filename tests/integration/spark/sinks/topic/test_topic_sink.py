@@ -82,12 +82,12 @@ def test_published_rows_stay_and_unpublished_ones_are_fenced(env: Environment) -
     with pytest.raises(CommitConflict, match="cannot be cleaned up"):
         env.sink.clean_up(published)
     for _ in range(2):
-        with pytest.raises(UndoConflict, match="cannot be taken back") as reported:
+        with pytest.raises(UndoConflict, match="cannot be reverted") as reported:
             env.sink.unpublish([published], together=False)
         assert reported.value.report["files"] == 3
     env.sink.clean_up(waiting)
     env.sink.unpublish([waiting], together=False)
-    with pytest.raises(CommitConflict, match="was taken back"):  # it froze before the undo and resumes after it
+    with pytest.raises(CommitConflict, match="was reverted"):  # it froze before the undo and resumes after it
         env.publish(waiting)
     assert env.ids() == [0, 1, 2, 3, 4, 5]
     later = env.stage(saga="s2", generation=2)
@@ -103,7 +103,7 @@ def test_unpublishable_rows_are_found_before_publishing(env: Environment) -> Non
     assert "no column nix" in problems([{"id": 1}], key="nix")[0]
     assert "JSON has no such number" in problems([{"id": float("nan")}])[0]
     assert "bytes as an event" in problems([{"id": "x" * 1_100_000}])[0]
-    assert "is no event" in problems([{"text": "no json"}], value="text")[0]
+    assert "is not an event" in problems([{"text": "no json"}], value="text")[0]
     assert "cannot be used" in problems([{"id": 1}], topic="nowhere")[0]
 
 

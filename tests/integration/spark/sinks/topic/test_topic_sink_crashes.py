@@ -154,7 +154,7 @@ def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
     assert env.is_settled()
     code, printed = env.publisher(publication).outcome()
     assert code == 0
-    assert printed.endswith("CommitConflict: the output output was taken back, so nothing more is published\n")
+    assert printed.endswith("CommitConflict: the output output was reverted, so it cannot be published\n")
     assert env.ids() == EACH_ONCE[: files * 2]
 
 
@@ -227,7 +227,7 @@ def test_later_writers_change_nothing(env: Environment) -> None:
     publication = env.stage()
     env.publish(publication)
     env.kafka.produce(env.topic, {"id": 99}, key="other")
-    with pytest.raises(UndoConflict, match="cannot be taken back"):
+    with pytest.raises(UndoConflict, match="cannot be reverted"):
         env.sink.unpublish([publication], together=False)
     assert env.ids() == [*EACH_ONCE, 99]
 

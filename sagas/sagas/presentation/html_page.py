@@ -1,0 +1,25 @@
+"""The frame of every HTML report: one self-contained page, in light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --pass: #1a7f37; --info: #0b62c4; --warn: #9a6700; --fail: #cf222e }
+@media (prefers-color-scheme: dark) { :root { --pass: #4ac26b; --info: #6cb6ff; --warn: #d4a72c; --fail: #ff7b72 } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
+thead th { font-weight: 600; opacity: .75 }
+small { display: block; opacity: .75 }
+.pass { color: var(--pass) } .warn { color: var(--warn) } .fail { color: var(--fail) }
+"""
+
+
+def html_page(title: str, body: str, style: str = "") -> str:
+    """``title`` is plain text, ``body`` HTML, ``style`` more CSS, which may use ``--pass``, ``--warn`` and so on."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head><body>\n{body}\n</body></html>\n"
+    )
