@@ -66,7 +66,7 @@ def failure_cause(entry: LedgerEntry) -> dict[str, object]:
     """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""
     error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not respond", "details": {}}
     return {
-        "kind": entry.word or "failed",
+        "kind": entry.failure_kind or "failed",
         "step": entry.id,
         "type": error["type"],
         "message": error["message"],
@@ -212,7 +212,7 @@ def publish_result(run: SagaRun, record: StepRecord) -> None:
         run.step_values[record.id] = {"result": None, "results": record.results or [], "state": overall_state(record)}
         return
     entry = record.entries[0]
-    result = entry.result if entry.outcome == "done" and not entry.continued else None
+    result = entry.result if entry.outcome == "done" and not entry.failure_ignored else None
     run.step_values[record.id] = {"result": result, "results": None, "state": overall_state(record)}
 
 

@@ -37,7 +37,7 @@ def send_call(
 
 def build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     """Build the Call of a flight. Raises DefinitionError when the arguments cannot be evaluated."""
-    match flight.ask:
+    match flight.call_kind:
         case "do":
             return _forward_call(run, entry, flight)
         case "probe":
@@ -76,7 +76,7 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         retry=_left(entry, call_retry(step)),
         execution=step.execution,
         guard=GuardSpec(action.connection, holds=action.holds) if action.connection else None,
-        earlier_attempts=entry.made,
+        earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=is_single_attempt(step),
     )
@@ -101,16 +101,16 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
     step = run.step(entry)
     op = "do"
     action, key, mode = step.do, idempotency_key(run.saga_id, entry.id, entry.generation), "decide"
-    made = entry.made
+    earlier = entry.min_attempts
     if flight.purpose == "backward" and entry.undo is not None:
         op, action = "undo", current_alternate(step, entry.undo)
-        mode = "own" if entry.undo.marked or not step.do.guarded else "decide"
+        mode = "own" if entry.undo.guard_decided or not step.do.guarded else "decide"
         key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", entry.undo.alternate)
-        made = entry.undo.made
+        earlier = entry.undo.min_attempts
     elif flight.purpose == "not_done" and entry.confirm is not None and step.confirm is not None:
         op, action = "confirm", step.confirm
-        mode = "own" if entry.confirm.marked or not step.do.guarded else "decide"
-        key, made = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.made
+        mode = "own" if entry.confirm.guard_decided or not step.do.guarded else "decide"
+        key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
     given = {"result": (entry.decision or {}).get("result")}
     call = _new_call(
         run, entry, flight, action, RECORD_RESULT, given, f"✎ {op} {step.name}: done, recorded by an operator"
@@ -119,7 +119,7 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
     # `elsewhere`, or the step has none.
     confirmed = (RECORD_RESULT, given) if op == "undo" else None
     guard = GuardSpec(_required_connection(action if mode == "own" else step.do), mode, confirmed=confirmed)
-    return replace(call, op=op, key=key, guard=guard, earlier_attempts=made, heartbeat=None, cancellable=False)
+    return replace(call, op=op, key=key, guard=guard, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
 def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -129,25 +129,25 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
     known = entry.outcome == "done"
     summary = f"↩ undo {step.name}"
-    if flight.ask == "undo-mark":
+    if flight.call_kind == "undo-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
         guard = GuardSpec(_required_connection(step.do), "mark", known, _confirmed_undo(run, entry, step, key))
         return replace(
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
     if undo.arguments is None:
-        place = "compensate.confirmed" if undo.use_confirmed else f"compensate.{undo.alternate}"
+        place = "compensate.confirmed" if undo.undoes_confirmed else f"compensate.{undo.alternate}"
         undo.arguments = arguments.operation_arguments(run, entry, place, action, key, undo.override)
     guard = None
     if action.connection is not None:
         # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
         # `undo` already holds that decision.
-        if step.do.connection == action.connection and not undo.use_confirmed and not undo.marked:
+        if step.do.connection == action.connection and not undo.undoes_confirmed and not undo.guard_decided:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known)
-    given, made = undo.arguments, undo.made
-    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=made)
+    given, earlier = undo.arguments, undo.min_attempts
+    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=earlier)
 
 
 def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -157,7 +157,7 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     action = step.confirm
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
     summary = f"✔ confirm {step.name}"
-    if flight.ask == "confirm-mark":
+    if flight.call_kind == "confirm-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_CONFIRM, {}, summary)
         return replace(call, guard=GuardSpec(_required_connection(step.do), "mark", True), local=True)
     if confirm.arguments is None:
@@ -165,8 +165,8 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     guard = None
     if action.connection is not None:
         guard = GuardSpec(action.connection, "decide" if step.do.connection == action.connection else "own", True)
-    given, made = confirm.arguments, confirm.made
-    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=made)
+    given, earlier = confirm.arguments, confirm.min_attempts
+    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=earlier)
 
 
 def _new_call(
@@ -186,7 +186,7 @@ def _new_call(
     at_most_once: bool = False,
 ) -> Call:
     step = run.step(entry)
-    op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.ask, flight.ask)
+    op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.call_kind, flight.call_kind)
     engine = uses in (SEAL, RECORD_RESULT, MARK_UNDO, MARK_CONFIRM)
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
@@ -221,7 +221,7 @@ def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> s
     try:
         return arguments.fairness_key(run, entry)
     except arguments.DefinitionError:
-        if flight.ask == "do":
+        if flight.call_kind == "do":
             raise
         return None
 
@@ -246,13 +246,13 @@ def _left(entry: LedgerEntry, retry: Retry) -> Retry:
     """The remaining retries of a call that follows an uncounted attempt."""
     if not entry.uncounted:
         return retry
-    return replace(retry, max_attempts=max(retry.max_attempts - max(entry.made - entry.tries_from, 0), 1))
+    return replace(retry, max_attempts=max(retry.max_attempts - max(entry.min_attempts - entry.retry_baseline, 0), 1))
 
 
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
     """The current compensation of the step: the alternate in use, or `compensate.confirmed`."""
     assert step.compensate is not None
-    if undo.use_confirmed and step.compensate.confirmed is not None:
+    if undo.undoes_confirmed and step.compensate.confirmed is not None:
         return step.compensate.confirmed
     return step.compensate.alternates[undo.alternate]
 
@@ -321,7 +321,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
             if flight.cancelled:
                 commands.append(CancelCall(flight.id))
         elif flight.kind == "saga":
-            if flight.ask == "undo":
+            if flight.call_kind == "undo":
                 commands.append(nested.undo_command(run, entry))
                 continue
             commands.append(nested.start_command(run, entry))

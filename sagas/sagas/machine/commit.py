@@ -25,13 +25,13 @@ def reach_commit_point(run: SagaRun) -> None:
     run.committed_at = run.now
     run.cancel_timer("deadline")
     run.deadline_at = None
-    run.recorded = None
-    for id in run.recorded_entries:
+    run.pending_cause = None
+    for id in run.pending_entries:
         # It failed in parallel with the pivot. The pivot succeeded, so rollback is impossible and an operator decides.
         entry = run.entry(id)
         if entry is not None:
-            run.park(entry, "do", entry.error["message"] if entry.error else "it failed while the pivot was in flight")
-    run.recorded_entries = []
+            run.park(entry, "do", entry.error["message"] if entry.error else "it failed beside the pivot")
+    run.pending_entries = []
     if not run.plan.to_confirm:
         return
     early = [id for id in run.plan.steps if not run.plan.runs_after_commit(id)]
@@ -67,7 +67,7 @@ def _confirm_entries(run: SagaRun, record: StepRecord) -> bool:
     while record.confirm_cursor < len(record.entries) and record.confirms_running < step.max_parallel:
         entry = record.entries[record.confirm_cursor]
         record.confirm_cursor += 1
-        if entry.outcome == "done" and not entry.continued and not entry.resolved:
+        if entry.outcome == "done" and not entry.failure_ignored and not entry.resolved:
             record.confirms_running += 1
             run.post(ConfirmEntry(entry))
     return record.confirms_running == 0 and record.confirm_cursor >= len(record.entries)
@@ -81,7 +81,7 @@ def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
     entry.state, confirm.state = "CONFIRMING", "RUNNING"
     if confirm.started_at is None:
         confirm.started_at = run.now
-    mark = calls.guard_decides_first(step, step.confirm) and not confirm.marked
+    mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
     try:
         calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
     except DefinitionError as error:
@@ -98,10 +98,10 @@ def confirm_ended(
     action = run.step(entry).confirm
     assert action is not None
     if not mark:
-        counts = outcomes.count_attempts(confirm.made, attempts, confirm.attempts, outcome, action.retry)
-        confirm.made, confirm.attempts = counts
+        counts = outcomes.count_attempts(confirm.min_attempts, attempts, confirm.attempts, outcome, action.retry)
+        confirm.min_attempts, confirm.attempts = counts
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
-        confirm.marked = True
+        confirm.guard_decided = True
         if entry.decision is None:
             confirm_entry(run, entry)
         else:
@@ -116,8 +116,8 @@ def confirm_ended(
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
         run.park(entry, "confirm", outcome.park_reason or confirm_failure(entry))
         return
-    if not run.trouble_shown:
-        run.trouble_shown = True
+    if not run.retrying_recorded:
+        run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
     summary = f"retry ✔ confirm {run.step(entry).name}"
     wait = action.retry.max_interval

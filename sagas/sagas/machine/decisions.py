@@ -153,12 +153,14 @@ def _is_stuck(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: float) -
     step = run.step(entry)
     operation = {"do": None, "undo": entry.undo, "confirm": entry.confirm}[op]
     since = entry.started_at if operation is None else operation.started_at or entry.ended_at
-    made = entry.made if operation is None else operation.made
+    attempts = entry.min_attempts if operation is None else operation.min_attempts
     flight = run.flights[entry.flight]
     if flight.kind in ("wait", "saga") or since is None:
         return False
     # A first attempt that is still within its timeout is not being retried.
-    return at - since > DECIDABLE_AFTER and (made > 0 or flight.kind == "timer" or at - flight.since > step.do.timeout)
+    return at - since > DECIDABLE_AFTER and (
+        attempts > 0 or flight.kind == "timer" or at - flight.started_at > step.do.timeout
+    )
 
 
 def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
@@ -249,7 +251,7 @@ def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> 
 
 def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
     """The current operation of the entry. During a rollback, looking up its effect is part of the undo."""
-    if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.rolling):
+    if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.compensating):
         return "undo"
     if entry.confirm is not None and entry.confirm.state in ("RUNNING", "PARKED"):
         return "confirm"
@@ -295,14 +297,14 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
         return
     if step.do.uses == "wait":
         waits.forget_rejection(run, entry)
-    never = entry.made == 0
+    never = entry.min_attempts == 0
     same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
     if same_key:
         if never or corrected is not None:
             entry.arguments = None
         entry.decision = None
-        entry.rounds, entry.tries_from, entry.tries_since = 0, entry.made, run.now
-        if guarded and step.pivot and run.recorded is not None:
+        entry.probe_rounds, entry.retry_baseline, entry.retry_baseline_at = 0, entry.min_attempts, run.now
+        if guarded and step.pivot and run.pending_cause is not None:
             # Rule 5: a cancel or the deadline is recorded, so no attempt may start; only the guard's row decides.
             run.post(LookUpEffect(entry, "pivot"))
         elif not never and calls.is_single_attempt(step):
@@ -318,14 +320,14 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
 
 def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
     """Run the entry again under a new key: the old one is finally rejected, failed or sealed."""
-    if run.recorded is not None and run.step(entry).pivot:
+    if run.pending_cause is not None and run.step(entry).pivot:
         # A cancel or the deadline was recorded while the seal was in flight, so no attempt may start.
         entry.decision = None
         run.post(PivotFailed(entry, arguments.failure_cause(entry)))
         return
     entry.generation += 1
-    entry.outcome = entry.word = entry.error = entry.arguments = None
-    entry.result, entry.resolved, entry.asked, entry.made, entry.rounds = None, False, False, 0, 0
+    entry.outcome = entry.failure_kind = entry.error = entry.arguments = None
+    entry.result, entry.resolved, entry.looked_up, entry.min_attempts, entry.probe_rounds = None, False, False, 0, 0
     entry.ended_at, entry.decision = None, None
     entry.undo = entry.confirm = None
     run.post(StartAttempt(entry))
@@ -341,14 +343,14 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
                 undo.override, undo.arguments = dict(decision["arguments"]), None
             elif undo.override is None:
                 undo.arguments = None
-            undo.tries_from, entry.decision = undo.made, None
-            if entry.outcome == "unknown" and not entry.resolved and entry.asked and undo.started_at is None:
+            undo.retry_baseline, entry.decision = undo.min_attempts, None
+            if entry.outcome == "unknown" and not entry.resolved and entry.looked_up and undo.started_at is None:
                 run.post(LookUpEffect(entry, "backward"))
             else:
                 run.post(CompensateEntry(entry))
         case "done":
             own = step.compensate is not None and calls.current_alternate(step, undo).guarded
-            if own or (step.do.guarded and not undo.marked):
+            if own or (step.do.guarded and not undo.guard_decided):
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)
@@ -372,7 +374,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
                 confirm.arguments = None
             entry.decision = None
             run.post(ConfirmEntry(entry))
-        case "done" if step.confirm.guarded or (step.do.guarded and not confirm.marked):
+        case "done" if step.confirm.guarded or (step.do.guarded and not confirm.guard_decided):
             calls.send_call(run, entry, "write", "not_done")
         case "done":
             mark_confirmed_manually(run, entry)
@@ -396,7 +398,7 @@ def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None
 def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
     """Skip the step; past the commit point its missing effect is recorded as residue."""
     entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
-    entry.continued = True
+    entry.failure_ignored = True
     if run.committed:
         add_residue(run, entry, "effect_missing", "do")
     run.post(EntrySettled(entry, True))
@@ -446,11 +448,11 @@ def manual_result_ended(
     step = run.step(entry)
     counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     assert counted is not None
-    counts = outcomes.count_attempts(counted.made, attempts, counted.attempts, outcome, step.do.retry)
-    counted.made, counted.attempts = counts
+    counts = outcomes.count_attempts(counted.min_attempts, attempts, counted.attempts, outcome, step.do.retry)
+    counted.min_attempts, counted.attempts = counts
     if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
         if op == "do":
-            entry.last_end = run.now
+            entry.last_attempt_ended_at = run.now
             forward.mark_done(run, entry, outcome.result)
         elif op == "confirm":
             mark_confirmed_manually(run, entry)

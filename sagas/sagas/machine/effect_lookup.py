@@ -37,7 +37,7 @@ def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, 
     elif step.do.guarded:
         calls.send_call(run, entry, "seal", purpose)
     elif step.probe is not None:
-        entry.rounds += 1
+        entry.probe_rounds += 1
         try:
             calls.send_call(run, entry, "probe", purpose, background=background)
         except DefinitionError as error:
@@ -91,7 +91,7 @@ def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flig
         entry.result = result
         _record_verdict(run, entry, purpose, "done")
     elif said == "absent" and not decided:
-        rest = 0.0 if probe.operation.seals else (entry.last_end or run.now) + step.settle - run.now
+        rest = 0.0 if probe.operation.seals else (entry.last_attempt_ended_at or run.now) + step.settle - run.now
         if rest > 0:
             # An attempt that ended within `settle` may still arrive: probe again when it no longer can.
             _schedule_lookup(run, entry, purpose, rest, background=flight.background)
@@ -111,7 +111,7 @@ def _decision_takes_over(run: SagaRun, purpose: LookupPurpose) -> bool:
 def retry_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
     """Repeat the lookup after a backoff, because the last one was inconclusive."""
     retry = run.step(entry).do.retry
-    seconds = retry.max_interval if purpose == "pivot" else backoff(retry, entry.rounds)
+    seconds = retry.max_interval if purpose == "pivot" else backoff(retry, entry.probe_rounds)
     _schedule_lookup(run, entry, purpose, seconds, background=background)
 
 
@@ -127,7 +127,7 @@ def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, ve
     step = run.step(entry)
     if verdict == "done":
         entry.outcome, entry.state, entry.ended_at = "done", "DONE", run.now
-        entry.word, entry.error = "done", None
+        entry.failure_kind, entry.error = "done", None
     elif verdict == "late":
         entry.outcome, entry.state, entry.resolved, entry.ended_at = "late", "COMPENSATED", True, run.now
         if entry.undo is not None:
@@ -212,7 +212,7 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
         forward.end_without_effect(run, entry)
     else:
         # If rollback follows, it starts at once, and a second lookup would learn nothing new.
-        entry.asked = run.step(entry).on_failure == "compensate"
+        entry.looked_up = run.step(entry).on_failure == "compensate"
         entry.state, entry.ended_at = "UNKNOWN", run.now
         forward.apply_on_failure(run, entry)
 
@@ -229,7 +229,7 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
         return
     step = run.step(entry)
     if step.probe is not None and (
-        forward.retries_without_limit(run, entry) or entry.rounds < step.do.retry.max_attempts
+        forward.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
         return
@@ -246,7 +246,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
     elif verdict == "late":
         run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
-        if calls.is_single_attempt(step) and run.recorded is None and forward.may_retry(run, entry):
+        if calls.is_single_attempt(step) and run.pending_cause is None and forward.may_retry(run, entry):
             entry.resolved, entry.state = False, "RUNNING"
             forward.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
@@ -256,7 +256,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
             retry_lookup(run, entry, "pivot", background=True)
     elif not calls.is_single_attempt(step) and forward.may_retry(run, entry):
         forward.schedule_retry(run, entry, step.do.retry.max_interval)
-    elif calls.is_single_attempt(step) and step.probe is not None and entry.rounds < step.do.retry.max_attempts:
+    elif calls.is_single_attempt(step) and step.probe is not None and entry.probe_rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:
         run.park(entry, "do", f"it is unknown whether {step.name} took effect")
@@ -267,7 +267,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
 def continue_after_compensation(run: SagaRun, entry: LedgerEntry) -> None:
     """After a compensation: in a rollback, compensate the next entry; with `on_failure: continue`, go forward."""
     if run.phase == "backward":
-        if run.rolling:
+        if run.compensating:
             rollback.compensate_step(run, entry.step)
     else:
         forward.continue_without(run, entry)

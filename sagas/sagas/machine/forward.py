@@ -33,7 +33,7 @@ def start_ready_steps(run: SagaRun) -> None:
     if run.phase == "backward" or not run.ready:
         return
     # While a recorded rollback waits for the pivot's outcome, no other step starts.
-    if run.recorded is not None:
+    if run.pending_cause is not None:
         return
     held: list[str] = []
     while run.ready:
@@ -100,7 +100,7 @@ def _skip_step(run: SagaRun, record: StepRecord) -> None:
 def start_items(run: SagaRun, record: StepRecord) -> None:
     """Start items up to `max_parallel`; none after a failed item or during a rollback."""
     step = run.plan.steps[record.id]
-    if record.items is None or record.stopped or run.phase == "backward" or run.recorded is not None:
+    if record.items is None or record.stopped or run.phase == "backward" or run.pending_cause is not None:
         return
     while record.running < step.max_parallel and len(record.entries) < len(record.items):
         entry = run.new_entry(record, len(record.entries))
@@ -120,7 +120,7 @@ def entry_settled(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
         _settle_step(run, record)
         return
     if record.results is not None:
-        good = entry.outcome == "done" and not entry.continued
+        good = entry.outcome == "done" and not entry.failure_ignored
         record.results[entry.index] = entry.result if good else None
     if record.closed == len(record.items):
         _settle_step(run, record)
@@ -177,14 +177,16 @@ def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
 def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
-    before = entry.made
+    before = entry.min_attempts
     retry = calls.call_retry(step)
-    entry.made, entry.attempts = outcomes.count_attempts(entry.made, attempts, entry.attempts, outcome, retry)
+    entry.min_attempts, entry.attempts = outcomes.count_attempts(
+        entry.min_attempts, attempts, entry.attempts, outcome, retry
+    )
     murky = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
     if murky:
         # There may have been one more attempt: it is not the only one any more, but does not use up a retry.
-        entry.made, entry.tries_from = entry.made + 1, entry.tries_from + 1
-    entry.last_end = run.now
+        entry.min_attempts, entry.retry_baseline = entry.min_attempts + 1, entry.retry_baseline + 1
+    entry.last_attempt_ended_at = run.now
     uncounted = outcome.not_started or not outcome.counted
     entry.uncounted = entry.uncounted + 1 if uncounted else 0
     if outcome.failure is not None and outcome.kind != "done":
@@ -193,13 +195,13 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
             entry.error["details"]["uncounted"] = entry.uncounted
     elif outcome.park_reason is not None:
         entry.error = Failure("Parked", outcome.park_reason).to_json()
-    if outcome.not_started and entry.made == 0:
+    if outcome.not_started and entry.min_attempts == 0:
         entry.outcome = None
     elif murky and entry.outcome != "done":
         entry.outcome = "unknown"
     elif not outcome.not_started:
         entry.outcome = "done" if entry.outcome == "done" else _merged_outcome(run, entry, outcome, before)
-        entry.word = (
+        entry.failure_kind = (
             "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION_FAILURE else outcome.kind
         )
     if outcome.kind == "done":
@@ -221,7 +223,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome)
     elif calls.is_single_attempt(step) and outcome.retryable and outcome.kind == "failed" and may_retry(run, entry):
-        schedule_retry(run, entry, backoff(step.do.retry, entry.made))
+        schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
 
@@ -235,7 +237,7 @@ def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: 
 
 def _pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
     """True when a recorded cancel or deadline forbids a new attempt of the pivot."""
-    return run.recorded is not None and run.step(entry).pivot
+    return run.pending_cause is not None and run.step(entry).pivot
 
 
 def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
@@ -252,9 +254,9 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
 def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
     """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
     retry = run.step(entry).do.retry
-    if entry.made - entry.tries_from >= retry.max_attempts:
+    if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
         return False
-    since = entry.tries_since if entry.tries_since is not None else entry.started_at
+    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
     return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
@@ -269,7 +271,7 @@ def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
     if retries_without_limit(run, entry):
         schedule_retry(run, entry, retry.max_interval)
     elif may_retry(run, entry):
-        schedule_retry(run, entry, backoff(retry, entry.made))
+        schedule_retry(run, entry, backoff(retry, entry.min_attempts))
     else:
         entry.resolved = True
         end_without_effect(run, entry)
@@ -293,8 +295,8 @@ def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> 
     if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
         run.park(entry, "do", forward_failure(entry))
         return
-    if not run.trouble_shown:
-        run.trouble_shown = True
+    if not run.retrying_recorded:
+        run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
     schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
@@ -322,20 +324,27 @@ def _pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, bef
     """Rule 5: only the pivot's row is decisive. The last attempt's error is only the reason."""
     step = run.step(entry)
     if not step.do.guarded and _was_only_attempt(entry, outcome, before):
-        if calls.is_single_attempt(step) and outcome.kind == "failed" and outcome.retryable and run.recorded is None:
-            schedule_retry(run, entry, backoff(step.do.retry, entry.made))
+        if (
+            calls.is_single_attempt(step)
+            and outcome.kind == "failed"
+            and outcome.retryable
+            and run.pending_cause is None
+        ):
+            schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
             return
         entry.resolved = True
-    if step.on_failure == "park" and run.recorded is None:
+    if step.on_failure == "park" and run.pending_cause is None:
         run.park(entry, "do", forward_failure(entry))
-    elif entry.resolved or (entry.made == 0 and outcome.kind != "unknown"):
+    elif entry.resolved or (entry.min_attempts == 0 and outcome.kind != "unknown"):
         run.post(PivotFailed(entry, arguments.failure_cause(entry)))
     else:
         run.post(LookUpEffect(entry, "pivot"))
 
 
 def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool:
-    return outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.made <= 1
+    return (
+        outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.min_attempts <= 1
+    )
 
 
 def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
@@ -343,7 +352,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     step = run.step(entry)
     entry.result, run.kept_bytes = arguments.fit_into_budget(run.kept_bytes, result)
     entry.outcome, entry.error = "done", None
-    entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
+    entry.state, entry.ended_at, entry.failure_kind = "DONE", run.now, "done"
     entry.resolved = False
     if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
         entry.undo = None  # a probe found no effect, then an operator made it by hand: now there is one to undo
@@ -412,7 +421,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
 
 def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
     """Rule 11: go on as if the step had not run."""
-    entry.continued, entry.result = True, None
+    entry.failure_ignored, entry.result = True, None
     entry.ended_at = run.now
     if run.committed:
         run.not_done.append(entry.id)

@@ -225,7 +225,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
     outcome = event.outcome
-    match flight.ask:
+    match flight.call_kind:
         case "do":
             forward.attempt_ended(run, entry, outcome, event.attempts)
         case "probe":
@@ -239,7 +239,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         case "undo":
             rollback.undo_ended(run, entry, outcome, event.attempts)
         case "confirm" | "confirm-mark":
-            commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.ask == "confirm-mark")
+            commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:
         run.post(CarryOutDecision(entry, entry.decision))
 
@@ -251,7 +251,7 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
         return
     run.end_flight(flight)
     outcome = nested.child_ended(run, entry, event, flight)
-    if flight.ask == "undo":
+    if flight.call_kind == "undo":
         rollback.undo_ended(run, entry, outcome, 1)
     else:
         forward.attempt_ended(run, entry, outcome, 1)
@@ -273,13 +273,13 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
     run.end_flight(flight)
     if flight.kind == "wait":
         forward.attempt_ended(run, entry, waits.wait_timer_fired(run, entry), 1)
-    elif flight.ask == "do":
+    elif flight.call_kind == "do":
         run.post(StartAttempt(entry))
-    elif flight.ask in ("seal", "probe"):
+    elif flight.call_kind in ("seal", "probe"):
         effect_lookup.lookup_timer_fired(run, entry, flight)
-    elif flight.ask == "write":
+    elif flight.call_kind == "write":
         calls.send_call(run, entry, "write", flight.purpose)
-    elif flight.ask == "confirm":
+    elif flight.call_kind == "confirm":
         commit.confirm_entry(run, entry)
     else:
         rollback.retry_undo(run, entry)
@@ -337,7 +337,7 @@ def drain(run: SagaRun) -> None:
 def _settle_phase(run: SagaRun) -> bool:
     """Check for the end, the commit point and PARKED. True when more internal events may follow."""
     if run.phase == "backward":
-        if run.rolling and run.undo_open == 0:
+        if run.compensating and run.compensations_open == 0:
             rollback.finish_rollback(run)
             return False
     elif run.steps_open == 0:
@@ -358,8 +358,8 @@ def _settle_phase(run: SagaRun) -> bool:
     return False
 
 
-def _handle_internal_event(run: SagaRun, fact: InternalEvent) -> None:
-    match fact:
+def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
+    match event:
         case StartAttempt(entry):
             forward.start_attempt(run, entry)
         case ForwardFailed(entry):

@@ -65,7 +65,7 @@ def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flig
         forget_report(child)
     if event.state == "RESIDUE":
         run.residue += [dict(row) for row in story.get("residue") or ()]
-    if flight.ask == "undo":
+    if flight.call_kind == "undo":
         return _undo_outcome(event)
     return _forward_outcome(event, story)
 

@@ -80,7 +80,7 @@ def _is_of(run: SagaRun, flight: Flight, event: ChildParked) -> bool:
     entry = run.entry(flight.entry)
     if flight.kind != "saga" or entry is None:
         return False
-    return child_saga_id(run, entry) == event.saga_id and (flight.ask == "undo") == event.undo
+    return child_saga_id(run, entry) == event.saga_id and (flight.call_kind == "undo") == event.undo
 
 
 def _is_blocked(run: SagaRun) -> bool:

@@ -37,10 +37,10 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
     if pivot is None:
         start_rollback(run, cause)
         return
-    if run.recorded is None:
-        run.recorded = dict(cause)
+    if run.pending_cause is None:
+        run.pending_cause = dict(cause)
     if entry is not None:
-        run.recorded_entries.append(entry.id)
+        run.pending_entries.append(entry.id)
     _stop_pivot_attempts(run, pivot)
 
 
@@ -60,23 +60,23 @@ def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
 def must_wait_for_pivot(run: SagaRun) -> bool:
     """True when a cancel would only be recorded, because the pivot decides."""
     entry = undecided_pivot(run)
-    return entry is not None and (entry.flight is not None or entry.made > 0)
+    return entry is not None and (entry.flight is not None or entry.min_attempts > 0)
 
 
 def _stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
     """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
     guarded = run.step(entry).do.guarded
     flight = run.flights.get(entry.flight) if entry.flight else None
-    never = entry.made == 0 and entry.outcome in (None, "rejected", "failed")
+    never = entry.min_attempts == 0 and entry.outcome in (None, "rejected", "failed")
     if flight is None:
         if entry.id in run.parked and (guarded or never):
             run.unpark(entry)
             run.post(LookUpEffect(entry, "pivot"))
-    elif flight.kind == "call" and flight.ask == "do":
+    elif flight.kind == "call" and flight.call_kind == "do":
         if guarded and not flight.cancelled:
             flight.cancelled = True
             run.emit(CancelCall(flight.id))
-    elif flight.kind == "timer" and flight.ask == "do" and (guarded or never):
+    elif flight.kind == "timer" and flight.call_kind == "do" and (guarded or never):
         run.end_timer_flight(flight)
         entry.resolved = never
         run.post(LookUpEffect(entry, "pivot"))
@@ -88,7 +88,7 @@ def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mappin
     if entry.state in ("RUNNING", "PARKED"):
         forward.leave_to_rollback(run, entry)
     entry.resolved = True
-    first, run.recorded = run.recorded or cause, None
+    first, run.pending_cause = run.pending_cause or cause, None
     start_rollback(run, first)
 
 
@@ -96,7 +96,7 @@ def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
     """Enter the rollback. Compensations wait until every attempt in flight has settled (rule 2)."""
     run.phase = "backward"
     run.reason = dict(cause)
-    run.recorded = None
+    run.pending_cause = None
     run.change_state("COMPENSATING", cause.get("step"))
     run.cancel_timer("deadline")
     run.deadline_at = None
@@ -107,7 +107,7 @@ def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
             if entry is not None:
                 forward.leave_to_rollback(run, entry)
     for flight in list(run.flights.values()):
-        if flight.ask in FORWARD_CALLS:
+        if flight.call_kind in FORWARD_CALLS:
             _stop_flight(run, flight)
 
 
@@ -116,7 +116,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     if entry is None:
         return
     if flight.kind == "call":
-        if flight.ask == "do" and not flight.cancelled:
+        if flight.call_kind == "do" and not flight.cancelled:
             flight.cancelled = True
             run.emit(CancelCall(flight.id))
     elif flight.kind == "saga":
@@ -124,22 +124,22 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
             flight.cancelled = True
             message = str((run.reason or {}).get("message") or "the parent saga is rolled back")
             run.emit(nested.cancel_command(run, entry, message))
-    elif flight.ask == "write":
+    elif flight.call_kind == "write":
         return  # an operator's `done` is being recorded: the effect is undone once the guard has it
     else:
         run.end_timer_flight(flight)
         if flight.kind == "wait":
-            entry.outcome, entry.word = "failed", "failed"
-            entry.error = {"type": "Cancelled", "message": "the saga was rolled back", "details": {}}
+            entry.outcome, entry.failure_kind = "failed", "failed"
+            entry.error = {"type": "Cancelled", "message": "the saga went backward", "details": {}}
         forward.leave_to_rollback(run, entry)
 
 
 def start_compensating(run: SagaRun) -> None:
     """Start compensations once no forward call is in flight."""
-    if run.phase != "backward" or run.rolling or run.forward_busy or run.finished:
+    if run.phase != "backward" or run.compensating or run.forward_busy or run.finished:
         return
-    run.rolling = True
-    run.undo_open = len(run.steps)
+    run.compensating = True
+    run.compensations_open = len(run.steps)
     for id in reversed(run.plan.steps):
         record = run.steps[id]
         record.dependants_open = len(run.plan.dependants[id])
@@ -160,8 +160,8 @@ def compensate_step(run: SagaRun, id: str) -> None:
         if _is_compensating(entry):
             return  # `on_failure: continue` has started its compensation, which is not finished
         if needs_compensation(run, entry):
-            if entry.outcome == "unknown" and not entry.asked:
-                entry.asked = True
+            if entry.outcome == "unknown" and not entry.looked_up:
+                entry.looked_up = True
                 run.post(LookUpEffect(entry, "backward"))
             else:
                 run.post(CompensateEntry(entry))
@@ -170,7 +170,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
             entry.state = entry.undo.state = "NOTHING_TO_UNDO"  # an empty for_each
         record.undo_cursor -= 1
     record.undo_closed = True
-    run.undo_open -= 1
+    run.compensations_open -= 1
     for need in reversed(run.plan.steps[id].needs):
         other = run.steps[need]
         other.dependants_open -= 1
@@ -233,14 +233,14 @@ def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
         return
     confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
     if confirmed and step.compensate is not None and step.compensate.confirmed is not None and not step.do.guarded:
-        undo.use_confirmed = True
+        undo.undoes_confirmed = True
     _send_undo(run, entry)
 
 
 def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
-    mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.marked
+    mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
     try:
         calls.send_call(run, entry, "undo-mark" if mark else "undo")
     except DefinitionError as error:
@@ -255,7 +255,7 @@ def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     if outcome.kind != "done" or outcome.marker == "unknown_effect":
         _handle_guard_failure(run, entry, outcome)
     elif outcome.marker == "elsewhere":
-        undo.marked, undo.arguments = True, None
+        undo.guard_decided, undo.arguments = True, None
         if entry.decision is None:
             _send_undo(run, entry)
         else:
@@ -291,12 +291,14 @@ def undo_ended(
     """Handle the end of a compensation."""
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
-    before = undo.made
+    before = undo.min_attempts
     if counted:
         retry = step.do.retry if step.compensate is None else calls.current_alternate(step, undo).retry
-        undo.made, undo.attempts = outcomes.count_attempts(undo.made, attempts, undo.attempts, outcome, retry)
+        undo.min_attempts, undo.attempts = outcomes.count_attempts(
+            undo.min_attempts, attempts, undo.attempts, outcome, retry
+        )
         if outcomes.hides_earlier_attempts(outcome, attempts, retry):
-            undo.made, undo.tries_from = undo.made + 1, undo.tries_from + 1
+            undo.min_attempts, undo.retry_baseline = undo.min_attempts + 1, undo.retry_baseline + 1
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
@@ -318,8 +320,8 @@ def undo_ended(
 def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
-    if outcome.marker == "confirmed" and not undo.use_confirmed and _confirmed_undo_is_elsewhere(run, entry):
-        undo.marked, undo.use_confirmed, undo.arguments, undo.override = True, True, None, None
+    if outcome.marker == "confirmed" and not undo.undoes_confirmed and _confirmed_undo_is_elsewhere(run, entry):
+        undo.guard_decided, undo.undoes_confirmed, undo.arguments, undo.override = True, True, None, None
         _send_undo(run, entry)
         return
     if outcome.marker == "confirmed":
@@ -351,14 +353,14 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
         return
     harmless = outcomes.merge_outcome(action, outcome, before) in ("rejected", "failed")
     if harmless:
-        if not undo.use_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
+        if not undo.undoes_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
             undo.alternate += 1
-            undo.made, undo.tries_from, undo.arguments, undo.override = 0, 0, None, None
+            undo.min_attempts, undo.retry_baseline, undo.arguments, undo.override = 0, 0, None, None
             _send_undo(run, entry)
         else:
             run.park(entry, "undo", undo_failure(entry))
-    elif undo.made - undo.tries_from < action.retry.max_attempts:
-        _schedule_undo(run, entry, backoff(action.retry, undo.made))
+    elif undo.min_attempts - undo.retry_baseline < action.retry.max_attempts:
+        _schedule_undo(run, entry, backoff(action.retry, undo.min_attempts))
     else:
         run.park(entry, "undo", undo_failure(entry))
 
@@ -387,7 +389,7 @@ def can_undo(run: SagaRun) -> bool:
     for record in run.steps.values():
         step = run.plan.steps[record.id]
         for entry in record.entries:
-            if entry.outcome != "done" or entry.continued or is_read(step):
+            if entry.outcome != "done" or entry.failure_ignored or is_read(step):
                 continue
             if step.compensate is None and not is_nested(step):
                 return False

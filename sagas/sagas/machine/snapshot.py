@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.arguments import publish_result
@@ -12,32 +12,51 @@ from sagas.machine.state import Flight, LedgerEntry, OperationState, ParkedOpera
 
 SNAPSHOT_VERSION = 1
 
-PLAIN_FIELDS = (
-    "state",
-    "phase",
-    "reason",
-    "recorded",
-    "recorded_entries",
-    "started_at",
-    "committed_at",
-    "ended_at",
-    "deadline_at",
-    "overdue",
-    "cancel_requested",
-    "rolling",
-    "undoing_finished",
-    "output",
-    "steps_open",
-    "undo_open",
-    "confirm_steps_open",
-    "signals",
-    "operator",
-    "residue",
-    "not_done",
-    "children",
-    "trouble_shown",
-)
-"""The fields of a SagaRun that need no conversion."""
+R = TypeVar("R")
+
+RUN_KEYS: dict[str, str] = {
+    "state": "state",
+    "phase": "phase",
+    "reason": "reason",
+    "pending_cause": "recorded",
+    "pending_entries": "recorded_entries",
+    "started_at": "started_at",
+    "committed_at": "committed_at",
+    "ended_at": "ended_at",
+    "deadline_at": "deadline_at",
+    "overdue": "overdue",
+    "cancel_requested": "cancel_requested",
+    "compensating": "rolling",
+    "undoing_finished": "undoing_finished",
+    "output": "output",
+    "steps_open": "steps_open",
+    "compensations_open": "undo_open",
+    "confirm_steps_open": "confirm_steps_open",
+    "signals": "signals",
+    "operator": "operator",
+    "residue": "residue",
+    "not_done": "not_done",
+    "children": "children",
+    "retrying_recorded": "trouble_shown",
+}
+"""The attributes of a SagaRun that need no conversion, and their JSON keys."""
+
+KEYS: dict[str, str] = {
+    "min_attempts": "made",
+    "retry_baseline": "tries_from",
+    "retry_baseline_at": "tries_since",
+    "probe_rounds": "rounds",
+    "last_attempt_ended_at": "last_end",
+    "looked_up": "asked",
+    "failure_kind": "word",
+    "failure_ignored": "continued",
+    "guard_decided": "marked",
+    "undoes_confirmed": "use_confirmed",
+}
+"""The JSON keys of the fields of ledger entries and their operations that are stored under another name."""
+
+FLIGHT_KEYS: dict[str, str] = {"call_kind": "ask", "started_at": "since"}
+"""The same for flights."""
 
 
 def dump_run(run: SagaRun) -> dict[str, Any]:
@@ -52,17 +71,17 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
         "parent": run.parent,
         "now": run.now,
         "timers": {id: list(timer) for id, timer in run.timers.items()},
-        "flights": [pack_record(flight) for flight in run.flights.values()],
-        "parked": [pack_record(parked) for parked in run.parked.values()],
-        "steps": [pack_record(record) for record in run.steps.values()],
+        "flights": [_pack(flight, FLIGHT_KEYS) for flight in run.flights.values()],
+        "parked": [_pack(parked) for parked in run.parked.values()],
+        "steps": [_pack(record) for record in run.steps.values()],
     }
     data["kept_bytes"] = run.kept_bytes
     if run.notifications:
         data["notifications"] = run.notifications
     if run.reported is not None:
         data["reported"] = run.reported
-    for name in PLAIN_FIELDS:
-        data[name] = getattr(run, name)
+    for name, key in RUN_KEYS.items():
+        data[key] = getattr(run, name)
     return data
 
 
@@ -80,8 +99,8 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
         data["variables"],
         data["parent"],
     )
-    for name in PLAIN_FIELDS:
-        value = data[name]
+    for name, key in RUN_KEYS.items():
+        value = data[key]
         # Copy containers, so that two machines restored from one snapshot do not share state.
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     run.now = data["now"]
@@ -89,10 +108,10 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
-    run.parked = {parked["step"]: ParkedOperation(**parked) for parked in data["parked"]}
-    run.steps = {record["id"]: unpack_step(record) for record in data["steps"]}
+    run.parked = {parked["step"]: _unpack(ParkedOperation, parked) for parked in data["parked"]}
+    run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}
     for packed in data["flights"]:
-        run.restore_flight(Flight(**packed))
+        run.restore_flight(_unpack(Flight, packed, FLIGHT_KEYS))
     settled = [record for record in run.steps.values() if record.settled]
     for record in settled:
         publish_result(run, record)
@@ -100,35 +119,41 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
     return run
 
 
-def pack_record(record: Any) -> dict[str, Any]:
+def _pack(record: Any, keys: Mapping[str, str] = KEYS) -> dict[str, Any]:
     """A record as JSON, without the fields that have their default value."""
     data: dict[str, Any] = {}
     for item in fields(record):
         value = getattr(record, item.name)
         default = item.default_factory() if item.default_factory is not MISSING else item.default
         if default is MISSING or value != default or type(value) is not type(default):
-            data[item.name] = _pack_value(value)
+            data[keys.get(item.name, item.name)] = _pack_value(value)
     return data
 
 
 def _pack_value(value: Any) -> Any:
     if isinstance(value, OperationState):
-        return pack_record(value)
+        return _pack(value)
     if isinstance(value, list) and value and isinstance(value[0], LedgerEntry):
-        return [pack_record(entry) for entry in value]
+        return [_pack(entry) for entry in value]
     return value
 
 
-def unpack_entry(data: dict[str, Any]) -> LedgerEntry:
-    entry = LedgerEntry(**data)
-    if data.get("undo") is not None:
-        entry.undo = OperationState(**data["undo"])
-    if data.get("confirm") is not None:
-        entry.confirm = OperationState(**data["confirm"])
-    return entry
+def _unpack(record: type[R], data: Mapping[str, Any], keys: Mapping[str, str] = KEYS) -> R:
+    """The record of a result of :func:`_pack`; records within it stay JSON."""
+    names = {key: name for name, key in keys.items()}
+    return record(**{names.get(key, key): value for key, value in data.items()})
 
 
-def unpack_step(data: dict[str, Any]) -> StepRecord:
-    record = StepRecord(**{**data, "entries": []})
-    record.entries = [unpack_entry(entry) for entry in data.get("entries", ())]
+def _unpack_step(data: Mapping[str, Any]) -> StepRecord:
+    record = _unpack(StepRecord, {**data, "entries": []})
+    record.entries = [_unpack_entry(entry) for entry in data.get("entries", ())]
     return record
+
+
+def _unpack_entry(data: Mapping[str, Any]) -> LedgerEntry:
+    entry = _unpack(LedgerEntry, data)
+    if data.get("undo") is not None:
+        entry.undo = _unpack(OperationState, data["undo"])
+    if data.get("confirm") is not None:
+        entry.confirm = _unpack(OperationState, data["confirm"])
+    return entry

@@ -37,37 +37,37 @@ LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "ba
 
 @dataclass(slots=True)
 class OperationState:
-    """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``made`` is a lower bound of it.
+    """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``min_attempts`` is a lower bound.
 
-    ``marked``: the step's guard has decided; the action itself runs on another connection. ``tries_from``: attempts
-    that no longer count after an operator's retry.
+    ``retry_baseline``: attempts that no longer count after an operator's retry. ``guard_decided``: the step's guard
+    has decided; the action itself runs on another connection. ``undoes_confirmed``: ``compensate.confirmed`` is in
+    use instead of an alternate.
     """
 
     state: OperationStatus = "PENDING"
     attempts: int | None = 0
-    made: int = 0
-    tries_from: int = 0
+    min_attempts: int = 0
+    retry_baseline: int = 0
     alternate: int = 0
     started_at: float | None = None
     error: dict[str, Any] | None = None
     ended_at: float | None = None
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
-    marked: bool = False
-    use_confirmed: bool = False
-    result: Any = None
+    guard_decided: bool = False
+    undoes_confirmed: bool = False
 
 
 @dataclass(slots=True)
 class LedgerEntry:
     """One row of the ledger: a step, or one item of a for_each.
 
-    ``made`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
-    ``word`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action has no
-    effect and will have none. ``asked``: a rollback needs no further lookup of the effect. ``tries_from`` (attempts)
-    and ``tries_since`` (time): what came before no longer counts after an operator's retry. ``uncounted``: consecutive
-    attempts that did not count. ``continued``: its failure is treated as if it had not run. ``decision``: an
-    operator's decision that is not carried out yet.
+    ``min_attempts`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
+    ``failure_kind`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action
+    has no effect and will have none. ``looked_up``: a rollback need not look up the effect again. ``retry_baseline``
+    (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
+    ``uncounted``: consecutive attempts that did not count. ``failure_ignored``: dependants run as if the step had not
+    run. ``decision``: an operator's decision that is not carried out yet.
     """
 
     id: str
@@ -78,21 +78,21 @@ class LedgerEntry:
     outcome: OutcomeKind | None = None
     result: Any = None
     error: dict[str, Any] | None = None
-    word: str | None = None
+    failure_kind: str | None = None
     attempts: int | None = 0
-    made: int = 0
-    rounds: int = 0
-    tries_from: int = 0
-    tries_since: float | None = None
+    min_attempts: int = 0
+    probe_rounds: int = 0
+    retry_baseline: int = 0
+    retry_baseline_at: float | None = None
     uncounted: int = 0
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    last_end: float | None = None
+    last_attempt_ended_at: float | None = None
     resolved: bool = False
-    asked: bool = False
-    continued: bool = False
+    looked_up: bool = False
+    failure_ignored: bool = False
     flight: str | None = None
     decision: dict[str, Any] | None = None
     undo: OperationState | None = None
@@ -109,8 +109,8 @@ class Flight:
     id: str
     kind: FlightKind
     entry: str
-    ask: CallKind
-    since: float
+    call_kind: CallKind
+    started_at: float
     purpose: LookupPurpose = ""
     fires_at: float | None = None
     summary: str = ""
@@ -160,22 +160,28 @@ class ParkedOperation:
 LookupVerdict = Literal["done", "absent", "late", "unknown"]
 
 
+class InternalEvent:
+    """What one module of the machine posts for another; :func:`sagas.machine.machine.drain` handles it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class StartAttempt:
+class StartAttempt(InternalEvent):
     """Start a forward attempt of this entry, the first or another one."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardFailed:
+class ForwardFailed(InternalEvent):
     """The retries of a forward entry are exhausted; its ``on_failure`` decides."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class EntrySettled:
+class EntrySettled(InternalEvent):
     """The forward operation of an entry is final. ``ok``: its dependants may run."""
 
     entry: LedgerEntry
@@ -183,7 +189,7 @@ class EntrySettled:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUpEffect:
+class LookUpEffect(InternalEvent):
     """Determine whether an entry had its effect, by a seal in the guard or by a probe."""
 
     entry: LedgerEntry
@@ -191,7 +197,7 @@ class LookUpEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class EffectLookedUp:
+class EffectLookedUp(InternalEvent):
     """The result of :class:`LookUpEffect`."""
 
     entry: LedgerEntry
@@ -200,85 +206,67 @@ class EffectLookedUp:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRollback:
-    """A rollback is requested. ``cause`` becomes the saga's reason unless one was recorded earlier."""
+class StartRollback(InternalEvent):
+    """A rollback is requested. ``cause`` becomes the saga's reason unless one is pending already."""
 
     cause: Mapping[str, Any]
     entry: LedgerEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PivotFailed:
-    """The pivot had no effect and never will: a recorded rollback may start now."""
+class PivotFailed(InternalEvent):
+    """The pivot had no effect and never will: a pending rollback may start now."""
 
     entry: LedgerEntry
     cause: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CompensateStep:
+class CompensateStep(InternalEvent):
     """Compensate this step in the rollback: all its dependants are closed."""
 
     step: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompensateEntry:
+class CompensateEntry(InternalEvent):
     """Compensate this entry."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class CompensationSettled:
+class CompensationSettled(InternalEvent):
     """The compensation of this entry is closed: done, skipped or not needed."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class ReachCommitPoint:
+class ReachCommitPoint(InternalEvent):
     """The commit point is reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmEntry:
+class ConfirmEntry(InternalEvent):
     """Confirm this entry."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmSettled:
+class ConfirmSettled(InternalEvent):
     """The confirm of this entry is closed."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOutDecision:
+class CarryOutDecision(InternalEvent):
     """An operator's decision about this entry can be carried out now."""
 
     entry: LedgerEntry
     decision: Mapping[str, Any]
-
-
-InternalEvent = (
-    StartAttempt
-    | ForwardFailed
-    | EntrySettled
-    | LookUpEffect
-    | EffectLookedUp
-    | StartRollback
-    | PivotFailed
-    | CompensateStep
-    | CompensateEntry
-    | CompensationSettled
-    | ReachCommitPoint
-    | ConfirmEntry
-    | ConfirmSettled
-    | CarryOutDecision
-)
 
 
 # --- the state of one saga -------------------------------------------------------------------------------------------
@@ -313,16 +301,16 @@ class SagaRun:
         self.state: SagaState = "RUNNING"
         self.phase: Phase = "forward"
         self.reason: dict[str, Any] | None = None
-        self.recorded: dict[str, Any] | None = None
+        self.pending_cause: dict[str, Any] | None = None
         """A cause of rollback that waits for the outcome of the pivot in flight."""
-        self.recorded_entries: list[str] = []
+        self.pending_entries: list[str] = []
         self.started_at: float | None = None
         self.committed_at: float | None = None
         self.ended_at: float | None = None
         self.deadline_at: float | None = None
         self.overdue = False
         self.cancel_requested = False
-        self.rolling = False
+        self.compensating = False
         self.undoing_finished = False
         self.output: Any = None
         self.kept_bytes = 0
@@ -332,7 +320,7 @@ class SagaRun:
             step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps
         }
         self.steps_open = len(definition.steps)
-        self.undo_open = 0
+        self.compensations_open = 0
         self.confirm_steps_open = 0
         self.flights: dict[str, Flight] = {}
         self.timers: dict[str, tuple[float, str]] = {}
@@ -347,7 +335,7 @@ class SagaRun:
         self.notifications: list[dict[str, Any]] = []
         """The notifications sent; only the runs that deliver them know their status."""
 
-        # Derived, or valid for one event only: `now` and `trouble_shown` are part of a snapshot, the others are not.
+        # Derived, or valid for one event only. Only `now` and `retrying_recorded` are part of a snapshot.
         self.now = 0.0
         self.commands: list[Command] = []
         self.agenda: deque[InternalEvent] = deque()
@@ -356,7 +344,7 @@ class SagaRun:
         self.forward_busy = 0
         self.step_values: dict[str, Any] = {}
         """The value of ``steps`` in expressions."""
-        self.trouble_shown = False
+        self.retrying_recorded = False
 
     # --- lookup ------------------------------------------------------------------------------------------------
 
@@ -400,8 +388,8 @@ class SagaRun:
     def emit(self, command: Command) -> None:
         self.commands.append(command)
 
-    def post(self, fact: InternalEvent) -> None:
-        self.agenda.append(fact)
+    def post(self, event: InternalEvent) -> None:
+        self.agenda.append(event)
 
     def change_state(self, state: SagaState, step: str | None = None) -> None:
         """Enter a state and record it for search."""
@@ -461,7 +449,7 @@ class SagaRun:
         if flight.background:
             return
         self.busy += by
-        if flight.ask in FORWARD_CALLS and flight.purpose != "backward":
+        if flight.call_kind in FORWARD_CALLS and flight.purpose != "backward":
             self.forward_busy += by
 
     def start_timer(self, id: str, seconds: float, summary: str) -> None:

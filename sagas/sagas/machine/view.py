@@ -106,7 +106,7 @@ def _compensation_action(step: StepDefinition, entry: LedgerEntry) -> str | None
         return "saga" if entry.undo is not None else None
     if entry.undo is None:
         return step.compensate.alternates[0].uses
-    if entry.undo.use_confirmed and step.compensate.confirmed is not None:
+    if entry.undo.undoes_confirmed and step.compensate.confirmed is not None:
         return step.compensate.confirmed.uses
     return step.compensate.alternates[entry.undo.alternate].uses
 

@@ -66,7 +66,7 @@ def _believe_absent_at_once(patch: pytest.MonkeyPatch) -> None:
     whole = effect_lookup.probe_ended
 
     def probed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Any) -> None:
-        entry.last_end = -1e9
+        entry.last_attempt_ended_at = -1e9
         whole(run, entry, outcome, flight)
 
     patch.setattr(effect_lookup, "probe_ended", probed)

@@ -135,7 +135,7 @@ def _every_requirement_is_met(patch: pytest.MonkeyPatch) -> None:
 
 
 def _signals_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot, "PLAIN_FIELDS", tuple(name for name in snapshot.PLAIN_FIELDS if name != "signals"))
+    patch.delitem(snapshot.RUN_KEYS, "signals")
 
 
 def _a_new_run_forgets_what_was_cancelled(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def _a_continued_item_keeps_its_result(patch: pytest.MonkeyPatch) -> None:
     def closed(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
         results = run.record(entry).results
         whole(run, entry, ok)
-        if results is not None and entry.continued and entry.index is not None:
+        if results is not None and entry.failure_ignored and entry.index is not None:
             results[entry.index] = {"continued": True}
 
     patch.setattr(forward, "entry_settled", closed)
