@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from sagas.definition.model import Compensation, Definition, Notification, Operation, Probe, Retry, StepDefinition
-from sagas.expressions.lexer import split_template
+from sagas.expressions.template_syntax import split_template
 
 
 def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:

@@ -12,10 +12,10 @@ from typing import Any
 from sagas.expressions.analysis import Reference, find_references
 from sagas.expressions.compiler import Compiler
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.lexer import OPENING, split_template
 from sagas.expressions.limits import MAX_DATA_DEPTH, Evaluation, check_string_length
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.parser import parse_expression
+from sagas.expressions.template_syntax import OPENING, split_template
 from sagas.expressions.values import from_cel
 
 

@@ -13,7 +13,7 @@ from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_t
 from sagas.definition.input_schema import is_sensitive
 from sagas.definition.yaml_nodes import YamlNode
 from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_type
-from sagas.expressions.lexer import split_template
+from sagas.expressions.template_syntax import split_template
 
 _SCOPES: dict[str, ScopeKind] = {
     "do": "do",
