@@ -32,8 +32,8 @@ from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.databases import set_up_database
+from sagas.actions.step import Event
 from sagas.settings import KafkaSettings, Settings, load_settings
-from sagas.step import Event
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 SETTINGS = """

@@ -31,11 +31,11 @@ from saga_activities.outbox import (
 from saga_activities.python_action import InvalidArguments, bind_arguments, run_python_action
 from saga_activities.sql_action import sql_body
 from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, arguments_hash
-from sagas.step import Step
 
 RECORD_RESULT = "saga.done"
 """An operator's decision `done`: writes the row of the operation with the given result."""

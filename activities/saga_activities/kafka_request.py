@@ -32,12 +32,12 @@ from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey, request_table
 from saga_activities.outbox import insert_event, key_text
+from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings.kafka import KafkaSettings
-from sagas.step import Event
 
 COMMAND_TYPE = "saga.command"
 """The CloudEvents type of a command."""

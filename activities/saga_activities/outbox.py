@@ -25,11 +25,11 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER
+from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.step import Event
 
 NEW = "NEW"
 """Committed; the relay will publish it."""

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from saga_activities.cancellation import uncancellable
 from sagas.actions import Absent, Action, Done, Unknown
-from sagas.step import Step
+from sagas.actions.step import Step
 
 
 class InvalidArguments(ValueError):

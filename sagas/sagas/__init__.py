@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagas.actions import Absent, Done, Unknown, action
+from sagas.actions.step import Event, Step
 from sagas.consumers import Message, bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
-from sagas.step import Event, Step
 
 if TYPE_CHECKING:
     from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sagas.actions import load_modules
+from sagas.actions.step import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
-from sagas.step import Event
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
 MAX_NAME_LENGTH = 200

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
+from sagas.actions.signature import Signature, read_signature, without_a_name
 from sagas.errors import UsageError
-from sagas.step import Signature, read_signature, without_a_name
 
 ACTION_ATTRIBUTE = "__saga_action__"
 

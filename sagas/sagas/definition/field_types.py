@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sagas.actions.signature import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.times import DURATION_PATTERN, parse_duration
 from sagas.definition.yaml_nodes import YamlNode
-from sagas.step import ENVELOPE
 
 Schema = dict[str, Any]
 

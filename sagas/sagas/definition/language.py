@@ -31,7 +31,7 @@ from sagas.definition.field_types import (
 
 if TYPE_CHECKING:
     from sagas.actions import Action
-    from sagas.step import Parameter, Signature
+    from sagas.actions.signature import Parameter, Signature
 
 
 LANGUAGE_VERSION = 1

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sagas.definition.model import Execution, Retry, StepDefinition
 from sagas.definition.model import Operation as Action
-from sagas.machine import arguments, nested
+from sagas.machine import arguments, builtin_actions
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer, StepState
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
@@ -322,12 +322,12 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
                 commands.append(CancelCall(flight.id))
         elif flight.kind == "saga":
             if flight.call_kind == "undo":
-                commands.append(nested.undo_command(run, entry))
+                commands.append(builtin_actions.undo_command(run, entry))
                 continue
-            commands.append(nested.start_command(run, entry))
+            commands.append(builtin_actions.start_command(run, entry))
             if flight.cancelled:
                 commands.append(
-                    CancelSaga(flight.id, nested.child_saga_id(run, entry), "the parent saga is rolled back")
+                    CancelSaga(flight.id, builtin_actions.child_saga_id(run, entry), "the parent saga goes backward")
                 )
         elif flight.fires_at is not None:
             commands.append(StartTimer(flight.id, max(0.0, flight.fires_at - at), flight.summary))

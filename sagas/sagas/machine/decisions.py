@@ -10,7 +10,7 @@ from sagas.definition import snapshot
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.definition.times import format_timestamp
-from sagas.machine import arguments, calls, commit, forward, waits
+from sagas.machine import arguments, builtin_actions, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
 from sagas.machine.state import (
@@ -296,7 +296,7 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
         forward.restart_step(run, record)
         return
     if step.do.uses == "wait":
-        waits.forget_rejection(run, entry)
+        builtin_actions.forget_rejection(run, entry)
     never = entry.min_attempts == 0
     same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
     if same_key:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, calls, nested, waits
+from sagas.machine import arguments, builtin_actions, calls
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     CarryOutDecision,
@@ -153,13 +153,13 @@ def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
     _register_operations(run, entry)
     try:
         if step.do.uses == "require":
-            attempt_ended(run, entry, waits.evaluate_require(run, entry), 1)
+            attempt_ended(run, entry, builtin_actions.evaluate_require(run, entry), 1)
         elif step.do.uses == "wait":
-            outcome = waits.start_wait(run, entry)
+            outcome = builtin_actions.start_wait(run, entry)
             if outcome is not None:
                 attempt_ended(run, entry, outcome, 1)
         elif is_nested(step):
-            nested.start_child(run, entry)
+            builtin_actions.start_child(run, entry)
         else:
             calls.send_call(run, entry, "do")
     except DefinitionError as error:

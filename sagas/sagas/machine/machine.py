@@ -13,16 +13,15 @@ from sagas.definition.model import Definition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine import (
     arguments,
+    builtin_actions,
     calls,
     commit,
     decisions,
     effect_lookup,
     forward,
-    nested,
     notify,
     parked,
     rollback,
-    waits,
 )
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.snapshot import dump_run, load_run
@@ -250,7 +249,7 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
     if flight is None or entry is None or flight.kind != "saga":
         return
     run.end_flight(flight)
-    outcome = nested.child_ended(run, entry, event, flight)
+    outcome = builtin_actions.child_ended(run, entry, event, flight)
     if flight.call_kind == "undo":
         rollback.undo_ended(run, entry, outcome, 1)
     else:
@@ -272,7 +271,7 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
         return
     run.end_flight(flight)
     if flight.kind == "wait":
-        forward.attempt_ended(run, entry, waits.wait_timer_fired(run, entry), 1)
+        forward.attempt_ended(run, entry, builtin_actions.wait_timer_fired(run, entry), 1)
     elif flight.call_kind == "do":
         run.post(StartAttempt(entry))
     elif flight.call_kind in ("seal", "probe"):
@@ -298,8 +297,8 @@ def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
 def _signal_received(run: SagaRun, event: SignalReceived) -> None:
     if run.finished:
         return
-    for entry in waits.accept_signal(run, event):
-        forward.attempt_ended(run, entry, waits.signal_outcome(run.signals[event.name]), 1)
+    for entry in builtin_actions.accept_signal(run, event):
+        forward.attempt_ended(run, entry, builtin_actions.signal_outcome(run.signals[event.name]), 1)
 
 
 def _decision_made(run: SagaRun, event: DecisionMade) -> None:

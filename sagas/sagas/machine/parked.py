@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.definition.times import format_timestamp
+from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.decisions import possible_decisions
-from sagas.machine.nested import child_saga_id, forget_report
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, calls, forward, nested, notify
+from sagas.machine import arguments, builtin_actions, calls, forward, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     FORWARD_CALLS,
@@ -122,8 +122,8 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     elif flight.kind == "saga":
         if not flight.cancelled:
             flight.cancelled = True
-            message = str((run.reason or {}).get("message") or "the parent saga is rolled back")
-            run.emit(nested.cancel_command(run, entry, message))
+            message = str((run.reason or {}).get("message") or "the parent saga goes backward")
+            run.emit(builtin_actions.cancel_command(run, entry, message))
     elif flight.call_kind == "write":
         return  # an operator's `done` is being recorded: the effect is undone once the guard has it
     else:
@@ -227,7 +227,7 @@ def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
         if entry.id not in run.children:
             run.park(entry, "undo", "no nested saga ran here: what an operator did instead only an operator can undo")
             return
-        command = nested.undo_command(run, entry)
+        command = builtin_actions.undo_command(run, entry)
         run.start_flight(command.id, "saga", entry, "undo")
         run.emit(command)
         return

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from sagas.actions.signature import ENVELOPE
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.step import ENVELOPE
 
 if TYPE_CHECKING:
     from sagas.protocol.messages import Call, GuardSpec

@@ -18,9 +18,9 @@ from definitions.retail.demo.shop import open_shop
 from definitions.retail.demo.week import Basket, BasketLine, SentCoupon, Shelf, Week
 from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions, load_actions
+from sagas.actions.step import Step
 from sagas.settings import Settings, load_settings
-from sagas.step import Step
-from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.servers import DatabaseServer, postgres
 
 BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (BasketLine("milk", 2, Decimal("3.98")),))
 

@@ -18,10 +18,10 @@ from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
 from saga_activities.outbox import insert_event
+from sagas.actions.step import Event
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
-from sagas.step import Event
-from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
+from tests.servers import DatabaseServer, mariadb, postgres
 from tests.unit.guard.model import State
 
 EFFECTS = """

@@ -12,9 +12,9 @@ from saga_activities.guard import SqlSession
 from saga_activities.outbox import insert_event
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
+from sagas.actions.step import Event
 from sagas.protocol.payloads import Invocation
-from sagas.step import Event
-from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 
 @pytest.fixture

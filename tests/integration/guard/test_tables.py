@@ -16,9 +16,8 @@ from saga_activities.guard import EntryKey, Guard, SqlSession
 from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
 from saga_activities.guard.tables import metadata, outbox_table
 from saga_activities.outbox import insert_event
+from sagas.actions.step import Event
 from sagas.protocol.payloads import Invocation
-from sagas.step import Event
-from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import clock, database_url
 
 # As `saga setup` of version 2 made it.

@@ -8,7 +8,7 @@ import pytest
 
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.outbox import RELAY_HEADER_BYTES, event_row, shard_hash
-from sagas.step import Event
+from sagas.actions.step import Event
 
 
 def event(**fields: Any) -> Event:

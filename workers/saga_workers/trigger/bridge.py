@@ -33,11 +33,11 @@ from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
 from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
+from sagas.actions.step import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
 from sagas.consumers import Bridge, Message
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
-from sagas.step import Event
 
 log = logging.getLogger("saga.trigger")
 

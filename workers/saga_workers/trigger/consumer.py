@@ -23,10 +23,10 @@ from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOM
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas.actions.step import Event
 from sagas.consumers import Consumer, Message
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.step import Event
 
 log = logging.getLogger("saga.trigger")
 

@@ -14,7 +14,7 @@ from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from sagas.actions import Action
-    from sagas.step import Parameter
+    from sagas.actions.signature import Parameter
 
 
 def actions(

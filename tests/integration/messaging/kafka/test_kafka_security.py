@@ -26,14 +26,14 @@ from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.relay_status import relay_status
+from sagas.actions.step import Event
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
-from sagas.step import Event
-from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
-from tests.integration.spark.staged_outputs import stage
+from tests.integration.messaging.relay_world import OutboxWorld
+from tests.integration.spark.staged import stage
+from tests.kafka_broker import Broker
+from tests.servers import DatabaseServer
 
 ACLS: Any = library
 AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType

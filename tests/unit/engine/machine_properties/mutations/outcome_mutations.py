@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, calls, commit, decisions, forward, nested, notify, rollback, snapshot, waits
+from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, rollback, snapshot
 from sagas.machine.state import LedgerEntry, SagaRun, StartAttempt
 from sagas.protocol.messages import CancelCall, CancelSaga, Notify, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
@@ -105,17 +105,17 @@ def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_last_signal_counts(patch: pytest.MonkeyPatch) -> None:
-    whole = waits.accept_signal
+    whole = builtin_actions.accept_signal
 
     def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
         run.signals.pop(event.name, None)
         return whole(run, event)
 
-    patch.setattr(waits, "accept_signal", signalled)
+    patch.setattr(builtin_actions, "accept_signal", signalled)
 
 
 def _early_signals_are_lost(patch: pytest.MonkeyPatch) -> None:
-    whole = waits.accept_signal
+    whole = builtin_actions.accept_signal
 
     def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
         waiting = whole(run, event)
@@ -123,15 +123,17 @@ def _early_signals_are_lost(patch: pytest.MonkeyPatch) -> None:
             run.signals.pop(event.name)
         return waiting
 
-    patch.setattr(waits, "accept_signal", signalled)
+    patch.setattr(builtin_actions, "accept_signal", signalled)
 
 
 def _a_wait_that_ran_out_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waits, "wait_timer_fired", lambda run, entry: Outcome.done({"data": None, "by": None, "at": None}))
+    patch.setattr(
+        builtin_actions, "wait_timer_fired", lambda run, entry: Outcome.done({"data": None, "by": None, "at": None})
+    )
 
 
 def _every_requirement_is_met(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waits, "evaluate_require", lambda run, entry: Outcome.done(None))
+    patch.setattr(builtin_actions, "evaluate_require", lambda run, entry: Outcome.done(None))
 
 
 def _signals_are_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -166,16 +168,16 @@ def _a_continued_item_keeps_its_result(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_refused_undo_of_a_child_is_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(nested, "_undo_outcome", lambda event: Outcome.done(None))
+    patch.setattr(builtin_actions, "_undo_outcome", lambda event: Outcome.done(None))
 
 
 def _a_refused_child_is_done(patch: pytest.MonkeyPatch) -> None:
-    whole = nested._forward_outcome  # pyright: ignore[reportPrivateUsage]
+    whole = builtin_actions._forward_outcome  # pyright: ignore[reportPrivateUsage]
 
     def done(event: Any, story: Any) -> Outcome:
         return Outcome.done(None) if event.state == "REFUSED" else whole(event, story)
 
-    patch.setattr(nested, "_forward_outcome", done)
+    patch.setattr(builtin_actions, "_forward_outcome", done)
 
 
 def _late_is_done(patch: pytest.MonkeyPatch) -> None:

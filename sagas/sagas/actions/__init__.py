@@ -1,0 +1,31 @@
+"""Python actions: the decorator, how modules with them are loaded, their signatures and the context they receive."""
+
+from __future__ import annotations
+
+from sagas.actions.action import (
+    ACTION_ATTRIBUTE,
+    Absent,
+    Action,
+    Actions,
+    Done,
+    Unknown,
+    action,
+    load_actions,
+    load_modules,
+    result_schema,
+    schema_of_type,
+)
+
+__all__ = [
+    "ACTION_ATTRIBUTE",
+    "Absent",
+    "Action",
+    "Actions",
+    "Done",
+    "Unknown",
+    "action",
+    "load_actions",
+    "load_modules",
+    "result_schema",
+    "schema_of_type",
+]

@@ -1,0 +1,136 @@
+"""The signature of a Python action: the arguments that it takes under `with`."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints
+
+from sagas.actions.step import Step
+
+ENVELOPE = "_saga"
+"""The argument, next to those of ``with``, that carries the call's envelope to every participant."""
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of an action. ``annotation`` is a Python type; ``schema`` the JSON Schema of its values.
+
+    ``name`` is used in definitions (``from``), ``variable`` in Python (``from_``).
+    """
+
+    name: str
+    variable: str
+    required: bool
+    annotation: Any
+    default: Any = None
+
+    @cached_property
+    def adapter(self) -> Any:
+        """The pydantic adapter that turns a JSON value into the annotated type."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self.annotation)
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """JSON Schema 2020-12 of the argument's values; empty when it accepts any value."""
+        if self.annotation is Any:
+            return {}
+        return self.adapter.json_schema()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of an action. ``rest`` describes every argument that ``**kwargs`` receives; None without it.
+
+    ``step`` is the name of the leading parameter that receives the :class:`Step`; None without one.
+    ``unusable`` are names that ``**kwargs`` cannot receive.
+    """
+
+    parameters: tuple[Parameter, ...]
+    rest: Parameter | None
+    step: str | None
+    unusable: frozenset[str]
+
+    @cached_property
+    def _known(self) -> dict[str, Parameter]:
+        spelled = {one.variable: one for one in self.parameters}
+        return {**spelled, **{one.name: one for one in self.parameters}}
+
+    def find(self, name: str) -> Parameter | None:
+        """The parameter for the argument ``name`` of a definition; None when there is none."""
+        known = self._known.get(name)
+        return known if known is not None or name in self.unusable else self.rest
+
+    def variable(self, name: str) -> str:
+        """The Python name of the parameter that receives the argument ``name``."""
+        known = self._known.get(name)
+        return name if known is None else known.variable
+
+    def twice(self, given: Mapping[str, Any]) -> Iterator[Parameter]:
+        """The parameters that are given under both of their names."""
+        for one in self.parameters:
+            if one.name != one.variable and one.name in given and one.variable in given:
+                yield one
+
+    def missing(self, given: Mapping[str, Any]) -> Iterator[Parameter]:
+        """The required parameters that are not given."""
+        for one in self.parameters:
+            if one.required and one.name not in given and one.variable not in given:
+                yield one
+
+
+def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The first parameter that a definition cannot pass, because it is positional-only or ``*args``; None if none."""
+    for position, one in enumerate(inspect.signature(function).parameters.values()):
+        leading = position == 0 and one.kind is inspect.Parameter.POSITIONAL_ONLY
+        if one.kind in _BY_POSITION and not (leading and _is_step(one, one.annotation)):
+            return one
+    return None
+
+
+def read_signature(function: Callable[..., Any]) -> Signature:
+    """Read the signature of an action's function. Raises NameError when an annotation cannot be resolved."""
+    hints = get_type_hints(function, include_extras=True)
+    found: list[Parameter] = []
+    rest, step, unusable = None, None, {ENVELOPE}
+    for position, one in enumerate(inspect.signature(function).parameters.values()):
+        hint = hints.get(one.name, Any)
+        if position == 0 and one.kind is not inspect.Parameter.VAR_KEYWORD and _is_step(one, hint):
+            step = one.name
+            if one.kind is not inspect.Parameter.POSITIONAL_ONLY:
+                unusable.add(step)
+        elif one.kind is not inspect.Parameter.VAR_KEYWORD:
+            required = one.default is inspect.Parameter.empty
+            default = None if required else one.default
+            found.append(Parameter(_in_definitions(one.name), one.name, required, hint, default))
+        elif getattr(get_origin(hint), "_name", None) == "Unpack":
+            found += _keys(get_args(hint)[0])
+        else:
+            rest = Parameter(one.name, one.name, False, hint)
+    return Signature(tuple(found), rest, step, frozenset(unusable))
+
+
+def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:
+    return parameter.name == "step" or hint is Step or hint == "Step"
+
+
+def _in_definitions(variable: str) -> str:
+    """``from`` for ``from_``: a Python keyword is an ordinary name in YAML (PEP 8 adds the underscore)."""
+    name = variable.removesuffix("_")
+    return name if keyword.iskeyword(name) else variable
+
+
+def _keys(typed: Any) -> Iterator[Parameter]:
+    """The keys of a TypedDict: ``**values: Unpack[Values]`` names each argument (PEP 692)."""
+    for name, hint in get_type_hints(typed, include_extras=True).items():
+        required = name in typed.__required_keys__
+        if get_origin(hint) in (Required, NotRequired):
+            required, hint = get_origin(hint) is Required, get_args(hint)[0]
+        yield Parameter(name, name, required, hint)
