@@ -14,7 +14,7 @@ from typing import Any
 from sagas.definition.model import Operation, Probe, StepDefinition
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
-from sagas.machine.state import LedgerEntry, SagaRun, StepRecord
+from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key
 
@@ -72,6 +72,16 @@ def failure_cause(entry: LedgerEntry) -> dict[str, object]:
         "message": error["message"],
         "details": error["details"],
     }
+
+
+def failure_message(entry: LedgerEntry, op: EntryOperation) -> str:
+    """The reason for parking an operation: its last error."""
+    error, operation = entry.error, entry.id
+    if op == "undo":
+        error, operation = entry.undo.error if entry.undo else None, "the compensation"
+    elif op == "confirm":
+        error, operation = entry.confirm.error if entry.confirm else None, "the confirm"
+    return f"{error['type']}: {error['message']}" if error else f"{operation} has not succeeded"
 
 
 def forward_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Builds the Call commands of the machine.
+"""Builds the Call commands of the machine, and says which forward calls may be retried.
 
 A Call is a function of the state, so that a restored machine can reissue everything in flight.
 """
@@ -247,6 +247,25 @@ def _left(entry: LedgerEntry, retry: Retry) -> Retry:
     if not entry.uncounted:
         return retry
     return replace(retry, max_attempts=max(retry.max_attempts - max(entry.min_attempts - entry.retry_baseline, 0), 1))
+
+
+def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
+    retry = run.step(entry).do.retry
+    if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
+        return False
+    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
+    return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
+
+
+def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
+    return run.committed and run.step(entry).on_failure == "compensate"
+
+
+def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
+    name = run.step(entry).name
+    run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
 
 
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:

@@ -1,7 +1,11 @@
-"""The commit point, the confirms that follow it, and the completion of a saga (rule 13)."""
+"""The commit point: when it is reached, the pivot that decides it, the confirms that follow, and the completion.
+
+Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which starts the rollback.
+"""
 
 from __future__ import annotations
 
+from sagas.definition.model import backoff
 from sagas.machine import arguments, calls, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
@@ -10,13 +14,46 @@ from sagas.machine.state import (
     ConfirmSettled,
     EntrySettled,
     LedgerEntry,
+    LookUpEffect,
     ParkedOperation,
+    PivotFailed,
+    ReachCommitPoint,
     SagaRun,
     StepRecord,
 )
 from sagas.protocol import outcomes
-from sagas.protocol.messages import Finish, RecordState
+from sagas.protocol.messages import CancelCall, Finish, RecordState
 from sagas.protocol.outcomes import Outcome
+
+# --- when it is reached ----------------------------------------------------------------------------------------------
+
+
+def start_committed(run: SagaRun) -> None:
+    """A saga whose steps can all only go forward starts past the commit point."""
+    run.phase, run.state, run.committed_at = "committed", "COMMITTED", run.now
+
+
+def pivot_done(run: SagaRun, entry: LedgerEntry) -> None:
+    """The pivot is done, which reaches the commit point."""
+    run.post(EntrySettled(entry, True))
+    run.post(ReachCommitPoint())
+
+
+def continue_forward(run: SagaRun) -> None:
+    """All steps may be settled: without a pivot that reaches the commit point; past it, it completes the saga."""
+    if run.steps_open:
+        return
+    if not run.committed:
+        run.post(ReachCommitPoint())
+    elif run.confirm_steps_open == 0 and not run.parked:
+        _finish_forward(run)
+
+
+def must_wait_for_commit(run: SagaRun, id: str) -> bool:
+    """True for a step that runs only past the commit point and its confirms."""
+    if run.plan.steps[id].kind != "retriable" and id not in run.plan.after_pivot:
+        return False
+    return not run.committed or run.confirm_steps_open > 0
 
 
 def reach_commit_point(run: SagaRun) -> None:
@@ -41,6 +78,82 @@ def reach_commit_point(run: SagaRun) -> None:
     for id in early:
         if run.steps[id].confirm_open == 0:
             confirm_step(run, run.steps[id])
+
+
+# --- the pivot, while its outcome is not known (rule 5) ---------------------------------------------------------------
+
+
+def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
+    """The pivot, if it has begun and its outcome is not known yet."""
+    if run.plan.pivot is None or run.committed:
+        return None
+    entries = run.steps[run.plan.pivot.id].entries
+    if not entries:
+        return None
+    entry = entries[0]
+    if entry.state == "PENDING" or entry.resolved or entry.outcome == "late":
+        return None
+    return entry
+
+
+def must_wait_for_pivot(run: SagaRun) -> bool:
+    """True when a cancel would only be recorded, because the pivot decides."""
+    entry = undecided_pivot(run)
+    return entry is not None and (entry.flight is not None or entry.min_attempts > 0)
+
+
+def stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
+    """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
+    guarded = run.step(entry).do.guarded
+    flight = run.flights.get(entry.flight) if entry.flight else None
+    never = entry.min_attempts == 0 and entry.outcome in (None, "rejected", "failed")
+    if flight is None:
+        if entry.id in run.parked and (guarded or never):
+            run.unpark(entry)
+            run.post(LookUpEffect(entry, "pivot"))
+    elif flight.kind == "call" and flight.call_kind == "do":
+        if guarded and not flight.cancelled:
+            flight.cancelled = True
+            run.emit(CancelCall(flight.id))
+    elif flight.kind == "timer" and flight.call_kind == "do" and (guarded or never):
+        run.end_timer_flight(flight)
+        entry.resolved = never
+        run.post(LookUpEffect(entry, "pivot"))
+
+
+def pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True when a pending cancel or deadline forbids a new attempt of the pivot."""
+    return run.pending_cause is not None and run.step(entry).pivot
+
+
+def pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+    """Rule 5: only the pivot's row is decisive. The last attempt's error is only the reason."""
+    step = run.step(entry)
+    if not step.do.guarded and _was_only_attempt(entry, outcome, before):
+        if (
+            calls.is_single_attempt(step)
+            and outcome.kind == "failed"
+            and outcome.retryable
+            and run.pending_cause is None
+        ):
+            calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+            return
+        entry.resolved = True
+    if step.on_failure == "park" and run.pending_cause is None:
+        run.park(entry, "do", arguments.failure_message(entry, "do"))
+    elif entry.resolved or (entry.min_attempts == 0 and outcome.kind != "unknown"):
+        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+    else:
+        run.post(LookUpEffect(entry, "pivot"))
+
+
+def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool:
+    return (
+        outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.min_attempts <= 1
+    )
+
+
+# --- confirms --------------------------------------------------------------------------------------------------------
 
 
 def confirm_step(run: SagaRun, record: StepRecord) -> None:
@@ -114,7 +227,7 @@ def confirm_ended(
         confirm.error = outcome.failure.to_json()
     hopeless = outcome.kind in ("rejected", "late") or (outcome.kind == "failed" and not outcome.retryable)
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
-        run.park(entry, "confirm", outcome.park_reason or confirm_failure(entry))
+        run.park(entry, "confirm", outcome.park_reason or arguments.failure_message(entry, "confirm"))
         return
     if not run.retrying_recorded:
         run.retrying_recorded = True
@@ -143,12 +256,10 @@ def continue_after_confirm(run: SagaRun, entry: LedgerEntry) -> None:
     confirm_step(run, record)
 
 
-def confirm_failure(entry: LedgerEntry) -> str:
-    error = entry.confirm.error if entry.confirm else None
-    return f"{error['type']}: {error['message']}" if error else "the confirm has not succeeded"
+# --- completion ------------------------------------------------------------------------------------------------------
 
 
-def finish_forward(run: SagaRun) -> None:
+def _finish_forward(run: SagaRun) -> None:
     """All steps and confirms are done: evaluate `output`, or park at the pseudo-step of that name if that fails."""
     if OUTPUT_STEP in run.parked:
         return

@@ -1,4 +1,4 @@
-"""Operator decisions about stuck operations: which are allowed (the table in cli.md), and how they are carried out."""
+"""Operator decisions about operations: which are allowed (the table in cli.md), and how they are carried out."""
 
 from __future__ import annotations
 
@@ -61,10 +61,8 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     blocking = run.children.get(entry.id, {}).get("waits")
     if parked is None and blocking:
         return f"{entry.id} waits for the nested saga {blocking[0]['id']}: decide there about {blocking[0]['step']}"
-    if parked is None and not _is_stuck(run, entry, op, decision.at):
-        return (
-            f"{entry.id} is {entry.state}: only what is parked or has been retried for over 15 minutes can be decided"
-        )
+    if parked is None and not _retried_for_long(run, entry, op, decision.at):
+        return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
     return (
         _unsafe_retry(run, decision, entry, op)
         or _impossible_decision(decision, possible_decisions(run, entry, op), _describe_operation(entry, op))
@@ -137,8 +135,8 @@ def _unknown_entry(run: SagaRun, wanted: str) -> str:
     begun = [entry.id for record in run.steps.values() for entry in record.entries]
     items = [id for id in begun if id.startswith(f"{wanted}#")]
     if items:
-        stuck = [id for id in items if id in run.parked]
-        return f"{wanted} runs once per item: decide about one of them, for instance {(stuck or items)[0]}"
+        parked = [id for id in items if id in run.parked]
+        return f"{wanted} runs once per item: decide about one of them, for instance {(parked or items)[0]}"
     step = wanted.partition("#")[0]
     if wanted in run.steps or (step in run.steps and run.steps[step].items is not None):
         return f"{wanted} has not begun, so there is nothing to decide about it"
@@ -147,7 +145,8 @@ def _unknown_entry(run: SagaRun, wanted: str) -> str:
     return f"{run.saga_id} has no step {wanted}; {hint}"
 
 
-def _is_stuck(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: float) -> bool:
+def _retried_for_long(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: float) -> bool:
+    """True for an operation that is not parked, but has been retried for so long that an operator may decide."""
     if entry.flight is None:
         return False
     step = run.step(entry)

@@ -135,9 +135,9 @@ def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, ve
     elif step.do.guarded or purpose != "retry":
         entry.resolved, entry.ended_at = True, run.now
         if entry.outcome in ("unknown", None):
-            entry.state = "NOTHING_TO_UNDO"
-        if entry.undo is not None and entry.outcome in ("unknown", None):
-            entry.undo.state, entry.undo.ended_at = "NOTHING_TO_UNDO", run.now
+            forward.mark_nothing_to_undo(entry)
+            if entry.undo is not None:
+                entry.undo.ended_at = run.now
     run.post(EffectLookedUp(entry, purpose, verdict))
 
 
@@ -229,7 +229,7 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
         return
     step = run.step(entry)
     if step.probe is not None and (
-        forward.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
+        calls.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
         return
@@ -246,16 +246,16 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
     elif verdict == "late":
         run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
-        if calls.is_single_attempt(step) and run.pending_cause is None and forward.may_retry(run, entry):
+        if calls.is_single_attempt(step) and run.pending_cause is None and calls.may_retry(run, entry):
             entry.resolved, entry.state = False, "RUNNING"
-            forward.schedule_retry(run, entry, step.do.retry.max_interval)
+            calls.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
             run.post(PivotFailed(entry, arguments.failure_cause(entry)))
     elif entry.id in run.parked:
         if step.probe is not None:
             retry_lookup(run, entry, "pivot", background=True)
-    elif not calls.is_single_attempt(step) and forward.may_retry(run, entry):
-        forward.schedule_retry(run, entry, step.do.retry.max_interval)
+    elif not calls.is_single_attempt(step) and calls.may_retry(run, entry):
+        calls.schedule_retry(run, entry, step.do.retry.max_interval)
     elif calls.is_single_attempt(step) and step.probe is not None and entry.probe_rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:

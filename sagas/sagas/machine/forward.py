@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls
+from sagas.machine import arguments, builtin_actions, calls, commit
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     CarryOutDecision,
@@ -17,7 +17,6 @@ from sagas.machine.state import (
     LookUpEffect,
     OperationState,
     PivotFailed,
-    ReachCommitPoint,
     SagaRun,
     StartAttempt,
     StartRollback,
@@ -39,9 +38,7 @@ def start_ready_steps(run: SagaRun) -> None:
     while run.ready:
         ready, run.ready = sorted(run.ready, key=run.plan.order.__getitem__), []
         for id in ready:
-            step = run.plan.steps[id]
-            beyond = step.kind == "retriable" or id in run.plan.after_pivot
-            if beyond and (not run.committed or run.confirm_steps_open):
+            if commit.must_wait_for_commit(run, id):
                 held.append(id)
             else:
                 # A skipped or empty step settles at once and may make others ready.
@@ -177,6 +174,7 @@ def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
 def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
+    single = calls.is_single_attempt(step)
     before = entry.min_attempts
     retry = calls.call_retry(step)
     entry.min_attempts, entry.attempts = outcomes.count_attempts(
@@ -212,18 +210,18 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         run.post(CarryOutDecision(entry, entry.decision))
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
-    elif uncounted and not _pivot_is_blocked(run, entry):
-        schedule_retry(run, entry, step.do.retry.max_interval)
+    elif uncounted and not commit.pivot_is_blocked(run, entry):
+        calls.schedule_retry(run, entry, step.do.retry.max_interval)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
     elif step.pivot:
-        _pivot_attempt_ended(run, entry, outcome, before)
-    elif calls.is_single_attempt(step) and outcome.kind == "unknown":
+        commit.pivot_attempt_ended(run, entry, outcome, before)
+    elif single and outcome.kind == "unknown":
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome)
-    elif calls.is_single_attempt(step) and outcome.retryable and outcome.kind == "failed" and may_retry(run, entry):
-        schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+    elif single and outcome.retryable and outcome.kind == "failed" and calls.may_retry(run, entry):
+        calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
 
@@ -233,11 +231,6 @@ def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: 
     if is_read(step) or is_nested(step):
         return outcome.kind
     return outcomes.merge_outcome(step.do, outcome, before, step.execution)
-
-
-def _pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True when a recorded cancel or deadline forbids a new attempt of the pivot."""
-    return run.pending_cause is not None and run.step(entry).pivot
 
 
 def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
@@ -251,27 +244,13 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(ForwardFailed(entry))
 
 
-def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
-    retry = run.step(entry).do.retry
-    if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
-        return False
-    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
-    return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
-
-
-def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
-    return run.committed and run.step(entry).on_failure == "compensate"
-
-
 def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
     """After a probe's `absent`: call the participant again if the retry policy allows it."""
     retry = run.step(entry).do.retry
-    if retries_without_limit(run, entry):
-        schedule_retry(run, entry, retry.max_interval)
-    elif may_retry(run, entry):
-        schedule_retry(run, entry, backoff(retry, entry.min_attempts))
+    if calls.retries_without_limit(run, entry):
+        calls.schedule_retry(run, entry, retry.max_interval)
+    elif calls.may_retry(run, entry):
+        calls.schedule_retry(run, entry, backoff(retry, entry.min_attempts))
     else:
         entry.resolved = True
         end_without_effect(run, entry)
@@ -280,25 +259,27 @@ def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
 def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
     """End an entry whose retries are exhausted and which is known to have no effect."""
     if entry.outcome == "unknown":
-        entry.state = "NOTHING_TO_UNDO"
+        mark_nothing_to_undo(entry, compensation=False)
     entry.ended_at = run.now
     run.post(ForwardFailed(entry))
 
 
-def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
-    name = run.step(entry).name
-    run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
+def mark_nothing_to_undo(entry: LedgerEntry, *, compensation: bool = True) -> None:
+    """The entry has no effect and will have none. ``compensation``: its compensation is closed by that, too."""
+    entry.state = "NOTHING_TO_UNDO"
+    if compensation and entry.undo is not None:
+        entry.undo.state = "NOTHING_TO_UNDO"
 
 
 def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
     if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
-        run.park(entry, "do", forward_failure(entry))
+        run.park(entry, "do", arguments.failure_message(entry, "do"))
         return
     if not run.retrying_recorded:
         run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
-    schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
+    calls.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
 
 def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
@@ -320,33 +301,6 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(StartRollback(cause, entry))
 
 
-def _pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
-    """Rule 5: only the pivot's row is decisive. The last attempt's error is only the reason."""
-    step = run.step(entry)
-    if not step.do.guarded and _was_only_attempt(entry, outcome, before):
-        if (
-            calls.is_single_attempt(step)
-            and outcome.kind == "failed"
-            and outcome.retryable
-            and run.pending_cause is None
-        ):
-            schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
-            return
-        entry.resolved = True
-    if step.on_failure == "park" and run.pending_cause is None:
-        run.park(entry, "do", forward_failure(entry))
-    elif entry.resolved or (entry.min_attempts == 0 and outcome.kind != "unknown"):
-        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
-    else:
-        run.post(LookUpEffect(entry, "pivot"))
-
-
-def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool:
-    return (
-        outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.min_attempts <= 1
-    )
-
-
 def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     """Mark the entry as done: its effect exists exactly once."""
     step = run.step(entry)
@@ -365,8 +319,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     if run.phase == "backward":
         leave_to_rollback(run, entry)
     elif step.pivot:
-        run.post(EntrySettled(entry, True))
-        run.post(ReachCommitPoint())
+        commit.pivot_done(run, entry)
     elif run.committed and step.confirm is not None and run.plan.runs_after_commit(step.id):
         run.post(ConfirmEntry(entry))
     else:
@@ -390,8 +343,10 @@ def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
 def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
     """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.rollback`."""
     if entry.state in ("RUNNING", "PARKED"):
-        known_absent = entry.resolved and entry.outcome == "unknown"
-        entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
+        if entry.resolved and entry.outcome == "unknown":
+            mark_nothing_to_undo(entry, compensation=False)
+        else:
+            entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     if entry.outcome is None:
         entry.outcome = "failed"
     entry.decision = None
@@ -404,7 +359,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
     if run.phase == "backward":
         leave_to_rollback(run, entry)
     elif step.on_failure == "park":
-        run.park(entry, "do", forward_failure(entry))
+        run.park(entry, "do", arguments.failure_message(entry, "do"))
     elif step.on_failure == "continue":
         unsure = entry.outcome == "unknown" and not entry.resolved and not is_read(step)
         if unsure:
@@ -412,7 +367,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
         else:
             continue_without(run, entry)
     elif run.committed:
-        run.park(entry, "do", forward_failure(entry))
+        run.park(entry, "do", arguments.failure_message(entry, "do"))
     else:
         run.record(entry).stopped = True
         run.post(EntrySettled(entry, False))
@@ -426,10 +381,3 @@ def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
     if run.committed:
         run.not_done.append(entry.id)
     run.post(EntrySettled(entry, True))
-
-
-def forward_failure(entry: LedgerEntry) -> str:
-    """The reason for parking: the last error of the forward operation."""
-    if entry.error is None:
-        return f"{entry.id} has not succeeded"
-    return f"{entry.error['type']}: {entry.error['message']}"

@@ -34,6 +34,7 @@ from sagas.machine.state import (
     ConfirmSettled,
     EffectLookedUp,
     EntrySettled,
+    Flight,
     ForwardFailed,
     InternalEvent,
     LedgerEntry,
@@ -44,7 +45,7 @@ from sagas.machine.state import (
     StartAttempt,
     StartRollback,
 )
-from sagas.machine.view import build_view as tell
+from sagas.machine.view import build_view
 from sagas.protocol.messages import (
     CallEnded,
     CancelRequested,
@@ -58,6 +59,8 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
+
+__all__ = ["CancelResponse", "Machine"]
 
 CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
 
@@ -132,7 +135,7 @@ class Machine:
             return "past the point of no return"
         if run.phase == "backward" or run.cancel_requested:
             return "already"
-        return "recorded" if rollback.must_wait_for_pivot(run) else "accepted"
+        return "recorded" if commit.must_wait_for_pivot(run) else "accepted"
 
     def check_decision(self, decision: DecisionMade) -> str | None:
         """Why this decision is refused; None when it is accepted."""
@@ -140,7 +143,7 @@ class Machine:
 
     def view(self, at: float) -> dict[str, Any]:
         """The `saga show` document, without the fields that only the platform knows."""
-        return tell(self._run, at)
+        return build_view(self._run, at)
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON."""
@@ -164,23 +167,24 @@ class Machine:
     # --- events ------------------------------------------------------------------------------------------------
 
     def next(self, event: MachineEvent) -> list[Command]:
-        """Apply one event and return the resulting commands. Obsolete events produce no commands."""
+        """Apply one event and return the resulting commands. Obsolete events produce no commands.
+
+        An event's way through this module is downwards: its handler changes the state of entries and posts internal
+        events; these are handled until none is left; then the saga may reach its commit point, end, or be PARKED.
+        """
         run = self._run
         run.now, run.commands = event.at, []
-        dispatch(run, event)
-        drain(run)
+        _handle_event(run, event)
+        _advance(run)
         parked.report(run)
         commands, run.commands = run.commands, []
         return commands
 
 
-__all__ = ["CancelResponse", "Machine"]
+# --- 1. the handlers of events ---------------------------------------------------------------------------------------
 
 
-# --- event dispatch --------------------------------------------------------------------------------------------------
-
-
-def dispatch(run: SagaRun, event: MachineEvent) -> None:
+def _handle_event(run: SagaRun, event: MachineEvent) -> None:
     """Pass the event to its handler. Obsolete events change nothing."""
     match event:
         case Started():
@@ -209,7 +213,7 @@ def _saga_started(run: SagaRun) -> None:
     run.started_at = run.now
     run.kept_bytes = arguments.budgeted_size(run.input)
     if run.plan.forward_only:
-        run.phase, run.state, run.committed_at = "committed", "COMMITTED", run.now
+        commit.start_committed(run)
     elif run.definition.deadline is not None:
         run.deadline_at = run.now + run.definition.deadline
         run.start_timer("deadline", run.definition.deadline, "deadline")
@@ -218,8 +222,7 @@ def _saga_started(run: SagaRun) -> None:
 
 
 def _call_ended(run: SagaRun, event: CallEnded) -> None:
-    flight = run.flights.get(event.id)
-    entry = run.entry(flight.entry) if flight is not None else None
+    flight, entry = _flight(run, event.id)
     if flight is None or entry is None or flight.kind != "call":
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
@@ -244,8 +247,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
-    flight = run.flights.get(event.id)
-    entry = run.entry(flight.entry) if flight is not None else None
+    flight, entry = _flight(run, event.id)
     if flight is None or entry is None or flight.kind != "saga":
         return
     run.end_flight(flight)
@@ -258,30 +260,36 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
 
 def _timer_fired(run: SagaRun, event: TimerFired) -> None:
     if event.id in run.timers:
-        del run.timers[event.id]
-        if event.id == "warn_after":
-            run.overdue = True
-            notify.notify_milestone(run, "overdue")
-        else:
-            run.post(StartRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
+        _saga_timer_fired(run, event.id)
         return
-    flight = run.flights.get(event.id)
-    entry = run.entry(flight.entry) if flight is not None else None
+    flight, entry = _flight(run, event.id)
     if flight is None or entry is None or flight.fires_at is None:
         return
     run.end_flight(flight)
     if flight.kind == "wait":
         forward.attempt_ended(run, entry, builtin_actions.wait_timer_fired(run, entry), 1)
-    elif flight.call_kind == "do":
-        run.post(StartAttempt(entry))
-    elif flight.call_kind in ("seal", "probe"):
-        effect_lookup.lookup_timer_fired(run, entry, flight)
-    elif flight.call_kind == "write":
-        calls.send_call(run, entry, "write", flight.purpose)
-    elif flight.call_kind == "confirm":
-        commit.confirm_entry(run, entry)
+        return
+    match flight.call_kind:
+        case "do":
+            run.post(StartAttempt(entry))
+        case "seal" | "probe":
+            effect_lookup.lookup_timer_fired(run, entry, flight)
+        case "write":
+            calls.send_call(run, entry, "write", flight.purpose)
+        case "confirm":
+            commit.confirm_entry(run, entry)
+        case _:
+            rollback.retry_undo(run, entry)
+
+
+def _saga_timer_fired(run: SagaRun, id: str) -> None:
+    """Handle a timer of the whole saga: its deadline, or the warning before it."""
+    del run.timers[id]
+    if id == "warn_after":
+        run.overdue = True
+        notify.notify_milestone(run, "overdue")
     else:
-        rollback.retry_undo(run, entry)
+        run.post(StartRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
 
 
 def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
@@ -313,15 +321,21 @@ def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
         rollback.start_rollback(run, _external_cause("undone", "Undone", event.reason, {"who": event.who}))
 
 
+def _flight(run: SagaRun, id: str) -> tuple[Flight, LedgerEntry] | tuple[None, None]:
+    """The flight with this id and its entry; None for both when it has ended already."""
+    flight = run.flights.get(id)
+    entry = run.entry(flight.entry) if flight is not None else None
+    return (None, None) if flight is None or entry is None else (flight, entry)
+
+
 def _external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "step": None, "type": type, "message": message, "details": details}
 
 
-# --- internal events -------------------------------------------------------------------------------------------------
+# --- 2. internal events, until the saga waits for an external event or has ended -------------------------------------
 
 
-def drain(run: SagaRun) -> None:
-    """Process internal events until the saga waits for an external event or has ended."""
+def _advance(run: SagaRun) -> None:
     while True:
         while run.agenda:
             _handle_internal_event(run, run.agenda.popleft())
@@ -329,32 +343,12 @@ def drain(run: SagaRun) -> None:
             return
         forward.start_ready_steps(run)
         rollback.start_compensating(run)
-        if not run.agenda and not _settle_phase(run):
-            return
-
-
-def _settle_phase(run: SagaRun) -> bool:
-    """Check for the end, the commit point and PARKED. True when more internal events may follow."""
-    if run.phase == "backward":
-        if run.compensating and run.compensations_open == 0:
-            rollback.finish_rollback(run)
-            return False
-    elif run.steps_open == 0:
-        if not run.committed:
-            run.post(ReachCommitPoint())
-            return True
-        if run.confirm_steps_open == 0 and not run.parked:
-            commit.finish_forward(run)
-            if run.finished:
-                return False
-    working = "COMPENSATING" if run.phase == "backward" else "COMMITTED" if run.committed else "RUNNING"
-    if run.parked and run.busy == 0:
-        if run.state != "PARKED":
-            run.change_state("PARKED", next(iter(run.parked)))
-            notify.notify_milestone(run, "parked")
-    elif run.state == "PARKED":
-        run.change_state(working)
-    return False
+        if not run.agenda:
+            _end_phase(run)
+        if not run.agenda:
+            break
+    if not run.finished:
+        _update_parked_state(run)
 
 
 def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
@@ -394,3 +388,24 @@ def _carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) ->
         decisions.carry_out(run, entry, decision)
     except DefinitionError as error:
         decisions.park_again(run, entry, error)
+
+
+# --- 3. the end of a phase, and PARKED -------------------------------------------------------------------------------
+
+
+def _end_phase(run: SagaRun) -> None:
+    """Reach the commit point or the end of the saga if nothing is left to do before it."""
+    if run.phase == "backward":
+        rollback.finish_when_compensated(run)
+    else:
+        commit.continue_forward(run)
+
+
+def _update_parked_state(run: SagaRun) -> None:
+    """Enter PARKED when only parked operations are left, and leave it when another one runs."""
+    if run.parked and run.busy == 0:
+        if run.state != "PARKED":
+            run.change_state("PARKED", next(iter(run.parked)))
+            notify.notify_milestone(run, "parked")
+    elif run.state == "PARKED":
+        run.change_state("COMPENSATING" if run.phase == "backward" else "COMMITTED" if run.committed else "RUNNING")

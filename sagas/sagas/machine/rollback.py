@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, forward, notify
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     FORWARD_CALLS,
@@ -31,9 +31,9 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
         return
     if run.committed:
         if entry is not None:
-            run.park(entry, "do", forward.forward_failure(entry))
+            run.park(entry, "do", arguments.failure_message(entry, "do"))
         return
-    pivot = undecided_pivot(run)
+    pivot = commit.undecided_pivot(run)
     if pivot is None:
         start_rollback(run, cause)
         return
@@ -41,45 +41,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
         run.pending_cause = dict(cause)
     if entry is not None:
         run.pending_entries.append(entry.id)
-    _stop_pivot_attempts(run, pivot)
-
-
-def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
-    """The pivot, if it has begun and its outcome is not known yet."""
-    if run.plan.pivot is None or run.committed:
-        return None
-    entries = run.steps[run.plan.pivot.id].entries
-    if not entries:
-        return None
-    entry = entries[0]
-    if entry.state == "PENDING" or entry.resolved or entry.outcome == "late":
-        return None
-    return entry
-
-
-def must_wait_for_pivot(run: SagaRun) -> bool:
-    """True when a cancel would only be recorded, because the pivot decides."""
-    entry = undecided_pivot(run)
-    return entry is not None and (entry.flight is not None or entry.min_attempts > 0)
-
-
-def _stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
-    """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
-    guarded = run.step(entry).do.guarded
-    flight = run.flights.get(entry.flight) if entry.flight else None
-    never = entry.min_attempts == 0 and entry.outcome in (None, "rejected", "failed")
-    if flight is None:
-        if entry.id in run.parked and (guarded or never):
-            run.unpark(entry)
-            run.post(LookUpEffect(entry, "pivot"))
-    elif flight.kind == "call" and flight.call_kind == "do":
-        if guarded and not flight.cancelled:
-            flight.cancelled = True
-            run.emit(CancelCall(flight.id))
-    elif flight.kind == "timer" and flight.call_kind == "do" and (guarded or never):
-        run.end_timer_flight(flight)
-        entry.resolved = never
-        run.post(LookUpEffect(entry, "pivot"))
+    commit.stop_pivot_attempts(run, pivot)
 
 
 def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mapping[str, Any]) -> None:
@@ -167,7 +129,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
                 run.post(CompensateEntry(entry))
             return
         if entry.resolved and entry.state == "DONE" and entry.undo is not None:
-            entry.state = entry.undo.state = "NOTHING_TO_UNDO"  # an empty for_each
+            forward.mark_nothing_to_undo(entry)  # an empty for_each
         record.undo_cursor -= 1
     record.undo_closed = True
     run.compensations_open -= 1
@@ -199,6 +161,11 @@ def compensate_after_lookup(run: SagaRun, entry: LedgerEntry, verdict: str) -> N
         run.post(CompensateEntry(entry) if entry.decision is None else CarryOutDecision(entry, entry.decision))
     else:
         run.post(CompensationSettled(entry))
+
+
+def finish_when_compensated(run: SagaRun) -> None:
+    if run.compensating and run.compensations_open == 0:
+        finish_rollback(run)
 
 
 def finish_rollback(run: SagaRun) -> None:
@@ -279,7 +246,7 @@ def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) ->
     if outcome.marker == "unknown_effect":
         run.park(entry, "undo", "the guard has no row of this effect")
     elif outcome.park_reason is not None or hopeless:
-        run.park(entry, "undo", outcome.park_reason or undo_failure(entry))
+        run.park(entry, "undo", outcome.park_reason or arguments.failure_message(entry, "undo"))
     else:
         # The mark has no effect of its own, so it is retried without limit.
         _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
@@ -310,9 +277,9 @@ def undo_ended(
     elif outcome.kind == "late":
         run.park(entry, "undo", "the guard refuses this compensation, because it is too late")
     elif entry.decision is not None:
-        run.park(entry, "undo", undo_failure(entry))  # the decision is carried out by the caller
+        run.park(entry, "undo", arguments.failure_message(entry, "undo"))  # the decision is carried out by the caller
     elif is_nested(step) and step.compensate is None:
-        run.park(entry, "undo", undo_failure(entry))
+        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
     else:
         _undo_failed(run, entry, outcome, before)
 
@@ -330,7 +297,8 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     undo.ended_at, undo.error, undo.arguments, undo.override = run.now, None, None, None
     entry.ended_at = run.now
     if outcome.marker == "nothing_to_undo":
-        entry.state, undo.state, entry.resolved = "NOTHING_TO_UNDO", "NOTHING_TO_UNDO", True
+        forward.mark_nothing_to_undo(entry)
+        entry.resolved = True
     else:
         entry.state, undo.state = "COMPENSATED", "DONE"
     entry.decision = None
@@ -346,7 +314,7 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
         return
     if outcome.kind == "failed" and not outcome.retryable:
         # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
-        run.park(entry, "undo", undo_failure(entry))
+        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
         return
     if outcome.infrastructure:
         _schedule_undo(run, entry, action.retry.max_interval)
@@ -358,11 +326,11 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
             undo.min_attempts, undo.retry_baseline, undo.arguments, undo.override = 0, 0, None, None
             _send_undo(run, entry)
         else:
-            run.park(entry, "undo", undo_failure(entry))
+            run.park(entry, "undo", arguments.failure_message(entry, "undo"))
     elif undo.min_attempts - undo.retry_baseline < action.retry.max_attempts:
         _schedule_undo(run, entry, backoff(action.retry, undo.min_attempts))
     else:
-        run.park(entry, "undo", undo_failure(entry))
+        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
 
 
 def _schedule_undo(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
@@ -375,11 +343,6 @@ def retry_undo(run: SagaRun, entry: LedgerEntry) -> None:
     if entry.undo is not None:
         entry.state, entry.undo.state = "COMPENSATING", "RUNNING"
     _send_undo(run, entry)
-
-
-def undo_failure(entry: LedgerEntry) -> str:
-    error = entry.undo.error if entry.undo else None
-    return f"{error['type']}: {error['message']}" if error else "the compensation has not succeeded"
 
 
 def can_undo(run: SagaRun) -> bool:

@@ -161,7 +161,7 @@ LookupVerdict = Literal["done", "absent", "late", "unknown"]
 
 
 class InternalEvent:
-    """What one module of the machine posts for another; :func:`sagas.machine.machine.drain` handles it."""
+    """What one module of the machine posts for another; :meth:`sagas.machine.machine.Machine.next` handles it."""
 
     __slots__ = ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, calls, decisions, effect_lookup, forward, rollback
+from sagas.machine import arguments, calls, commit, decisions, effect_lookup, rollback
 from sagas.machine.state import EffectLookedUp, LedgerEntry, PivotFailed, SagaRun
 from sagas.protocol import outcomes, payloads
 from sagas.protocol.outcomes import Outcome
@@ -30,7 +30,7 @@ def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
     def ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
         run.post(PivotFailed(entry, arguments.failure_cause(entry)))
 
-    patch.setattr(forward, "_pivot_attempt_ended", ended)
+    patch.setattr(commit, "pivot_attempt_ended", ended)
 
 
 def _all_compensations_at_once(patch: pytest.MonkeyPatch) -> None:

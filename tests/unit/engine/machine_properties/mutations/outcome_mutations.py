@@ -185,7 +185,7 @@ def _late_is_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def _decide_at_any_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_is_stuck", lambda run, entry, op, at: entry.flight is not None)
+    patch.setattr(decisions, "_retried_for_long", lambda run, entry, op, at: entry.flight is not None)
 
 
 def _other_arguments_while_an_attempt_is_in_flight(patch: pytest.MonkeyPatch) -> None:
