@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sagas.actions import Action
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,7 @@ def test_the_saga_of_the_readme_is_valid() -> None:
         Action("orders.place", _place, connection="shop"),
     ]
     actions += [Action("payments.refund", _charge, connection="bank")]
-    definition, diagnostics = parse_text(text[0], "README.md", {one.name: one for one in actions})
+    definition, diagnostics = parse_text(text[0], "README.md", ProjectContext({one.name: one for one in actions}))
     assert definition is not None
     assert diagnostics == []
     assert len(text[0].splitlines()) <= 22

@@ -9,11 +9,9 @@ from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
 from sagas.builtins.registry import READ_METHODS, is_read_call, is_spark_job
 from sagas.builtins.spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
 from sagas.definition.draft import (
-    Connections,
-    KafkaResources,
     OperationDraft,
+    ProjectContext,
     SagaDraft,
-    SparkResources,
     StepDraft,
     kafka_triggers,
 )
@@ -50,25 +48,17 @@ DEFAULT_TIMEOUT = 30.0
 MAX_LOCAL_TIMEOUT = 5.0
 
 
-def build_draft(
-    file: str,
-    root: ParsedMapping,
-    graph: StepGraph,
-    actions: Mapping[str, Any],
-    connections: Connections | None,
-    spark: SparkResources | None = None,
-    kafka: KafkaResources | None = None,
-) -> SagaDraft:
+def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: ProjectContext) -> SagaDraft:
     """The saga with its positions in the file. ``root`` has only steps with an id and an action, in file order."""
-    environment = BuildContext(actions, connections, root.get("defaults"), spark, root.get("publish", "each"), kafka)
+    context = BuildContext(project, root.get("defaults"), root.get("publish", "each"))
     written = {parsed.get("id"): parsed for parsed in root.get("steps")}
     forward_only = root.get("recovery") == "forward"
     pivot = next((id for id in graph.order if written[id].get("pivot")), None)
     steps = []
     for id in graph.order:
         after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
-        steps.append(_build_step(written[id], graph.needs[id], environment, after_commit))
-    notify, notification_nodes = build_notifications(root.get("notify") or [], environment)
+        steps.append(_build_step(written[id], graph.needs[id], context, after_commit))
+    notify, told = build_notifications(root.get("notify") or [], context)
     definition = Definition(
         saga=root.get("saga", ""),
         steps=tuple(draft.step for draft in steps),
@@ -84,9 +74,7 @@ def build_draft(
         notify=notify,
         triggers=_build_triggers(root),
     )
-    return SagaDraft(
-        file, root, definition, tuple(steps), graph, actions, connections, spark, kafka, notify=notification_nodes
-    )
+    return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=told)
 
 
 def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:
@@ -109,7 +97,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     )
     reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
     kind = _step_kind(parsed, reads, after_commit)
-    do = with_hold(do, arguments, context.actions.get(uses), kind)
+    do = with_hold(do, arguments, context.project.actions.get(uses), kind)
     drafts = [OperationDraft("do", do, parsed)]
 
     def other(role: Any, form: ParsedMapping) -> Operation:
@@ -262,7 +250,7 @@ def build_notifications(
 
 def _notification_operation(form: ParsedMapping, context: BuildContext) -> Operation:
     uses = form.get("uses", "")
-    local = uses in context.actions
+    local = uses in context.project.actions
     written = _with_event(uses, form.get("with") or {}, context, local=local)
     arguments = context.long_form_arguments(uses, written)
     operation = context.build_operation(
@@ -299,6 +287,6 @@ def _with_event(uses: str, written: Mapping[str, Any], context: BuildContext, *,
     elif uses in EMITTERS and not {"value", "events"} & arguments.keys():
         arguments["value"] = EVENT_EXPRESSION
         arguments.setdefault("key", "${{ saga.id }}")
-    elif local and any(one.name == "event" for one in context.actions[uses].signature.parameters):
+    elif local and any(one.name == "event" for one in context.project.actions[uses].signature.parameters):
         arguments.setdefault("event", EVENT_EXPRESSION)
     return arguments

@@ -45,6 +45,19 @@ class KafkaResources:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectContext:
+    """What definitions are checked against: the project's Python actions and the settings that they depend on.
+
+    ``connections`` are the tables ``[connections.*]`` of saga.toml. None: unknown, so that nothing is checked there.
+    """
+
+    actions: Mapping[str, Action] = field(default_factory=dict)
+    connections: Connections | None = None
+    spark: SparkResources | None = None
+    kafka: KafkaResources | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OperationDraft:
     """One operation and the mapping it was parsed from."""
 
@@ -91,10 +104,7 @@ class SagaDraft:
     definition: Definition
     steps: tuple[StepDraft, ...]
     graph: StepGraph
-    actions: Mapping[str, Action]
-    connections: Connections | None = None
-    spark: SparkResources | None = None
-    kafka: KafkaResources | None = None
+    project: ProjectContext
     notify: tuple[OperationDraft, ...] = ()
     steps_by_id: Mapping[str, StepDraft] = field(init=False)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sagas.definition.builder import build_draft
 from sagas.definition.checks import check_draft
 from sagas.definition.checks.kinds import check_nested
 from sagas.definition.diagnostics import Diagnostic, Position, Report
-from sagas.definition.draft import Connections, KafkaResources, SagaDraft, SparkResources
+from sagas.definition.draft import ProjectContext, SagaDraft
 from sagas.definition.field_types import ParsedMapping, quoted_names, suggestion_help
 from sagas.definition.language import SAGA
 from sagas.definition.model import Definition
@@ -20,33 +19,15 @@ from sagas.definition.snapshot import digest_of
 from sagas.definition.step_graph import CycleError, StepGraph, build_step_graph
 from sagas.definition.yaml_nodes import YamlNode, load_yaml
 
-if TYPE_CHECKING:
-    from sagas.actions import Action
 
-
-def parse_text(
-    text: str,
-    file: str,
-    actions: Mapping[str, Action],
-    connections: Connections | None = None,
-    spark: SparkResources | None = None,
-    kafka: KafkaResources | None = None,
-) -> tuple[Definition | None, list[Diagnostic]]:
-    """The definition in ``text``, and all its diagnostics. The definition is None if one of them is an error.
-
-    ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
-    unknown, so connections are not checked), ``spark`` and ``kafka`` the settings of these.
-    """
-    draft, diagnostics = parse_draft(text, file, actions, connections, spark, kafka)
+def parse_text(text: str, file: str, project: ProjectContext) -> tuple[Definition | None, list[Diagnostic]]:
+    """The definition in ``text``, and all its diagnostics. The definition is None if one of them is an error."""
+    draft, diagnostics = parse_draft(text, file, project)
     return (draft.definition if draft else None), diagnostics
 
 
 def load_definitions(
-    paths: Iterable[Path | str],
-    actions: Mapping[str, Action],
-    connections: Connections | None = None,
-    spark: SparkResources | None = None,
-    kafka: KafkaResources | None = None,
+    paths: Iterable[Path | str], project: ProjectContext
 ) -> tuple[dict[str, Definition], list[Diagnostic]]:
     """All definitions below ``paths`` by saga name, and all diagnostics.
 
@@ -63,8 +44,8 @@ def load_definitions(
             report.add("SAGA110", Position(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
             continue
-        draft, reported = parse_draft(text, str(path), actions, connections, spark, kafka)
-        diagnostics += reported
+        draft, found = parse_draft(text, str(path), project)
+        diagnostics += found
         if draft is None:
             broken.add(path.name)
         elif draft.definition.saga in drafts:
@@ -89,17 +70,10 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
 
 
-def parse_draft(
-    text: str,
-    file: str,
-    actions: Mapping[str, Action],
-    connections: Connections | None,
-    spark: SparkResources | None = None,
-    kafka: KafkaResources | None = None,
-) -> tuple[SagaDraft | None, list[Diagnostic]]:
+def parse_draft(text: str, file: str, project: ProjectContext) -> tuple[SagaDraft | None, list[Diagnostic]]:
     """The saga in ``text`` with its positions, and all diagnostics; the saga is None if one of them is an error."""
     report = Report(file)
-    draft = _read_draft(text, report, actions, connections, spark, kafka)
+    draft = _read_draft(text, report, project)
     if draft is not None:
         check_draft(draft, report)
     if draft is None or report.failed:
@@ -108,14 +82,7 @@ def parse_draft(
     return replace(draft, definition=replace(definition, digest=digest_of(definition))), report.diagnostics
 
 
-def _read_draft(
-    text: str,
-    report: Report,
-    actions: Mapping[str, Action],
-    connections: Connections | None,
-    spark: SparkResources | None,
-    kafka: KafkaResources | None,
-) -> SagaDraft | None:
+def _read_draft(text: str, report: Report, project: ProjectContext) -> SagaDraft | None:
     root = load_yaml(text, report)
     if root is None:
         return None
@@ -127,7 +94,7 @@ def _read_draft(
     if not usable or len(usable) < len(steps):
         return None
     graph = _build_graph(usable, report)
-    return build_draft(report.file, top, graph, actions, connections, spark, kafka) if graph else None
+    return build_draft(report.file, top, graph, project) if graph else None
 
 
 def _build_graph(steps: list[ParsedMapping], report: Report) -> StepGraph | None:

@@ -12,7 +12,7 @@ from sagas.builtins import spark as builtins_spark
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
 from sagas.builtins.spark import DISCARD, PUBLISH, PUBLISH_TIMEOUT, UNPUBLISH
-from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
 from sagas.definition.times import parse_duration
@@ -66,23 +66,20 @@ class ActionTraits:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What a project knows (actions, connections, Spark, Kafka), and the saga's `defaults` and `publish`."""
+    """The project, and the saga's `defaults` and `publish`."""
 
-    actions: Mapping[str, Action]
-    connections: Mapping[str, Mapping[str, Any]] | None
+    project: ProjectContext
     defaults: ParsedMapping | None
-    spark: SparkResources | None = None
     publish: str = "each"
-    kafka: KafkaResources | None = None
 
     def default(self, name: str) -> Any:
         return self.defaults.get(name) if self.defaults else None
 
     def connection_kind(self, connection: str) -> str | None:
         """`sql` or `http`; None if the project's connections are unknown."""
-        if self.connections is None or connection not in self.connections:
+        if self.project.connections is None or connection not in self.project.connections:
             return None
-        return str(self.connections[connection].get("kind", "sql"))
+        return str(self.project.connections[connection].get("kind", "sql"))
 
     def long_form_arguments(self, uses: str, written: Mapping[str, Any], after_commit: bool = False) -> dict[str, Any]:
         """The arguments in the long form, with the default connection if none is given."""
@@ -115,7 +112,7 @@ class BuildContext:
         self, uses: str, arguments: Mapping[str, Any], idempotent: bool | None, has_own_queue: bool
     ) -> ActionTraits:
         """The static facts of a call. ``idempotent`` is what the step declares about its participant, or None."""
-        action = self.actions.get(uses)
+        action = self.project.actions.get(uses)
         if action is not None:
             honoured = action.idempotent and idempotent is not False
             guarded = action.connection is not None
@@ -131,7 +128,7 @@ class BuildContext:
         if builtin.executor == "sql":
             return ActionTraits(connection if isinstance(connection, str) else None, rejects=rejects)
         if builtin.executor == "http":
-            table = (self.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
+            table = (self.project.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
             honours = table.get("idempotency") != "none" and table.get("idempotent", True)
             settle = table.get("settle")
             return ActionTraits(
@@ -141,9 +138,9 @@ class BuildContext:
             )
         # The checks report a missing outbox or ledger; the placeholder keeps the step guarded until then.
         if uses == messaging.PUBLISH:
-            return ActionTraits((self.kafka.outbox if self.kafka else None) or "kafka", rejects=rejects)
+            return ActionTraits((self.project.kafka.outbox if self.project.kafka else None) or "kafka", rejects=rejects)
         if uses == builtins_spark.SPARK:
-            return ActionTraits((self.spark.ledger if self.spark else None) or "spark", rejects=rejects)
+            return ActionTraits((self.project.spark.ledger if self.project.spark else None) or "spark", rejects=rejects)
         return ActionTraits(rejects=rejects)
 
     def build_operation(

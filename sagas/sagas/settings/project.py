@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sagas.actions import Actions, load_actions
 from sagas.consumers import MessageHandlers, load_message_handlers
 from sagas.definition.diagnostics import Diagnostic
-from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.draft import KafkaResources, ProjectContext, SparkResources
 from sagas.definition.loader import find_definition_files, load_definitions
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, did_you_mean
@@ -43,25 +42,21 @@ class Project:
 
     @cached_property
     def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        return load_definitions(
-            self.settings.definitions, self.actions, self._connections(), self.spark_resources, self.kafka_resources
+        return load_definitions(self.settings.definitions, self.context)
+
+    @cached_property
+    def context(self) -> ProjectContext:
+        """What the definitions are checked against."""
+        settings = self.settings
+        return ProjectContext(
+            self.actions,
+            {
+                name: {"kind": connection.kind, **connection.options}
+                for name, connection in settings.connections.items()
+            },
+            SparkResources(settings.spark_ledger, settings.catalogs),
+            KafkaResources(settings.kafka.outbox),
         )
-
-    def _connections(self) -> dict[str, dict[str, Any]]:
-        return {
-            name: {"kind": connection.kind, **connection.options}
-            for name, connection in self.settings.connections.items()
-        }
-
-    @property
-    def spark_resources(self) -> SparkResources:
-        """The settings that definitions with Spark steps depend on."""
-        return SparkResources(self.settings.spark_ledger, self.settings.catalogs)
-
-    @property
-    def kafka_resources(self) -> KafkaResources:
-        """The settings that definitions with Kafka steps depend on."""
-        return KafkaResources(self.settings.kafka.outbox)
 
     @property
     def definitions(self) -> dict[str, Definition]:
@@ -100,10 +95,8 @@ class Project:
             return None  # all files have been read already
         if name not in self._read_separately:
             files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
-            loaded = load_definitions(
-                files, self.actions, self._connections(), self.spark_resources, self.kafka_resources
-            )[0].get(name)
-            if loaded is None or any(step.do.uses == "saga" for step in loaded.steps):
+            found = load_definitions(files, self.context)[0].get(name)
+            if found is None or any(step.do.uses == "saga" for step in found.steps):
                 return None
             self._read_separately[name] = loaded
         return self._read_separately[name]

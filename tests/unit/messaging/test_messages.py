@@ -21,6 +21,7 @@ from sagas.consumers import (
     load_message_handlers,
     message_id,
 )
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import KafkaTrigger
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -101,7 +102,7 @@ steps: [{id: pay, uses: wait, with: {signal: paid}}]
 
 
 def test_triggers_are_read_and_do_not_travel_with_a_run() -> None:
-    definition, diagnostics = parse_text(TRIGGERED, "shop.saga.yaml", {})
+    definition, diagnostics = parse_text(TRIGGERED, "shop.saga.yaml", ProjectContext())
     assert definition is not None, diagnostics
     assert definition.triggers == (
         KafkaTrigger("orders", filter="${{ trigger.key != null }}"),
@@ -109,7 +110,7 @@ def test_triggers_are_read_and_do_not_travel_with_a_run() -> None:
         KafkaTrigger("others"),
     )
     plain, _ = parse_text(
-        TRIGGERED.replace(TRIGGERED[TRIGGERED.index("triggers") : TRIGGERED.index("steps")], ""), "", {}
+        TRIGGERED.replace(TRIGGERED[TRIGGERED.index("triggers") : TRIGGERED.index("steps")], ""), "", ProjectContext()
     )
     assert plain is not None
     assert plain.digest == definition.digest

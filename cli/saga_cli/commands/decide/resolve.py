@@ -119,12 +119,7 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
     from sagas.definition.snapshot import to_snapshot
     from sagas.settings.project import Project
 
-    settings = load_settings()
-    connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
-    project = Project(settings)
-    definition, diagnostics = parse_text(
-        read_text(file), str(file), project.actions, connections, project.spark_resources, project.kafka_resources
-    )
+    definition, diagnostics = parse_text(read_text(file), str(file), Project(load_settings()).context)
     if definition is None:
         first = next(one for one in diagnostics if one.severity == "error")
         raise UsageError(

@@ -66,10 +66,7 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
             for path in find_definition_files(one for one in settings.definitions if one.exists())
             if path.resolve() not in given
         ]
-    connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
-    _, found = load_definitions(
-        everything, project.actions, connections, project.spark_resources, project.kafka_resources
-    )
+    _, found = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
     return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found if one.file in wanted]
 

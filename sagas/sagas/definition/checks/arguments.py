@@ -33,7 +33,7 @@ def check_arguments(draft: SagaDraft, report: Report) -> None:
 def check_operation(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
     """Check one operation; ``forward`` provides the arguments of a short form."""
     uses = operation.operation.uses
-    action = draft.actions.get(uses)
+    action = draft.project.actions.get(uses)
     if action is not None:
         _check_action(operation, forward, action, report)
         if action.connection is not None:
@@ -47,7 +47,7 @@ def check_operation(draft: SagaDraft, operation: OperationDraft, forward: Operat
     elif uses in PLANNED_ACTIONS:
         report_planned(uses, PLANNED_ACTIONS[uses], operation.position, report)
     elif operation.operation.local:
-        known = (*draft.actions, *BUILTINS)
+        known = (*draft.project.actions, *BUILTINS)
         help = suggestion_help(uses, known)
         report.add("SAGA401", operation.position, f"there is no action `{uses}`", help or None)
 
@@ -154,12 +154,12 @@ def check_connection(
     draft: SagaDraft, uses: str, connection: str, kind: str, position: Positioned, report: Report
 ) -> None:
     """Check that the connection of ``uses`` is in saga.toml and of the right kind."""
-    if draft.connections is None:
+    if draft.project.connections is None:
         return
-    table = draft.connections.get(connection)
+    table = draft.project.connections.get(connection)
     if table is None:
-        known = [name for name, one in draft.connections.items() if one.get("kind", "sql") == kind]
-        help = suggestion_help(connection, known, "add it to saga.toml under [connections]")
+        known = [name for name, one in draft.project.connections.items() if one.get("kind", "sql") == kind]
+        help = suggestion_help(connection, known, "Add it to saga.toml under [connections].")
         report.add(
             "SAGA405", position, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
         )

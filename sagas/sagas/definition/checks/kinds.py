@@ -158,7 +158,7 @@ def check_participants(draft: SagaDraft, report: Report) -> None:
     """Check unguarded steps whose attempts may stay unknown, and `execution: local`."""
     for step in draft.steps:
         uses, local = step.step.do.uses, step.step.do.local
-        if uses in draft.actions or uses in BUILTINS or not local:
+        if uses in draft.project.actions or uses in BUILTINS or not local:
             _check_unguarded(draft, step, report)
         _check_local(step, report)
 

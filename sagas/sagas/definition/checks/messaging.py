@@ -67,12 +67,12 @@ def _check_events(operation: OperationDraft, given: dict[str, YamlNode], report:
 
 def check_outbox(draft: SagaDraft, uses: str, position: Positioned, report: Report) -> None:
     """Check the connection ``[kafka] outbox``, whose database stores what ``uses`` sends."""
-    if draft.kafka is None:
+    if draft.project.kafka is None:
         return
-    if draft.kafka.outbox is None:
-        report.add("SAGA412", position, f"`{uses}` has no database for its events")
+    if draft.project.kafka.outbox is None:
+        report.add("SAGA412", place, f"`{uses}` has no database for what it sends")
     else:
-        check_connection(draft, uses, draft.kafka.outbox, "sql", position, report)
+        check_connection(draft, uses, draft.project.kafka.outbox, "sql", place, report)
 
 
 def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, report: Report) -> None:
@@ -212,8 +212,8 @@ def check_notifications(draft: SagaDraft, report: Report) -> None:
     """Report notifications that cannot be sent, or whose milestone never occurs."""
     for operation in draft.notify:
         uses = operation.operation.uses
-        if uses not in draft.actions and _cannot_notify(uses):
-            report.add("SAGA140", operation.position, f"`{uses}` cannot deliver a notification")
+        if uses not in draft.project.actions and _cannot_notify(uses):
+            report.add("SAGA140", operation.position, f"`{uses}` cannot tell anybody anything")
             continue
         check_operation(draft, operation, operation, report)
         _check_no_held_events(operation, report)

@@ -193,7 +193,7 @@ class ExpressionScope:
         return _known_type(schema_at(schema, path[4:])) if path[2:4] == ("results", ANY_ELEMENT) else None
 
     def _result_schema(self, target: StepDraft) -> object:
-        return result_schema(self.draft.actions.get(target.step.do.uses))
+        return result_schema(self.draft.project.actions.get(target.step.do.uses))
 
     def _item_schema(self) -> object:
         """The schema of `item` if `for_each` is a plain path into the input."""

@@ -52,7 +52,7 @@ def check_spark(draft: SagaDraft, report: Report) -> None:
 def _check_step(
     draft: SagaDraft, step: StepDraft, given: dict[str, YamlNode], catalogs: set[str], report: Report
 ) -> None:
-    if draft.spark is not None and draft.spark.ledger is None:
+    if draft.project.spark is not None and draft.project.spark.ledger is None:
         report.add("SAGA410", step.parsed.node_of("uses"), f"`{step.id}` has no ledger for its guard and fence rows")
     for field in _ENGINE_FIELDS:
         if field in step.parsed:
@@ -158,7 +158,7 @@ def _check_together(
         report.add("SAGA409", node, message)
     elif catalog is not None:
         catalogs.add(catalog)
-        type = (draft.spark.catalogs if draft.spark else {}).get(catalog, {}).get("type", "sql")
+        type = (draft.project.spark.catalogs if draft.project.spark else {}).get(catalog, {}).get("type", "sql")
         if type not in _MULTI_TABLE_CATALOGS:
             message = f"the catalog `{catalog}` (type {type}) cannot publish several tables together"
             report.add("SAGA409", node, message)
@@ -196,12 +196,12 @@ def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:
         return None
     name = table.partition(".")[0]
     if "${{" not in table and table.count(".") < 2:
-        catalog = min(draft.spark.catalogs, default="lake") if draft.spark is not None else "lake"
-        help = f"write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`"
-        report.add("SAGA408", node, f"`{table}` is not a table of a catalog", help)
+        catalog = min(draft.project.spark.catalogs, default="lake") if draft.project.spark is not None else "lake"
+        help = f"Write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`."
+        report.add("SAGA408", node, f"`{table}` is no table of a catalog", help)
         return None
-    if draft.spark is not None and name not in draft.spark.catalogs:
-        help = suggestion_help(name, draft.spark.catalogs, f"add [catalogs.{name}] to saga.toml")
+    if draft.project.spark is not None and name not in draft.project.spark.catalogs:
+        help = suggestion_help(name, draft.project.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
         report.add("SAGA411", node, f"saga.toml has no catalog `{name}`", help)
         return None
     return name

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
+from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import Field
 from sagas.definition.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
 from sagas.definition.loader import parse_text
@@ -79,7 +80,9 @@ def _example(code: str) -> str:
     if code in ACROSS_FILES:
         return f"Example: {ACROSS_FILES[code]}\n"
     mistake = next(one for one in MISTAKES if one.code == code)
-    _, diagnostics = parse_text(mistake.clean, "shop.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    _, diagnostics = parse_text(
+        mistake.clean, "shop.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    )
     found = next(one for one in diagnostics if one.code == code)
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.simulation import Script, failure_points, simulate
 
@@ -25,8 +26,8 @@ notify:
 """
 
 
-def test_a_simulated_run_lists_its_notifications() -> None:
-    definition, _ = parse_text(SAGA, "told.saga.yaml", {})
+def test_a_simulated_run_knows_who_would_be_told() -> None:
+    definition, _ = parse_text(SAGA, "told.saga.yaml", ProjectContext())
     assert definition is not None
     good = simulate(definition, {"n": 1}, Script(results={"look": {"no": {}}}))
     first, second = good.notifications
@@ -35,7 +36,7 @@ def test_a_simulated_run_lists_its_notifications() -> None:
     assert (second["with"], second["problem"].startswith("notify.1: ")) == (None, True)
     bad = simulate(definition, {"n": 7})
     assert [(one["when"], one["with"]["json"]["how"]) for one in bad.notifications] == [("compensated", "COMPENSATED")]
-    without, _ = parse_text(SAGA.partition("notify:")[0], "told.saga.yaml", {})
+    without, _ = parse_text(SAGA.partition("notify:")[0], "told.saga.yaml", ProjectContext())
     assert without is not None
     assert failure_points(definition, {"n": 1}) == failure_points(without, {"n": 1}), "a table without them is the same"
 

@@ -9,6 +9,7 @@ import pytest
 
 from sagas.actions import Action, Actions
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import load_definitions, parse_text
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES
@@ -18,7 +19,7 @@ from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(
-        mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka
+        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
     )
     found = {(one.code, one.line, one.column) for one in diagnostics}
     assert (mistake.code, *mistake.place) in found, diagnostics
@@ -40,7 +41,7 @@ def test_the_language_page_has_the_tables_of_the_code() -> None:
 def test_the_example_of_the_language_page_is_valid() -> None:
     text = LANGUAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     actions = Actions([Action("ledger.book", _book, connection="bank"), Action("mail.send", _send)])
-    definition, diagnostics = parse_text(text, "language.md", actions, {"bank": {"kind": "sql"}})
+    definition, diagnostics = parse_text(text, "language.md", ProjectContext(actions, {"bank": {"kind": "sql"}}))
     assert definition is not None
     assert diagnostics == []
 
@@ -53,14 +54,14 @@ def _send(step: object, to: str) -> None: ...
 
 def test_several_mistakes_are_reported_at_once() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.bok}\n  - {id: b, uses: shop.reserve, with: {sku: 1}}\n"
-    _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
+    _, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))
     assert [one.code for one in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
 
 
 def test_did_you_mean() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.reserv, with: {sku: a}, compensate: shop.release}\n"
-    _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
-    assert diagnostics[0].help == "did you mean `shop.reserve`?"
+    _, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))
+    assert diagnostics[0].help == "Did you mean `shop.reserve`?"
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,14 @@ def test_did_you_mean() -> None:
 )
 def test_arguments_follow_the_python_signature(step: str) -> None:
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, pivot: true}}\n"
-    assert parse_text(text, "a.saga.yaml", ACTIONS)[1] == []
+    assert parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1] == []
 
 
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
-def test_missing_spark_fields_have_specific_messages(mistake: Mistake) -> None:
-    _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
+    _, diagnostics = parse_text(
+        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    )
     [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
     assert help != DIAGNOSTIC_CODES["SAGA408"].help
     assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
@@ -99,7 +102,7 @@ CHILD = "saga: child\nsteps:\n  - {id: a, uses: shop.book, pivot: true}\n"
 
 def test_a_nested_saga_with_a_pivot_cannot_be_undone(tmp_path: Path) -> None:
     _write(tmp_path, parent=PARENT, child=CHILD)
-    definitions, diagnostics = load_definitions([tmp_path], ACTIONS)
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
     assert _codes(diagnostics) == [("SAGA211", "parent.saga.yaml", 5)]
     assert list(definitions) == ["child"]
 
@@ -114,7 +117,7 @@ def test_a_nested_saga_with_a_pivot_cannot_be_undone(tmp_path: Path) -> None:
 )
 def test_other_sagas_that_cannot_be_undone(tmp_path: Path, child: str) -> None:
     _write(tmp_path, parent=PARENT, child=child)
-    assert _codes(load_definitions([tmp_path], ACTIONS)[1]) == [("SAGA211", "parent.saga.yaml", 5)]
+    assert _codes(load_definitions([tmp_path], ProjectContext(ACTIONS))[1]) == [("SAGA211", "parent.saga.yaml", 5)]
 
 
 @pytest.mark.parametrize(
@@ -124,31 +127,31 @@ def test_other_sagas_that_cannot_be_undone(tmp_path: Path, child: str) -> None:
 )
 def test_a_nested_saga_that_need_not_be_undone(tmp_path: Path, more: str) -> None:
     _write(tmp_path, parent=PARENT + more, child=CHILD)
-    assert load_definitions([tmp_path], ACTIONS)[1] == []
+    assert load_definitions([tmp_path], ProjectContext(ACTIONS))[1] == []
 
 
 def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, parent=PARENT.replace("child", "chidl"), child=CHILD)
-    _, diagnostics = load_definitions([tmp_path], ACTIONS)
+    _, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
     assert _codes(diagnostics) == [("SAGA213", "parent.saga.yaml", 5)]
     assert diagnostics[0].help == "did you mean `child`?"
 
 
 def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, a=CHILD, b="\n" + CHILD)
-    assert _codes(load_definitions([tmp_path], ACTIONS)[1]) == [("SAGA111", "b.saga.yaml", 2)]
+    assert _codes(load_definitions([tmp_path], ProjectContext(ACTIONS))[1]) == [("SAGA111", "b.saga.yaml", 2)]
 
 
 def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_bytes(b"saga: \xff\xfe")
-    _, diagnostics = load_definitions([tmp_path, tmp_path / "none.yaml"], ACTIONS)
+    _, diagnostics = load_definitions([tmp_path, tmp_path / "none.yaml"], ProjectContext(ACTIONS))
     assert _codes(diagnostics) == [("SAGA110", "a.saga.yaml", 1), ("SAGA110", "none.yaml", 1)]
 
 
 def test_other_yaml_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text("services: {}\n")
     (tmp_path / "plain.yaml").write_text(CHILD)
-    definitions, diagnostics = load_definitions([tmp_path], ACTIONS)
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
     assert (list(definitions), diagnostics) == (["child"], [])
 
 

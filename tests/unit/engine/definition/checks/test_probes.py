@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import pytest
 
 from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Price
@@ -36,7 +37,7 @@ def rows(step: object) -> list[dict[str, Any]]: ...
 
 def codes(probe: str, step: str = f"{CHARGE}, pivot: true", actions: Actions = ACTIONS) -> list[str]:
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"
-    return sorted(one.code for one in parse_text(text, "a.saga.yaml", actions, CONNECTIONS)[1])
+    return sorted(one.code for one in parse_text(text, "a.saga.yaml", ProjectContext(actions, CONNECTIONS))[1])
 
 
 @pytest.mark.parametrize("function", [unsaid, anything, found, not_found, mapping, output])
@@ -92,6 +93,6 @@ def test_a_simulated_inconclusive_probe_stays_inconclusive(expressions: str, sta
     probe = f"{{uses: http, with: {{url: 'http://a'}}{expressions}}}"
     step = f"{CHARGE}, pivot: true, idempotent: false, retry: {{max_attempts: 2}}"
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"
-    definition, _ = parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS)
+    definition, _ = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
     assert definition is not None
     assert simulate(definition, {}, Script({"a": "crash after effect"})).state == state

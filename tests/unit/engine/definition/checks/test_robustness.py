@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
@@ -78,13 +79,13 @@ def removed(path: tuple[Any, ...]) -> Any:
 
 
 def parse(value: Any) -> None:
-    found, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ACTIONS, CONNECTIONS)
+    found, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
     assert (found is None) == any(one.severity == "error" for one in diagnostics), diagnostics
     assert all("\n" not in one.message and one.line >= 1 and one.column >= 1 for one in diagnostics)
 
 
 def test_the_full_definition_is_valid() -> None:
-    found, diagnostics = parse_text(json.dumps(FULL), "a.saga.yaml", ACTIONS, CONNECTIONS)
+    found, diagnostics = parse_text(json.dumps(FULL), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
     assert found is not None, diagnostics
 
 
@@ -103,4 +104,4 @@ def test_every_value_may_be_missing() -> None:
 def test_a_truncated_file() -> None:
     text = json.dumps(FULL, indent=1)
     for end in range(0, len(text), 7):
-        parse_text(text[:end], "a.saga.yaml", ACTIONS, CONNECTIONS)
+        parse_text(text[:end], "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))

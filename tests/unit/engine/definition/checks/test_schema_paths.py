@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.draft import ProjectContext
 from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, both, is_sensitive, schema_at, validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
@@ -25,7 +26,7 @@ def diagnostics_of(schema: str, expression: str) -> list[tuple[str, str | None]]
         f"saga: shop\ninput: {schema}\nsteps:\n  - id: a\n    uses: shop.reserve\n    pivot: true\n"
         f'    with: {{sku: "${{{{ {expression} }}}}"}}\n'
     )
-    return [(one.code, one.help) for one in parse_text(text, "a.saga.yaml", ACTIONS)[1]]
+    return [(one.code, one.help) for one in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1]]
 
 
 @pytest.mark.parametrize(

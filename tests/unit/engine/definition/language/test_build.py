@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sagas.actions import Action, Actions
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -16,7 +17,7 @@ from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 def definition(steps: str, top: str = "", actions: Actions = ACTIONS) -> Definition:
     text = f"saga: shop\n{top}steps:\n{steps}"
-    found, diagnostics = parse_text(text, "shop.saga.yaml", actions, CONNECTIONS)
+    found, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(actions, CONNECTIONS))
     assert found is not None, diagnostics
     assert from_snapshot(json.loads(json.dumps(to_snapshot(found)))) == found
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from tests.unit.engine.definition.mistake import ACTIONS
@@ -36,7 +37,7 @@ steps:
 
 
 def definition(text: str) -> Definition:
-    found, diagnostics = parse_text(text, "shop.saga.yaml", ACTIONS)
+    found, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(ACTIONS))
     assert found is not None, diagnostics
     return found
 

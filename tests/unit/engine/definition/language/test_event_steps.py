@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sagas.actions import Action, Actions, action
-from sagas.definition.draft import KafkaResources
+from sagas.definition.draft import KafkaResources, ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -37,7 +37,9 @@ ONE = "uses: kafka.publish, with: {topic: t, value: 1, hold: true}"
 
 def definition(steps: str) -> Definition:
     text = f"saga: shop\nsteps:\n{steps}"
-    found, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS, kafka=KafkaResources("shop"))
+    found, diagnostics = parse_text(
+        text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, kafka=KafkaResources("shop"))
+    )
     assert found is not None, diagnostics
     assert from_snapshot(json.loads(json.dumps(to_snapshot(found)))) == found
     return found

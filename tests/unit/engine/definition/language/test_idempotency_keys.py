@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
@@ -12,7 +13,7 @@ INSERT = "insert into entry values (:id)"
 
 
 def codes(text: str) -> list[str]:
-    return [one.code for one in parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS)[1]]
+    return [one.code for one in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]]
 
 
 def by_http(forward: str, undo: str) -> list[str]:

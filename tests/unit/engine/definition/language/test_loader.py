@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
@@ -25,7 +26,7 @@ steps:
 
 
 def test_a_correct_file_becomes_a_definition() -> None:
-    definition, diagnostics = parse_text(TEXT, "transfer.saga.yaml", {})
+    definition, diagnostics = parse_text(TEXT, "transfer.saga.yaml", ProjectContext())
     assert diagnostics == []
     assert definition is not None
     assert definition.saga == "transfer"
@@ -36,6 +37,6 @@ def test_a_correct_file_becomes_a_definition() -> None:
 
 
 def test_a_snapshot_gives_the_same_definition_back() -> None:
-    definition, _ = parse_text(TEXT, "transfer.saga.yaml", {})
+    definition, _ = parse_text(TEXT, "transfer.saga.yaml", ProjectContext())
     assert definition is not None
     assert from_snapshot(json.loads(json.dumps(to_snapshot(definition)))) == definition

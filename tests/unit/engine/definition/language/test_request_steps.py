@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saga_workers.replies import reply_topics
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST
-from sagas.definition.draft import KafkaResources
+from sagas.definition.draft import KafkaResources, ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.presentation.explain import explain_guarantee
@@ -29,7 +29,7 @@ steps:
 def trip(defaults: str = "") -> Definition:
     text = TRIP.format(defaults=defaults)
     definition, diagnostics = parse_text(
-        text, "trip.saga.yaml", {}, {"shop": {"kind": "sql"}}, kafka=KafkaResources("shop")
+        text, "trip.saga.yaml", ProjectContext({}, {"shop": {"kind": "sql"}}, kafka=KafkaResources("shop"))
     )
     assert definition is not None, diagnostics
     return definition
