@@ -35,7 +35,7 @@ from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation, arguments_hash
+from sagas.protocol.payloads import Invocation, arguments_hash, omitted
 
 RECORD_RESULT = "saga.done"
 """An operator's decision `done`: writes the row of the operation with the given result."""
@@ -276,7 +276,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         return probe_outcome(result)
     size = len(json.dumps(result))
     if size > MAX_RESULT_BYTES:
-        return Outcome.done({"omitted": "size", "bytes": size})
+        return Outcome.done(omitted(size))
     return Outcome.done(result)
 
 

@@ -36,7 +36,7 @@ from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation
+from sagas.protocol.payloads import Invocation, omitted
 from sagas.settings.kafka import KafkaSettings
 
 COMMAND_TYPE = "saga.command"
@@ -306,8 +306,8 @@ def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
     except UnicodeEncodeError as error:
         raise MalformedReply(f"the value contains half a surrogate pair: {error.reason}") from None
     if size > MAX_RESULT_BYTES:
-        omitted = {"omitted": "size", "bytes": size}
-        text = json.dumps(omitted if outcome == DONE else _refusal_data(omitted, outcome))
+        placeholder = omitted(size)
+        text = json.dumps(placeholder if outcome == DONE else _refusal_data(placeholder, outcome))
     return Reply(key, outcome, text)
 
 

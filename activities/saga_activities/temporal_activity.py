@@ -30,7 +30,15 @@ from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import LOAD_ACTIVITY, Invocation, decode_call, encode_failure, encode_result, unpack_state
+from sagas.protocol.payloads import (
+    LOAD_ACTIVITY,
+    Invocation,
+    decode_call,
+    encode_failure,
+    encode_result,
+    omitted,
+    unpack_state,
+)
 from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
 
@@ -177,7 +185,7 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
     size = len(json.dumps(details["details"]))
     if size > MAX_DETAILS_BYTES:
-        details["details"] = {"omitted": "size", "bytes": size}
+        details["details"] = omitted(size)
     return SagaApplicationError(
         failure.message[:MAX_MESSAGE_CHARACTERS],
         details,

@@ -7,7 +7,7 @@ sentence, lower case, without a full stop, with what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -82,7 +82,13 @@ class NeedsOperator(Exception):
         self.details = details
 
 
-def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The end of an error message: the nearest known name as a suggestion, or nothing."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that resembles this one most; None if none is close."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """The end of an error message: the nearest known name as a suggestion, or a full stop."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else "."

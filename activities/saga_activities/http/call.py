@@ -42,6 +42,7 @@ from saga_activities.http.response import (
 )
 from saga_activities.http.settings import HttpSettings
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import omitted
 
 Op = Literal["do", "undo", "confirm", "probe"]
 
@@ -165,7 +166,7 @@ class _HttpAttempt:
 
     def _done(self, response: HttpResponse, to_result: Callable[[HttpResponse], Any]) -> Outcome:
         if response.omitted is not None:
-            return Outcome.done({"omitted": "size", "bytes": response.omitted}, attempt=self.number)
+            return Outcome.done(omitted(response.omitted), attempt=self.number)
         try:
             return Outcome.done(limit_size(to_result(response)), attempt=self.number)
         except ResultError as error:

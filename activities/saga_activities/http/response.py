@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
+from sagas.protocol.payloads import omitted
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Bytes. A larger body is not kept."""
@@ -64,7 +65,7 @@ class HttpResponse:
             "text": self.text,
         }
         if self.omitted is not None:
-            seen |= {"text": None, "omitted": "size", "bytes": self.omitted}
+            seen |= {"text": None, **omitted(self.omitted)}
         return seen
 
 
@@ -128,7 +129,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
 def limit_size(result: Any) -> Any:
     """The result, or ``{"omitted": "size", "bytes": n}`` if it is too large to keep."""
     size = len(json.dumps(result).encode())
-    return result if size <= MAX_RESULT_BYTES else {"omitted": "size", "bytes": size}
+    return result if size <= MAX_RESULT_BYTES else omitted(size)
 
 
 def _reject_constant(constant: str) -> None:

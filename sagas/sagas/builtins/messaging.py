@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.builtins.schemas import STRING, object_schema
+
 EMIT = "outbox.emit"
 PUBLISH = "kafka.publish"
 EMITTERS = (EMIT, PUBLISH)
@@ -42,7 +44,6 @@ _REPLY_HEADERS = ("sagakey", "sagaoutcome", "sagareplyto")
 """Engine headers that an event may set: a saga or a consumer may itself answer or reject a command, or request a
 reply, with an event."""
 
-_STRING: dict[str, Any] = {"type": "string", "minLength": 1}
 _EVENT_FIELDS: dict[str, Any] = {
     "topic": TOPIC,
     "key": {},
@@ -52,22 +53,12 @@ _EVENT_FIELDS: dict[str, Any] = {
 }
 
 
-def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-EVENT = _object(_EVENT_FIELDS, ("topic", "value"))
+EVENT = object_schema(_EVENT_FIELDS, ("topic", "value"))
 """One event of a list; ``hold`` must be a literal, because the form of the definition depends on it."""
 
 EVENTS = {"type": "array", "minItems": 1, "items": EVENT}
-EMIT_PARAMETERS = _object({"connection": _STRING, **_EVENT_FIELDS, "events": EVENTS}, ("connection",))
-PUBLISH_PARAMETERS = _object({**_EVENT_FIELDS, "events": EVENTS, "wait": {"enum": [UNTIL_PUBLISHED]}})
-NO_PARAMETERS = _object({})
+EMIT_PARAMETERS = object_schema({"connection": STRING, **_EVENT_FIELDS, "events": EVENTS}, ("connection",))
+PUBLISH_PARAMETERS = object_schema({**_EVENT_FIELDS, "events": EVENTS, "wait": {"enum": [UNTIL_PUBLISHED]}})
 
 
 def events_long_form(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sagas.builtins import messaging, spark
+from sagas.builtins.schemas import STRING, object_schema
 
 Schema = Mapping[str, Any]
 Executor = Literal["sql", "http", "engine", "spark", "kafka"]
@@ -23,7 +24,6 @@ PLANNED = "x-later"
 
 READ_METHODS = ("GET", "HEAD")
 DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"}
-_STRING = {"type": "string", "minLength": 1}
 _STATUS = {
     "type": "array",
     "items": {
@@ -51,20 +51,10 @@ class Builtin:
     own_undo: bool = False
 
 
-def _object(required: list[str], properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": required,
-        "properties": properties,
-        "additionalProperties": False,
-        **more,
-    }
-
-
 _PARAMS = {"type": "object"}
 _EXPECT_ROWS = {"type": "integer", "minimum": 0}
-STATEMENT = _object(
-    ["sql"], {"sql": _STRING, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}
+STATEMENT = object_schema(
+    {"sql": STRING, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}, ["sql"]
 )
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
@@ -73,27 +63,26 @@ BUILTINS: Mapping[str, Builtin] = {
             "sql",
             "statements in one guarded transaction; the result is the rows of the last RETURNING or SELECT",
             "sql",
-            _object(
-                ["connection", "run"],
+            object_schema(
                 {
-                    "connection": _STRING,
-                    "run": {"anyOf": [_STRING, STATEMENT, {"type": "array", "minItems": 1, "items": STATEMENT}]},
+                    "connection": STRING,
+                    "run": {"anyOf": [STRING, STATEMENT, {"type": "array", "minItems": 1, "items": STATEMENT}]},
                     "params": _PARAMS,
                     "expect_rows": _EXPECT_ROWS,
                     "rejected": {"type": "string"},
                     "emit": {"type": "array", "items": messaging.EVENT},
                     "two_phase": {PLANNED: "two-phase commit"},
                 },
+                ["connection", "run"],
             ),
         ),
         Builtin(
             "http",
             "one request; GET and HEAD are reads",
             "http",
-            _object(
-                [],
+            object_schema(
                 {
-                    "connection": _STRING,
+                    "connection": STRING,
                     "method": {"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
                     "path": {"type": "string"},
                     "url": {"type": "string", "pattern": "^https?://"},
@@ -106,29 +95,28 @@ BUILTINS: Mapping[str, Builtin] = {
                     "rejected": _STATUS,
                     "result": {"type": "string", "minLength": 1, EXPRESSION: "response"},
                     "callback": {PLANNED: "http callbacks"},
-                },
+                }
             ),
         ),
         Builtin(
             "saga",
             "a nested saga, with its own compensations",
             "engine",
-            _object(["name"], {"name": _STRING, "input": {}}),
+            object_schema({"name": STRING, "input": {}}, ["name"]),
             own_undo=True,
         ),
         Builtin(
             "wait",
             "waits for a time or for a signal",
             "engine",
-            _object(
-                [],
+            object_schema(
                 {
                     "for": DURATION,
-                    "until": _STRING,
-                    "signal": _STRING,
+                    "until": STRING,
+                    "signal": STRING,
                     "timeout": DURATION,
                     "on_timeout": {"enum": ["reject", "continue", "park"]},
-                },
+                }
             ),
             read=True,
         ),
@@ -136,9 +124,8 @@ BUILTINS: Mapping[str, Builtin] = {
             "require",
             "rejects when the expression is false",
             "engine",
-            _object(
-                ["that"],
-                {"that": {"type": ["string", "boolean"], EXPRESSION: "rendered"}, "message": _STRING},
+            object_schema(
+                {"that": {"type": ["string", "boolean"], EXPRESSION: "rendered"}, "message": STRING}, ["that"]
             ),
             read=True,
         ),

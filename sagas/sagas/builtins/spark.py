@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.builtins.messaging import TOPIC
+from sagas.builtins.schemas import STRING, object_schema
 
 SPARK = "spark"
 RECONCILE = "reconcile"
@@ -30,57 +31,47 @@ PUBLISH_TIMEOUT = 600.0
 
 MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
 
-_STRING: dict[str, Any] = {"type": "string", "minLength": 1}
-_STRING_OR_LIST = {"anyOf": [_STRING, {"type": "array", "items": _STRING, "minItems": 1}]}
-_WHERE = {"anyOf": [_STRING, {"type": "object", "minProperties": 1}]}
+_STRING_OR_LIST = {"anyOf": [STRING, {"type": "array", "items": STRING, "minItems": 1}]}
+_WHERE = {"anyOf": [STRING, {"type": "object", "minProperties": 1}]}
 _NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
 """Names of inputs and outputs become folders of the stage and values of a ledger column."""
 _NUMBER_OR_STRING = {"type": ["number", "string"]}
 
 
-def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-INPUT = _object(
+INPUT = object_schema(
     {
-        "connection": _STRING,
-        "table": _STRING,
-        "query": _STRING,
-        "columns": {"type": "array", "items": _STRING, "minItems": 1},
+        "connection": STRING,
+        "table": STRING,
+        "query": STRING,
+        "columns": {"type": "array", "items": STRING, "minItems": 1},
         "where": _WHERE,
-        "parquet": _STRING,
-        "step": _STRING,
-        "output": _STRING,
+        "parquet": STRING,
+        "step": STRING,
+        "output": STRING,
         "as_of": {"type": ["string", "integer"]},
         "topic": TOPIC,
-        "since": _STRING,
+        "since": STRING,
     }
 )
 """A source of rows: a table of a connection, files, the staged output of an ancestor, a table of a catalog, or a
 topic (with ``since``, its records from that timestamp on)."""
 
-OUTPUT = _object(
+OUTPUT = object_schema(
     {
-        "table": _STRING,
-        "connection": _STRING,
-        "parquet": _STRING,
+        "table": STRING,
+        "connection": STRING,
+        "parquet": STRING,
         "mode": {"enum": list(MODES)},
         "where": {"type": "object", "minProperties": 1},
         "key": _STRING_OR_LIST,
         "partition_by": _STRING_OR_LIST,
         "topic": TOPIC,
-        "value": _STRING,
+        "value": STRING,
     }
 )
 
-_COMMON = {"severity": {"enum": ["error", "warn"]}, "where": _WHERE, "output": _STRING, "name": _STRING}
-_RECONCILE = _object(
+_COMMON = {"severity": {"enum": ["error", "warn"]}, "where": _WHERE, "output": STRING, "name": STRING}
+_RECONCILE = object_schema(
     {
         "with": INPUT,
         "key": _STRING_OR_LIST,
@@ -91,7 +82,7 @@ _RECONCILE = _object(
     ("with", "key"),
 )
 CHECK_KINDS: dict[str, Any] = {
-    "rows": _object(
+    "rows": object_schema(
         {
             "equals": _NUMBER_OR_STRING,
             "min": _NUMBER_OR_STRING,
@@ -99,9 +90,9 @@ CHECK_KINDS: dict[str, Any] = {
             "change": {"type": "string", "pattern": r"^\d+(\.\d+)?%$"},
         }
     ),
-    "sum": _object(
+    "sum": object_schema(
         {
-            "column": _STRING,
+            "column": STRING,
             "equals": _NUMBER_OR_STRING,
             "min": _NUMBER_OR_STRING,
             "max": _NUMBER_OR_STRING,
@@ -111,32 +102,34 @@ CHECK_KINDS: dict[str, Any] = {
     ),
     "unique": _STRING_OR_LIST,
     "not_null": _STRING_OR_LIST,
-    "accepted_values": _object({"column": _STRING, "values": {"type": "array", "minItems": 1}}, ("column", "values")),
-    "relationships": _object({"column": _STRING, "to": INPUT, "field": _STRING}, ("column", "to", "field")),
-    "expression": _STRING,
-    "sql": _STRING,
+    "accepted_values": object_schema(
+        {"column": STRING, "values": {"type": "array", "minItems": 1}}, ("column", "values")
+    ),
+    "relationships": object_schema({"column": STRING, "to": INPUT, "field": STRING}, ("column", "to", "field")),
+    "expression": STRING,
+    "sql": STRING,
     "reconcile": _RECONCILE,
 }
-CHECK = _object({**CHECK_KINDS, **_COMMON})
+CHECK = object_schema({**CHECK_KINDS, **_COMMON})
 """One check, with exactly one of the kinds."""
 
-SPARK_PARAMETERS = _object(
+SPARK_PARAMETERS = object_schema(
     {
         "job": {
             "anyOf": [
                 {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"},
-                _object({"sql": _STRING}, ("sql",)),
-                _object(
+                object_schema({"sql": STRING}, ("sql",)),
+                object_schema(
                     {
-                        "main": _STRING,
-                        "class": _STRING,
+                        "main": STRING,
+                        "class": STRING,
                         "args": {"type": "array", "items": {"type": ["string", "number"]}},
                     },
                     ("main",),
                 ),
             ]
         },
-        "sql": _STRING,
+        "sql": STRING,
         "inputs": {"type": "object", "propertyNames": _NAMES, "additionalProperties": INPUT},
         "params": {"type": "object"},
         "output": OUTPUT,
@@ -147,7 +140,7 @@ SPARK_PARAMETERS = _object(
 )
 
 SIDE = INPUT
-RECONCILE_PARAMETERS = _object(
+RECONCILE_PARAMETERS = object_schema(
     {
         "left": SIDE,
         "right": SIDE,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from sagas.errors import nearest
 
 Format = Literal["text", "json", "github", "sarif"]
 
@@ -90,8 +91,8 @@ class Report:
 
 def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A help text that proposes the closest known name; ``otherwise`` if none is close."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else otherwise
+    close = nearest(word, known)
+    return f"Did you mean `{close}`?" if close else otherwise
 
 
 def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

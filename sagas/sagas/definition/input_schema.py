@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition
+from sagas.expressions import ANY_ELEMENT
 
-ANY_ELEMENT = "[]"
 _UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
 _MANY_REFERENCES = 20
 SENSITIVE_KEYWORD = "x-sensitive"

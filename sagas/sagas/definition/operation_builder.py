@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import messaging
-from sagas.builtins import spark as builtins_spark
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
-from sagas.builtins.spark import DISCARD, PUBLISH, PUBLISH_TIMEOUT, UNPUBLISH
+from sagas.builtins.spark import (
+    DISCARD,
+    JOB_ATTEMPTS,
+    PUBLISH,
+    PUBLISH_TIMEOUT,
+    RECONCILE,
+    SPARK,
+    UNPUBLISH,
+    spark_long_form,
+)
 from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
@@ -96,8 +104,8 @@ class BuildContext:
             arguments = _sql_long_form_arguments(arguments)
         elif uses in messaging.EMITTERS:
             arguments = messaging.events_long_form(arguments)
-        elif uses == builtins_spark.SPARK:
-            arguments = builtins_spark.spark_long_form(arguments)
+        elif uses == SPARK:
+            arguments = spark_long_form(arguments)
             if self.publish == "together" and not after_commit:
                 arguments["together"] = True
         for name, schema in builtin.parameters["properties"].items():
@@ -139,7 +147,7 @@ class BuildContext:
         # The checks report a missing outbox or ledger; the placeholder keeps the step guarded until then.
         if uses == messaging.PUBLISH:
             return ActionTraits((self.project.kafka.outbox if self.project.kafka else None) or "kafka", rejects=rejects)
-        if uses == builtins_spark.SPARK:
+        if uses == SPARK:
             return ActionTraits((self.project.spark.ledger if self.project.spark else None) or "spark", rejects=rejects)
         return ActionTraits(rejects=rejects)
 
@@ -174,8 +182,8 @@ class BuildContext:
         )
 
     def _retry(self, uses: str, parsed: ParsedMapping | None) -> Retry:
-        if parsed is None and uses in (builtins_spark.SPARK, builtins_spark.RECONCILE):
-            return Retry(max_attempts=builtins_spark.JOB_ATTEMPTS)
+        if parsed is None and uses in (SPARK, RECONCILE):
+            return Retry(max_attempts=JOB_ATTEMPTS)
         return build_retry(parsed)
 
 

@@ -85,9 +85,6 @@ def _topological(needed: Mapping[str, Sequence[str]], position: Mapping[str, int
 
 # Execution plan
 
-BUILT_IN = frozenset({"wait", "require", "saga"})
-"""The actions that the state machine performs itself, or through a nested saga."""
-
 
 class ExecutionPlan:
     """Facts about the graph of a definition: dependants, steps after the pivot, and steps to confirm.

@@ -80,6 +80,11 @@ class YamlNode:
         return value
 
 
+def children_of(node: YamlNode | None) -> dict[str, YamlNode]:
+    """The values of a mapping by key; empty for any other node, and for None."""
+    return node.value if node is not None and isinstance(node.value, dict) else {}
+
+
 class _InvalidYaml(Exception):
     def __init__(self, code: str, position: Position, message: str, help: str | None = None) -> None:
         self.code, self.position, self.message, self.help = code, position, message, help

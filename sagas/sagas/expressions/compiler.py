@@ -6,11 +6,11 @@ depth and the Evaluation's steps bound the loops, so evaluation terminates and n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sagas.expressions import closures
 from sagas.expressions.analysis import call_error, is_text, null_test_operand
+from sagas.expressions.closures import Code
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.functions import FUNCTIONS
 from sagas.expressions.limits import Evaluation
@@ -33,8 +33,6 @@ from sagas.expressions.nodes import (
 )
 from sagas.expressions.operators import OPERATORS, UnsuitableOperandsError, concatenate, negate, operand_error_message
 from sagas.expressions.values import type_name
-
-Code = Callable[[Evaluation], Any]
 
 _SHOWN_SOURCE = 50
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from itertools import islice
 
-from sagas.errors import SagaError
+from sagas.errors import SagaError, nearest
 
 NO_OFFSET = -1
 
@@ -44,5 +44,5 @@ class LimitError(ExpressionError):
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """The end of a message that proposes the closest known name; empty if none is close."""
-    near = difflib.get_close_matches(wrong, list(known)[:200], n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    near = nearest(wrong, islice(known, 200))
+    return f"; did you mean '{near}'?" if near else ""

@@ -16,7 +16,7 @@ from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.payloads import idempotency_key, omitted
 
 DEFINITION_FAILURE = "definition"
 
@@ -272,7 +272,7 @@ def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
     more = estimated_size(text)
     if used + more <= STATE_BUDGET:
         return value, used + more
-    return {"omitted": "size", "bytes": len(text)}, used + ALWAYS_KEPT
+    return omitted(len(text)), used + ALWAYS_KEPT
 
 
 def budgeted_size(value: Any) -> int:

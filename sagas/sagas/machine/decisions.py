@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from sagas.definition import snapshot
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.definition.times import format_timestamp
+from sagas.errors import nearest
 from sagas.machine import arguments, builtin_actions, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
@@ -104,9 +104,9 @@ def _malformed_decision(decision: DecisionMade) -> str | None:
         if not isinstance(value, str) or not value.strip():
             return f"a decision needs the string `{name}`, not {value!r}"
     if decision.decision not in DECISIONS:
-        near = get_close_matches(decision.decision, DECISIONS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
+        near = nearest(decision.decision, DECISIONS)
+        hint = f"; did you mean {near}?" if near else ""
+        return f"there is no decision `{decision.decision}`: the words are {', '.join(DECISIONS)}{hint}"
     if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
         return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
     if decision.evidence is not None and not isinstance(decision.evidence, str):
@@ -140,8 +140,8 @@ def _unknown_entry(run: SagaRun, wanted: str) -> str:
     step = wanted.partition("#")[0]
     if wanted in run.steps or (step in run.steps and run.steps[step].items is not None):
         return f"{wanted} has not begun, so there is nothing to decide about it"
-    near = get_close_matches(wanted, [*dict.fromkeys([*run.parked, *begun, *run.steps])], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"parked: {', '.join(run.parked) or 'nothing'}"
+    near = nearest(wanted, dict.fromkeys([*run.parked, *begun, *run.steps]))
+    hint = f"did you mean {near}?" if near else f"parked: {', '.join(run.parked) or 'nothing'}"
     return f"{run.saga_id} has no step {wanted}; {hint}"
 
 

@@ -216,6 +216,11 @@ def pack_state(state: Mapping[str, Any]) -> str:
     return base64.b85encode(zlib.compress(json.dumps(state).encode(), 6)).decode()
 
 
+def omitted(size: int) -> dict[str, Any]:
+    """The placeholder for a value whose JSON of ``size`` bytes is too large to keep."""
+    return {"omitted": "size", "bytes": size}
+
+
 def unpack_state(packed: str) -> dict[str, Any]:
     """The reverse of :func:`pack_state`."""
     return json.loads(zlib.decompress(base64.b85decode(packed)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sagas.actions import result_schema
 from sagas.definition.model import Definition
-from sagas.errors import UsageError
+from sagas.errors import UsageError, nearest
 from sagas.settings.project import Project
 
 OUTCOME_WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
@@ -72,8 +71,8 @@ class Script:
     def _check_step(name: str, steps: list[str], saga: str) -> None:
         step = name.split("/")[0].partition("#")[0]
         if step not in steps:
-            near = difflib.get_close_matches(step, steps, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; its steps are {', '.join(steps)}"
+            near = nearest(step, steps)
+            hint = f"; did you mean {near}?" if near else f"; its steps are {', '.join(steps)}"
             raise UsageError(f"{saga} has no step {step}{hint}")
 
 

@@ -11,6 +11,7 @@ from temporalio.api.common.v1 import Payload
 
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
+from sagas.protocol.payloads import omitted
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Maximum bytes of one payload; Temporal rejects 2 MiB."""
@@ -60,7 +61,7 @@ def view_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
 def limit_output(output: Any) -> Any:
     """The output, or a placeholder with its size if it is too large for a workflow result."""
     size = len(json.dumps(output, default=str).encode())
-    return output if size <= PAYLOAD_LIMIT else {"omitted": "size", "bytes": size}
+    return output if size <= PAYLOAD_LIMIT else omitted(size)
 
 
 def limit_summary(text: str) -> str:

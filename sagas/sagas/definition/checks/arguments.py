@@ -13,7 +13,7 @@ from sagas.definition.draft import OperationDraft, SagaDraft
 from sagas.definition.field_types import report_planned
 from sagas.definition.language import PLANNED_ACTIONS
 from sagas.definition.operation_builder import NO_OP_ACTIONS
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.yaml_nodes import YamlNode, children_of
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -56,7 +56,7 @@ def _written_arguments(operation: OperationDraft, forward: OperationDraft) -> tu
     """The arguments as written, and whether they are the frozen arguments of the forward call."""
     frozen = operation.operation.with_ is None
     node = (forward if frozen else operation).arguments
-    return (node.value if node is not None and isinstance(node.value, dict) else {}), frozen
+    return children_of(node), frozen
 
 
 def _check_action(operation: OperationDraft, forward: OperationDraft, action: Action, report: Report) -> None:
@@ -186,7 +186,7 @@ def check_statements(draft: SagaDraft, report: Report) -> None:
 def _literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
     """The literal strings below `run`, without those that contain an expression."""
     arguments = operation.arguments
-    run = arguments.value.get("run") if arguments is not None and isinstance(arguments.value, dict) else None
+    run = children_of(arguments).get("run")
     if run is None:
         return
     for one in run.value if isinstance(run.value, list) else [run]:

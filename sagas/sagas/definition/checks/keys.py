@@ -12,7 +12,7 @@ from typing import Any
 from sagas.definition.checks.expressions import Written, written_in
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.yaml_nodes import YamlNode, children_of
 
 _ROLES = {"compensate": "compensation", "confirmed": "compensation", "confirm": "confirm"}
 _KEY = ("step", "key")
@@ -46,7 +46,7 @@ def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
     """The expressions with `step.key` that are meant to find the forward effect but cannot."""
     if _named(step, operation):
         return
-    given = _mapping(operation.arguments)
+    given = children_of(operation.arguments)
     yield from _of_statements(step, given) if operation.operation.uses == "sql" else _of_request(step, operation, given)
 
 
@@ -59,8 +59,8 @@ def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Yam
     if not _forward_names_it(step):
         return
     if method == "PUT":
-        before = _before_the_key(_mapping(step.operations[0].arguments))
-        yield from (one for one in addresses if _text_before(one) in before)
+        before = _before_the_key(children_of(step.operations[0].arguments))
+        yield from (one for one in places if _text_before(one) in before)
     if not _same_request(step, operation):
         for field in _CONTENT:
             yield from _own(given.get(field)) if field not in address else ()
@@ -79,7 +79,7 @@ def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]
     run = given.get("run")
     found = []
     for one in (run.value if isinstance(run.value, list) else [run]) if run is not None else ():
-        form = _mapping(one) or {"sql": one}
+        form = children_of(one) or {"sql": one}
         text = form["sql"].value if "sql" in form else ""
         found.append((str(text), form.get("params", given.get("params"))))
     return found
@@ -87,7 +87,7 @@ def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]
 
 def _forward_names_it(step: StepDraft) -> bool:
     """True if the forward call passes its key on, so that something is created under it."""
-    given = _mapping(step.operations[0].arguments)
+    given = children_of(step.operations[0].arguments)
     return any(_own(node) for field, node in given.items() if field != "headers")
 
 
@@ -120,7 +120,3 @@ def _text_before(one: Written) -> str:
 def _own(node: YamlNode | None) -> list[Written]:
     """The expressions in a value that use `step.key`."""
     return [one for one in written_in(node) if any(ref.path[:2] == _KEY for ref in one.expression.references)]
-
-
-def _mapping(node: YamlNode | None) -> dict[str, YamlNode]:
-    return node.value if node is not None and isinstance(node.value, dict) else {}

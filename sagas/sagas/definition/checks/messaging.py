@@ -22,7 +22,7 @@ from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.field_types import ParsedMapping, quoted_names
 from sagas.definition.operation_builder import has_reply_probe
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.yaml_nodes import YamlNode, children_of
 
 _ALLOWED_ROLES = {DROP: ("compensate", "confirmed"), RELEASE: ("confirm",)}
 
@@ -35,7 +35,7 @@ def check_messaging(draft: SagaDraft, report: Report) -> None:
             if uses in _ALLOWED_ROLES:
                 _check_held_only(step, operation, report)
                 continue
-            given = _children(operation.arguments)
+            given = children_of(operation.arguments)
             if uses in EMITTERS and operation.operation.with_ is not None:
                 _check_events(operation, given, report)
             if uses == PUBLISH:
@@ -97,8 +97,8 @@ def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report)
 
 def _check_headers(event: dict[str, YamlNode], report: Report) -> None:
     headers = event.get("headers")
-    if headers is not None and (name := first_reserved_header(_children(headers))) is not None:
-        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is reserved for the engine")
+    if headers is not None and (name := first_reserved_header(children_of(headers))) is not None:
+        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is the engine's own")
 
 
 def _is_held(event: dict[str, YamlNode]) -> bool:
@@ -111,11 +111,7 @@ def _events(uses: str, given: dict[str, YamlNode]) -> Iterator[dict[str, YamlNod
         yield given
     events = given.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
     for event in events.value if events is not None and isinstance(events.value, list) else ():
-        yield _children(event)
-
-
-def _children(node: YamlNode | None) -> dict[str, YamlNode]:
-    return node.value if node is not None and isinstance(node.value, dict) else {}
+        yield children_of(event)
 
 
 # Commands with replies
@@ -135,7 +131,7 @@ def check_requests(draft: SagaDraft, report: Report) -> None:
 
 def _check_request_arguments(operation: OperationDraft, report: Report) -> None:
     node = operation.arguments
-    given = node.value if node is not None and isinstance(node.value, dict) else {}
+    given = children_of(node)
     reply_topic, headers = given.get("reply_topic"), given.get("headers")
     if reply_topic is not None and isinstance(reply_topic.value, str) and "${{" in reply_topic.value:
         message = (

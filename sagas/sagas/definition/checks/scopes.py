@@ -11,8 +11,9 @@ from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.draft import SagaDraft, StepDraft
 from sagas.definition.field_types import quoted_names
-from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, schema_at, single_type
+from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
 from sagas.definition.operation_builder import has_reply_probe
+from sagas.expressions import ANY_ELEMENT
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
 """``decide`` is `if` and `for_each`; ``response`` is an expression over a participant's response."""

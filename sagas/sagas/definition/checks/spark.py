@@ -10,7 +10,7 @@ from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.draft import SagaDraft, StepDraft
 from sagas.definition.language import STEP_ID
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.yaml_nodes import YamlNode, children_of
 
 _ENGINE_FIELDS = ("compensate", "confirm", "probe")
 _MODES = {
@@ -36,7 +36,7 @@ def check_spark(draft: SagaDraft, report: Report) -> None:
     for step in draft.steps:
         if not is_spark_job(step.step.do.uses):
             continue
-        given = _children(step.operations[0].arguments)
+        given = children_of(step.operations[0].arguments)
         if step.step.do.uses == SPARK:
             _check_step(draft, step, given, catalogs, report)
         else:
@@ -69,9 +69,9 @@ def _check_step(
     _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)
     for field in ("inputs", "outputs"):
         _check_names(given.get(field), report)
-    for name, one in _children(given.get("inputs")).items():
+    for name, one in children_of(given.get("inputs")).items():
         _check_input(draft, step, name, one, report)
-    outputs = _children(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
+    outputs = children_of(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
     for name, one in outputs.items():
         _check_output(draft, step, name, one, catalogs, report)
     audit = given.get("audit")
@@ -81,7 +81,7 @@ def _check_step(
 
 def _check_names(node: YamlNode | None, report: Report) -> None:
     """Check names that become folders of the stage and values of a ledger column."""
-    for name in _children(node):
+    for name in children_of(node):
         if node is not None and not re.fullmatch(STEP_ID, name):
             report.add(
                 "SAGA107", node.key_position(name), f"`{name}` is not a name of lower-case letters, digits and `_`"
@@ -91,7 +91,7 @@ def _check_names(node: YamlNode | None, report: Report) -> None:
 
 
 def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, report: Report) -> None:
-    given = _children(node)
+    given = children_of(node)
     if not given:
         return
     sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
@@ -126,7 +126,7 @@ def _check_ancestor(draft: SagaDraft, step: StepDraft, node: YamlNode, report: R
 def _check_output(
     draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, catalogs: set[str], report: Report
 ) -> None:
-    given = _children(node)
+    given = children_of(node)
     if not given:
         return
     kind = next((one for one in ("topic", "parquet", "connection") if one in given), "iceberg")
@@ -165,7 +165,7 @@ def _check_together(
 
 
 def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tuple[str, ...], report: Report) -> None:
-    given = _children(node)
+    given = children_of(node)
     if not given:
         return
     _exactly_one(given, tuple(CHECK_KINDS), node, "a check needs", report)
@@ -174,14 +174,14 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
         words = ", ".join(f"`{one}`" for one in outputs)
         help = suggestion_help(output.value, outputs, f"outputs of `{step.id}`: {words}")
         report.add("SAGA408", output, f"there is no output `{output.value}`", help)
-    if "where" in given and "change" in _children(given.get("rows")):
-        message = "`change` takes no `where`, because the row counts of whole outputs are recorded"
-        help = "remove `where`, or bound the part with `rows: {min: …, max: …}`"
+    if "where" in given and "change" in children_of(given.get("rows")):
+        message = "only the rows of whole outputs are remembered: `change` takes no `where`"
+        help = "Remove `where`, or bound the part with `rows: {min: …, max: …}`."
         report.add("SAGA408", given["where"], message, help)
-    if "relationships" in given and "to" in _children(given["relationships"]):
-        _check_input(draft, step, "to", _children(given["relationships"])["to"], report)
-    if "reconcile" in given and "with" in _children(given["reconcile"]):
-        _check_input(draft, step, "with", _children(given["reconcile"])["with"], report)
+    if "relationships" in given and "to" in children_of(given["relationships"]):
+        _check_input(draft, step, "to", children_of(given["relationships"])["to"], report)
+    if "reconcile" in given and "with" in children_of(given["reconcile"]):
+        _check_input(draft, step, "with", children_of(given["reconcile"])["with"], report)
 
 
 def _check_named_connection(draft: SagaDraft, node: YamlNode, report: Report) -> None:
@@ -214,9 +214,5 @@ def _exactly_one(
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
         found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
-        help = f"remove all but one of {words}" if present else f"add {' or '.join(f'`{name}: …`' for name in names)}"
-        report.add("SAGA408", position, f"{who} exactly one of {words}{found}", help)
-
-
-def _children(node: YamlNode | None) -> dict[str, YamlNode]:
-    return node.value if node is not None and isinstance(node.value, dict) else {}
+        help = f"Remove all but one of {words}." if present else f"Add {' or '.join(f'`{name}: …`' for name in names)}."
+        report.add("SAGA408", place, f"{who} exactly one of {words}{found}", help)
