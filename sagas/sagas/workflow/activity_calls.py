@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +16,8 @@ from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import activity_outcome
-from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
-from sagas.workflow.task_set import TaskSet
+from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.task_set import CommandContext
 
 REPLY_GRACE = timedelta(seconds=5)
 """How long a saga that rolls back waits for a reply that may be on its way and would tell exactly what to undo. No
@@ -38,10 +37,8 @@ EVENT_LOOP_TURNS = 8
 class ActivityCalls:
     """The activities of one run."""
 
-    def __init__(self, work: TaskSet, pace: PayloadThrottle, ended: Callable[[CallEnded], None]) -> None:
-        self._tasks = work
-        self._throttle = pace
-        self._ended = ended
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
         self._cancelled_before_start: set[str] = set()
         self._grace: dict[str, asyncio.Future[None]] = {}
@@ -50,13 +47,13 @@ class ActivityCalls:
 
     def start(self, call: Call) -> None:
         """Start the call; its end is reported as an event."""
-        self._tasks.start(call.id, self._run(call))
+        self._context.tasks.start(call.id, self._run(call))
 
     def cancel(self, id: str) -> None:
         """Cancel a call, or do not start it at all; its end is still reported."""
         if id in self._running:
-            self._tasks.start(f"cancel {id}", self._cancel_activity(id))
-        elif id in self._tasks:
+            self._context.tasks.start(f"cancel {id}", self._cancel_activity(id))
+        elif id in self._context.tasks:
             self._cancelled_before_start.add(id)
 
     async def _run(self, call: Call) -> None:
@@ -67,7 +64,7 @@ class ActivityCalls:
         except DefinitionError as error:
             self._end_unstarted(call.id, Failure("definition", str(error)))
             return
-        await self._throttle.wait_for_room(len(payload.data))
+        await self._context.throttle.wait_for_room(len(payload.data))
         if call.id in self._cancelled_before_start:
             self._cancelled_before_start.discard(call.id)
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
@@ -100,7 +97,7 @@ class ActivityCalls:
         grace_over = self._grace[id] = asyncio.get_running_loop().create_future()
         await workflow.wait([handle, grace_over], return_when=asyncio.FIRST_COMPLETED)
         del self._grace[id]
-        self._tasks.cancel(_grace_timer(id))
+        self._context.tasks.cancel(_grace_timer(id))
         if handle.done():
             return handle.result()
         self._abandoned[id] = self._abandoned.get(id, 0) + 1
@@ -108,8 +105,8 @@ class ActivityCalls:
         raise asyncio.CancelledError
 
     async def _end_grace(self, id: str) -> None:
-        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"wait for the reply to {id}"))
-        self._tasks.discard(_grace_timer(id))
+        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"a last moment for the reply to {id}"))
+        self._context.tasks.discard(_grace_timer(id))
         if id in self._grace:
             self._grace[id].set_result(None)
 
@@ -121,20 +118,20 @@ class ActivityCalls:
         """
         for _ in range(EVENT_LOOP_TURNS):
             await asyncio.sleep(0)
-        self._tasks.discard(f"cancel {id}")
+        self._context.tasks.discard(f"cancel {id}")
         handle = self._running.get(id)
         if handle is not None:
             self._cancelling.add(id)
             handle.cancel()
             if id in self._grace:
-                self._tasks.start(_grace_timer(id), self._end_grace(id))
+                self._context.tasks.start(_grace_timer(id), self._end_grace(id))
 
     def _end_unstarted(self, id: str, failure: Failure) -> None:
         self._end(id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
 
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
-        self._tasks.discard(id)
-        self._ended(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
+        self._context.tasks.discard(id)
+        self._context.report(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
 
 
 def _counted(outcome: Outcome) -> int | None:

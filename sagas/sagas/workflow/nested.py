@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from temporalio import workflow
@@ -13,8 +13,8 @@ from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
 from sagas.workflow.failures import child_result
-from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
-from sagas.workflow.task_set import TaskSet
+from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.task_set import CommandContext, TaskSet
 
 REPORTS_PARKED = "reports-parked"
 """The Temporal patch id for reports of parked operations, in nested sagas that send and parents that receive them."""
@@ -25,22 +25,22 @@ _REPORTING = "report to the parent"
 class NestedSagas:
     """The nested sagas of one run."""
 
-    def __init__(self, work: TaskSet, pace: PayloadThrottle, ended: Callable[[SagaEnded], None]) -> None:
-        self._tasks = work
-        self._throttle = pace
-        self._ended = ended
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
         self._residue_views: dict[str, Mapping[str, Any]] = {}
 
     def start(self, command: StartSaga) -> None:
-        self._tasks.start(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
+        self._context.tasks.start(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
 
     def undo(self, command: UndoSaga) -> None:
         request = {"reason": command.message, "who": workflow.info().workflow_id}
-        self._tasks.start(command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request))
+        self._context.tasks.start(
+            command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request)
+        )
 
     def cancel(self, command: CancelSaga) -> None:
-        self._tasks.start(f"cancel {command.id}", self._signal_cancel(command))
+        self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
     def note_residue(self, story: Mapping[str, Any]) -> None:
         """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
@@ -51,7 +51,7 @@ class NestedSagas:
         state, story = "COMPENSATED" if undo else "COMPLETED", None
         try:
             payload = to_payload(input, f"the input of {saga}")
-            await self._throttle.wait_for_room(len(payload.data))
+            await self._context.throttle.wait_for_room(len(payload.data))
             handle = await workflow.start_child_workflow(
                 saga,
                 RawValue(payload),
@@ -74,13 +74,13 @@ class NestedSagas:
         except ChildWorkflowError as error:
             state, story = child_result(error)
         self._started.pop(id, None)
-        self._tasks.discard(id)
-        self._ended(SagaEnded(id=id, state=state, at=workflow.time(), view=story))  # pyright: ignore[reportArgumentType]
+        self._context.tasks.discard(id)
+        self._context.report(SagaEnded(id=id, state=state, at=workflow.time(), view=story))  # pyright: ignore[reportArgumentType]
 
     async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.
-        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._tasks)
-        self._tasks.discard(f"cancel {command.id}")
+        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._context.tasks)
+        self._context.tasks.discard(f"cancel {command.id}")
         child = self._started.get(command.id)
         if child is None:
             return
@@ -94,8 +94,8 @@ class NestedSagas:
 class ParkedReports:
     """Reports of this run to its parent saga, sent one at a time so that they arrive in order."""
 
-    def __init__(self, work: TaskSet) -> None:
-        self._work = work
+    def __init__(self, tasks: TaskSet) -> None:
+        self._tasks = tasks
         self._next: ReportParked | None = None
 
     def send(self, report: ReportParked) -> None:
@@ -104,15 +104,15 @@ class ParkedReports:
         if parent is None or not workflow.patched(REPORTS_PARKED):
             return
         self._next = report
-        if _REPORTING not in self._work:
-            self._work.start(_REPORTING, self._send(parent))
+        if _REPORTING not in self._tasks:
+            self._tasks.start(_REPORTING, self._send(parent))
 
     async def _send(self, parent: workflow.ParentInfo) -> None:
         while (report := self._next) is not None:
             self._next = None
-            content = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
-            await _signal(parent, PARKED_SIGNAL, {**content, "waits": list(report.waits)})
-        self._work.discard(_REPORTING)
+            told = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
+            await _signal(parent, PARKED_SIGNAL, {**told, "waits": list(report.waits)})
+        self._tasks.discard(_REPORTING)
 
 
 def parked_report(report: Mapping[str, Any]) -> ChildParked:

@@ -28,8 +28,8 @@ from sagas.protocol.payloads import (
     encode_call,
 )
 from sagas.workflow.failures import SagaApplicationError, activity_outcome
-from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
-from sagas.workflow.task_set import TaskSet
+from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500
 """Maximum characters of a failure message in the memo."""
@@ -40,9 +40,8 @@ _INITIAL_STATUS = {"state": "PENDING", "attempts": 0, "error": None, "next_attem
 class Notifications:
     """Starts the notifications of one run of a saga."""
 
-    def __init__(self, work: TaskSet, pace: PayloadThrottle) -> None:
-        self._tasks = work
-        self._throttle = pace
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
         self._starting: set[str] = set()
 
     @property
@@ -52,15 +51,15 @@ class Notifications:
 
     def send(self, command: Notify) -> None:
         self._starting.add(command.id)
-        self._tasks.start(f"notify {command.id}", self._start(command))
+        self._context.tasks.start(f"notify {command.id}", self._start(command))
 
     async def _start(self, command: Notify) -> None:
         order = _delivery_input(command)
         try:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
-            payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
-        await self._throttle.wait_for_room(len(payload.data))
+            payload = to_payload({**order, "call": None, "problem": str(error)}, "what it tells")
+        await self._context.throttle.wait_for_room(len(payload.data))
         try:
             await workflow.start_child_workflow(
                 NOTIFICATION_WORKFLOW,
@@ -74,7 +73,7 @@ class Notifications:
         except WorkflowAlreadyStartedError:
             workflow.logger.info("notification %s is already being delivered", command.workflow_id)
         self._starting.discard(command.id)
-        self._tasks.discard(f"notify {command.id}")
+        self._context.tasks.discard(f"notify {command.id}")
 
 
 def _delivery_input(command: Notify) -> dict[str, Any]:

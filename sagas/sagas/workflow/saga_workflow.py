@@ -48,7 +48,7 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.run_start import continuation_input, start_run
-from sagas.workflow.task_set import TaskSet
+from sagas.workflow.task_set import CommandContext, TaskSet
 
 
 @workflow.defn(dynamic=True)
@@ -56,14 +56,14 @@ class SagaWorkflow:
     """Runs any saga."""
 
     def __init__(self) -> None:
-        pace = PayloadThrottle()
         self._machine: Machine | None = None
         self._early_events: list[MachineEvent] = []
         self._tasks = TaskSet()
-        self._activity_calls = ActivityCalls(self._tasks, pace, self._feed)
-        self._nested_sagas = NestedSagas(self._tasks, pace, self._feed)
+        context = CommandContext(self._tasks, PayloadThrottle(), self._feed)
+        self._activity_calls = ActivityCalls(context)
+        self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
-        self._notifications = Notifications(self._tasks, pace)
+        self._notifications = Notifications(context)
         self._search_attributes = RunSearchAttributes()
         self._finish: Finish | None = None
         self._started = False

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
+
+from sagas.protocol.messages import MachineEvent
+from sagas.workflow.limits import PayloadThrottle
 
 
 class TaskSet:
@@ -39,3 +43,12 @@ class TaskSet:
     def busy(self) -> bool:
         """True when a task other than a timer is running."""
         return any(not name.startswith("timer ") for name in self._tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """What executes the commands of a run: its tasks, its throttle, and ``report``, which passes events on."""
+
+    tasks: TaskSet
+    throttle: PayloadThrottle
+    report: Callable[[MachineEvent], None]
