@@ -14,6 +14,7 @@ from sagas.definition.model import Execution, Retry, StepDefinition
 from sagas.definition.model import Operation as Action
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
+from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer, StepState
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import idempotency_key
@@ -266,6 +267,21 @@ def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
 def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
     name = run.step(entry).name
     run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
+
+
+def count_attempts(
+    operation: LedgerEntry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry
+) -> None:
+    """Add the attempts of a call that has ended to those of the operation."""
+    operation.min_attempts, operation.attempts = outcomes.count_attempts(
+        operation.min_attempts, attempts, operation.attempts, outcome, retry
+    )
+
+
+def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
+    """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
+    operation.min_attempts += 1
+    operation.retry_baseline += 1
 
 
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:

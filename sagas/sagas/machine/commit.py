@@ -211,8 +211,7 @@ def confirm_ended(
     action = run.step(entry).confirm
     assert action is not None
     if not mark:
-        counts = outcomes.count_attempts(confirm.min_attempts, attempts, confirm.attempts, outcome, action.retry)
-        confirm.min_attempts, confirm.attempts = counts
+        calls.count_attempts(confirm, outcome, attempts, action.retry)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:

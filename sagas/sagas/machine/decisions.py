@@ -30,7 +30,6 @@ from sagas.machine.state import (
     StartAttempt,
     StartRollback,
 )
-from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Decision, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key
@@ -447,8 +446,7 @@ def manual_result_ended(
     step = run.step(entry)
     counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     assert counted is not None
-    counts = outcomes.count_attempts(counted.min_attempts, attempts, counted.attempts, outcome, step.do.retry)
-    counted.min_attempts, counted.attempts = counts
+    calls.count_attempts(counted, outcome, attempts, step.do.retry)
     if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
         if op == "do":
             entry.last_attempt_ended_at = run.now

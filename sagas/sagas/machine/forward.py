@@ -176,32 +176,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     step = run.step(entry)
     single = calls.is_single_attempt(step)
     before = entry.min_attempts
-    retry = calls.call_retry(step)
-    entry.min_attempts, entry.attempts = outcomes.count_attempts(
-        entry.min_attempts, attempts, entry.attempts, outcome, retry
-    )
-    murky = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
-    if murky:
-        # There may have been one more attempt: it is not the only one any more, but does not use up a retry.
-        entry.min_attempts, entry.retry_baseline = entry.min_attempts + 1, entry.retry_baseline + 1
-    entry.last_attempt_ended_at = run.now
-    uncounted = outcome.not_started or not outcome.counted
-    entry.uncounted = entry.uncounted + 1 if uncounted else 0
-    if outcome.failure is not None and outcome.kind != "done":
-        entry.error = outcome.failure.to_json()
-        if uncounted:
-            entry.error["details"]["uncounted"] = entry.uncounted
-    elif outcome.park_reason is not None:
-        entry.error = Failure("Parked", outcome.park_reason).to_json()
-    if outcome.not_started and entry.min_attempts == 0:
-        entry.outcome = None
-    elif murky and entry.outcome != "done":
-        entry.outcome = "unknown"
-    elif not outcome.not_started:
-        entry.outcome = "done" if entry.outcome == "done" else _merged_outcome(run, entry, outcome, before)
-        entry.failure_kind = (
-            "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION_FAILURE else outcome.kind
-        )
+    _record_attempt(run, entry, outcome, attempts)
     if outcome.kind == "done":
         mark_done(run, entry, outcome.result)
     elif outcome.kind == "late":
@@ -210,7 +185,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         run.post(CarryOutDecision(entry, entry.decision))
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
-    elif uncounted and not commit.pivot_is_blocked(run, entry):
+    elif entry.uncounted and not commit.pivot_is_blocked(run, entry):
         calls.schedule_retry(run, entry, step.do.retry.max_interval)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
@@ -224,6 +199,35 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
+
+
+def _record_attempt(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
+    """Count the attempts of a call, and merge its outcome and error into those of the entry."""
+    step = run.step(entry)
+    before = entry.min_attempts
+    retry = calls.call_retry(step)
+    calls.count_attempts(entry, outcome, attempts, retry)
+    hidden = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
+    if hidden:
+        calls.count_hidden_attempt(entry)
+    entry.last_attempt_ended_at = run.now
+    uncounted = outcome.not_started or not outcome.counted
+    entry.uncounted = entry.uncounted + 1 if uncounted else 0
+    if outcome.failure is not None and outcome.kind != "done":
+        entry.error = outcome.failure.to_json()
+        if uncounted:
+            entry.error["details"]["uncounted"] = entry.uncounted
+    elif outcome.park_reason is not None:
+        entry.error = Failure("Parked", outcome.park_reason).to_json()
+    if outcome.not_started and entry.min_attempts == 0:
+        entry.outcome = None
+    elif hidden and entry.outcome != "done":
+        entry.outcome = "unknown"
+    elif not outcome.not_started:
+        entry.outcome = "done" if entry.outcome == "done" else _merged_outcome(run, entry, outcome, before)
+        entry.failure_kind = (
+            "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION_FAILURE else outcome.kind
+        )
 
 
 def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> OutcomeKind:

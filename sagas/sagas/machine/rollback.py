@@ -261,11 +261,9 @@ def undo_ended(
     before = undo.min_attempts
     if counted:
         retry = step.do.retry if step.compensate is None else calls.current_alternate(step, undo).retry
-        undo.min_attempts, undo.attempts = outcomes.count_attempts(
-            undo.min_attempts, attempts, undo.attempts, outcome, retry
-        )
+        calls.count_attempts(undo, outcome, attempts, retry)
         if outcomes.hides_earlier_attempts(outcome, attempts, retry):
-            undo.min_attempts, undo.retry_baseline = undo.min_attempts + 1, undo.retry_baseline + 1
+            calls.count_hidden_attempt(undo)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
