@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.actions.action import (
+from sagas.actions.registry import (
     ACTION_ATTRIBUTE,
     Absent,
     Action,

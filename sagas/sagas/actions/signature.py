@@ -73,16 +73,16 @@ class Signature:
         known = self._known.get(name)
         return name if known is None else known.variable
 
-    def twice(self, given: Mapping[str, Any]) -> Iterator[Parameter]:
+    def twice(self, arguments: Mapping[str, Any]) -> Iterator[Parameter]:
         """The parameters that are given under both of their names."""
         for one in self.parameters:
-            if one.name != one.variable and one.name in given and one.variable in given:
+            if one.name != one.variable and one.name in arguments and one.variable in arguments:
                 yield one
 
-    def missing(self, given: Mapping[str, Any]) -> Iterator[Parameter]:
+    def missing(self, arguments: Mapping[str, Any]) -> Iterator[Parameter]:
         """The required parameters that are not given."""
         for one in self.parameters:
-            if one.required and one.name not in given and one.variable not in given:
+            if one.required and one.name not in arguments and one.variable not in arguments:
                 yield one
 
 

@@ -108,11 +108,11 @@ def operation_arguments(
 
 
 def _render_arguments(run: SagaRun, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(op.with_ or {})
+    arguments = dict(op.with_ or {})
     # `result` of http is an expression over the response, evaluated by the worker that receives it.
-    late = {"result": given.pop("result")} if op.uses == "http" and "result" in given else {}
+    late = {"result": arguments.pop("result")} if op.uses == "http" and "result" in arguments else {}
     try:
-        return {**run.plan.compiled_template(place, given).render(names), **late}
+        return {**run.plan.compiled_template(place, arguments).render(names), **late}
     except ExpressionError as error:
         raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
 

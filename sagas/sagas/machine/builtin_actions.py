@@ -25,33 +25,33 @@ REJECTED_TYPE = "Rejected"
 
 def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """`require`: evaluate a condition; false is a rejection."""
-    given = _wait_arguments(run, entry)
-    value = given.get("that")
+    step_arguments = _wait_arguments(run, entry)
+    value = step_arguments.get("that")
     if not isinstance(value, bool):
         raise DefinitionError(f"{entry.id}: `that` is neither true nor false")
     if value:
         return Outcome.done(None)
-    return _rejected(str(given.get("message") or "the requirement is not met"))
+    return _rejected(str(step_arguments.get("message") or "the requirement is not met"))
 
 
 def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
     """`wait`: return the outcome if it is known already, else start a flight and return None."""
-    given = _wait_arguments(run, entry)
-    name = given.get("signal")
+    step_arguments = _wait_arguments(run, entry)
+    name = step_arguments.get("signal")
     try:
         if name is not None:
             early = run.signals.get(str(name))
             if early is not None:
                 return signal_outcome(early)
-            limit = given.get("timeout")
+            limit = step_arguments.get("timeout")
             length = None if limit is None else times.to_seconds(limit)
             summary = f"wait for {name}"
-        elif given.get("until") is not None:
-            length = max(0.0, times.parse_timestamp(given["until"]) - run.now)
-            summary = f"wait until {given['until']}"
+        elif step_arguments.get("until") is not None:
+            length = max(0.0, times.parse_timestamp(step_arguments["until"]) - run.now)
+            summary = f"wait until {step_arguments['until']}"
         else:
-            length = times.to_seconds(given.get("for"))
-            summary = f"wait {given.get('for')}"
+            length = times.to_seconds(step_arguments.get("for"))
+            summary = f"wait {step_arguments.get('for')}"
     except ValueError as error:
         raise DefinitionError(f"{entry.id}: {error}") from None
     run.start_flight(f"{entry.id}~wait", "wait", entry, "do", seconds=length, summary=summary)
@@ -60,13 +60,13 @@ def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
 
 def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """The outcome of a wait whose timer has fired."""
-    given = entry.arguments or {}
-    if given.get("signal") is None:
+    step_arguments = entry.arguments or {}
+    if step_arguments.get("signal") is None:
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
-    name, then = given["signal"], given.get("on_timeout", "reject")
+    name, then = step_arguments["signal"], step_arguments.get("on_timeout", "reject")
     if then == "continue":
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
-    sentence = f"no {name} arrived within {given.get('timeout')}"
+    sentence = f"no {name} came within {step_arguments.get('timeout')}"
     if then == "park":
         return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, park_reason=sentence)
     return Outcome("rejected", failure=Failure("Timeout", sentence), attempt=1, retryable=False)
@@ -140,11 +140,11 @@ def start_child(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
-    given = entry.arguments or {}
-    name = given.get("name")
+    step_arguments = entry.arguments or {}
+    name = step_arguments.get("name")
     if not isinstance(name, str):
         raise DefinitionError(f"{entry.id}: the name of the nested saga is not a string")
-    return StartSaga(entry.id, entry.id, name, child_saga_id(run, entry), given.get("input"), run.generation)
+    return StartSaga(entry.id, entry.id, name, child_saga_id(run, entry), step_arguments.get("input"), run.generation)
 
 
 def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from sagas.definition.model import Execution, Retry, StepDefinition
 from sagas.definition.model import Operation as Action
+from sagas.definition.model import Retry, StepDefinition
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
@@ -66,14 +66,8 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry)
     action = step.do
-    return _new_call(
-        run,
-        entry,
-        flight,
-        action,
-        action.uses,
-        entry.arguments,
-        step.name,
+    return replace(
+        _new_call(run, entry, flight, action, action.uses, entry.arguments, step.name),
         retry=_left(entry, call_retry(step)),
         execution=step.execution,
         guard=GuardSpec(action.connection, holds=action.holds) if action.connection else None,
@@ -88,8 +82,8 @@ def _probe_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     assert step.probe is not None
     action = step.probe.operation
     key = idempotency_key(run.saga_id, entry.id, entry.generation)
-    given = arguments.operation_arguments(run, entry, "probe", action, key)
-    return _new_call(run, entry, flight, action, action.uses, given, f"? probe {step.name}")
+    call_arguments = arguments.operation_arguments(run, entry, "probe", action, key)
+    return _new_call(run, entry, flight, action, action.uses, call_arguments, f"? probe {step.name}")
 
 
 def _seal_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -112,13 +106,13 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         op, action = "confirm", step.confirm
         mode = "own" if entry.confirm.guard_decided or not step.do.guarded else "decide"
         key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
-    given = {"result": (entry.decision or {}).get("result")}
+    call_arguments = {"result": (entry.decision or {}).get("result")}
     call = _new_call(
-        run, entry, flight, action, RECORD_RESULT, given, f"✎ {op} {step.name}: done, recorded by an operator"
+        run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, says a person"
     )
     # The row is written where it is decisive: in the step's own guard, unless that guard has already decided
     # `elsewhere`, or the step has none.
-    confirmed = (RECORD_RESULT, given) if op == "undo" else None
+    confirmed = (RECORD_RESULT, call_arguments) if op == "undo" else None
     guard = GuardSpec(_required_connection(action if mode == "own" else step.do), mode, confirmed=confirmed)
     return replace(call, op=op, key=key, guard=guard, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
@@ -147,8 +141,8 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known)
-    given, earlier = undo.arguments, undo.min_attempts
-    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=earlier)
+    call = _new_call(run, entry, flight, action, action.uses, undo.arguments, summary)
+    return replace(call, guard=guard, earlier_attempts=undo.min_attempts)
 
 
 def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -166,8 +160,8 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     guard = None
     if action.connection is not None:
         guard = GuardSpec(action.connection, "decide" if step.do.connection == action.connection else "own", True)
-    given, earlier = confirm.arguments, confirm.min_attempts
-    return _new_call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=earlier)
+    call = _new_call(run, entry, flight, action, action.uses, confirm.arguments, summary)
+    return replace(call, guard=guard, earlier_attempts=confirm.min_attempts)
 
 
 def _new_call(
@@ -178,13 +172,6 @@ def _new_call(
     uses: str,
     action_arguments: Mapping[str, Any],
     summary: str,
-    *,
-    guard: GuardSpec | None = None,
-    earlier_attempts: int = 0,
-    retry: Retry | None = None,
-    execution: Execution = "remote",
-    cancellable: bool | None = None,
-    at_most_once: bool = False,
 ) -> Call:
     step = run.step(entry)
     op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.call_kind, flight.call_kind)
@@ -203,17 +190,13 @@ def _new_call(
         arguments=action_arguments,
         summary=summary,
         timeout=action.timeout,
-        retry=retry or _with_at_least_one_attempt(action.retry),
-        execution=execution,
+        retry=_with_at_least_one_attempt(action.retry),
         heartbeat=action.heartbeat,
         task_queue=action.task_queue,
         priority=step.priority,
         fairness_key=_fairness_key_or_none(run, entry, flight),
         local=engine or action.local,
-        cancellable=op in ("do", "probe") if cancellable is None else cancellable,
-        guard=guard,
-        earlier_attempts=earlier_attempts,
-        at_most_once=at_most_once,
+        cancellable=op in ("do", "probe"),
     )
 
 
@@ -319,9 +302,9 @@ def _confirmed_undo(
         return None  # the effect is not confirmed, so an error in the undo of a confirmed effect must not block
 
 
-def compact_json(given: Mapping[str, Any]) -> str:
+def compact_json(call_arguments: Mapping[str, Any]) -> str:
     """Arguments as compact JSON, for a command line."""
-    return json.dumps(dict(given), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(dict(call_arguments), ensure_ascii=False, separators=(",", ":"))
 
 
 def _required_connection(action: Action) -> str:

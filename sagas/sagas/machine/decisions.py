@@ -474,11 +474,11 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
     action = step.do
-    given: Mapping[str, Any] = entry.arguments or {}
+    call_arguments: Mapping[str, Any] = entry.arguments or {}
     if op == "undo" and step.compensate is not None and entry.undo is not None:
-        action, given = calls.current_alternate(step, entry.undo), entry.undo.arguments or {}
+        action, call_arguments = calls.current_alternate(step, entry.undo), entry.undo.arguments or {}
     elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, given = step.confirm, entry.confirm.arguments or {}
+        action, call_arguments = step.confirm, entry.confirm.arguments or {}
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
     run.residue.append(
         {
@@ -486,6 +486,6 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
             "kind": kind,
             "system": action.connection or action.task_queue or action.uses,
             "key": key,
-            "command": f"{action.uses} {calls.compact_json(given)}",
+            "command": f"{action.uses} {calls.compact_json(call_arguments)}",
         }
     )

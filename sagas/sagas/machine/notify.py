@@ -41,7 +41,7 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
     )
     call, problem = None, None
     try:
-        given = arguments.notification_arguments(run, number, do, _event_payload(run, key, milestone))
+        call_arguments = arguments.notification_arguments(run, number, do, _event_payload(run, key, milestone))
     except DefinitionError as error:
         problem = str(error)
     else:
@@ -53,8 +53,8 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
             key=key,
             generation=run.generation,
             action=do.uses,
-            arguments=given,
-            summary=f"✉ notify {_receiver_name(do.uses, given)}: {run.definition.saga} is {milestone}",
+            arguments=call_arguments,
+            summary=f"✉ tell {_receiver_name(do.uses, call_arguments)}: {run.definition.saga} is {milestone}",
             timeout=do.timeout,
             retry=Retry(max_attempts=1),
             task_queue=do.task_queue,
@@ -64,9 +64,9 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
     run.emit(Notify(id, run.notifications[-1]["run"], milestone, do.uses, notification.intervals, call, problem))
 
 
-def _receiver_name(uses: str, given: dict[str, Any]) -> str:
+def _receiver_name(uses: str, call_arguments: dict[str, Any]) -> str:
     """The receiver shown in the Web UI: the connection of a request or the topic of an event, else the action."""
-    return str(given.get("connection") or given.get("topic") or uses)
+    return str(call_arguments.get("connection") or call_arguments.get("topic") or uses)
 
 
 def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, Any]:
