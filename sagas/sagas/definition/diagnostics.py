@@ -91,7 +91,7 @@ class Report:
 
 def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A help text that proposes the closest known name; ``otherwise`` if none is close."""
-    close = nearest(word, known)
+    close = nearest(name, known)
     return f"Did you mean `{close}`?" if close else otherwise
 
 

@@ -68,6 +68,6 @@ def _find_closing(string: str, begin: int) -> int:
             braces += {"{": 1, "}": -1 if braces else 0}.get(string[at], 0)
             at += 1
     raise ExpressionError(
-        f"'{OPENING}' is not closed with '{CLOSING}'; for the text itself write '{_ESCAPED_OPENING}'",
+        f"'{OPENING}' is not closed with '{CLOSING}'; for these characters themselves write '{_ESCAPED_OPENING}'",
         begin - len(OPENING),
     )

@@ -163,7 +163,7 @@ def cancel_command(run: SagaRun, entry: LedgerEntry, message: str) -> CancelSaga
 
 
 def undo_command(run: SagaRun, entry: LedgerEntry) -> UndoSaga:
-    reason = (run.reason or {}).get("message") or "the parent saga goes backward"
+    reason = (run.reason or {}).get("message") or "the parent saga is rolled back"
     saga = str(run.children[entry.id]["saga"])
     return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason))
 
@@ -201,10 +201,10 @@ def _forward_outcome(event: SagaEnded, story: Mapping[str, Any]) -> Outcome:
             sentence = "the nested saga was closed with a residue"
             return Outcome("failed", failure=Failure("SagaResidue", sentence), attempt=1, retryable=False)
         case "REFUSED":
-            sentence = str(reason.get("message") or "the nested saga was refused: nothing of it has run")
+            sentence = str(reason.get("message") or "the nested saga was refused; none of its steps has run")
             return Outcome("failed", failure=Failure("SagaRefused", sentence), attempt=1, retryable=False)
         case "TERMINATED":
-            sentence = "the nested saga was terminated or has vanished: look at what it left"
+            sentence = "the nested saga was terminated or no longer exists: check what it left"
             return Outcome("unknown", failure=Failure("Terminated", sentence), retryable=False, park_reason=sentence)
 
 
@@ -213,6 +213,6 @@ def _undo_outcome(event: SagaEnded) -> Outcome:
         return Outcome.done(None)
     sentence = {
         "REFUSED": "the nested saga refuses to be undone",
-        "TERMINATED": "the undo of the nested saga was terminated or has vanished",
+        "TERMINATED": "the undo of the nested saga was terminated or no longer exists",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
     return Outcome("failed", failure=Failure(event.state, sentence), retryable=False, park_reason=sentence)

@@ -108,7 +108,7 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
     call_arguments = {"result": (entry.decision or {}).get("result")}
     call = _new_call(
-        run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, says a person"
+        run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, recorded by an operator"
     )
     # The row is written where it is decisive: in the step's own guard, unless that guard has already decided
     # `elsewhere`, or the step has none.
@@ -345,7 +345,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
             commands.append(builtin_actions.start_command(run, entry))
             if flight.cancelled:
                 commands.append(
-                    CancelSaga(flight.id, builtin_actions.child_saga_id(run, entry), "the parent saga goes backward")
+                    CancelSaga(flight.id, builtin_actions.child_saga_id(run, entry), "the parent saga is rolled back")
                 )
         elif flight.fires_at is not None:
             commands.append(StartTimer(flight.id, max(0.0, flight.fires_at - at), flight.summary))

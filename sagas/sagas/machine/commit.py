@@ -67,7 +67,7 @@ def reach_commit_point(run: SagaRun) -> None:
         # It failed in parallel with the pivot. The pivot succeeded, so rollback is impossible and an operator decides.
         entry = run.entry(id)
         if entry is not None:
-            run.park(entry, "do", entry.error["message"] if entry.error else "it failed beside the pivot")
+            run.park(entry, "do", entry.error["message"] if entry.error else "it failed while the pivot was in flight")
     run.pending_entries = []
     if not run.plan.to_confirm:
         return

@@ -61,7 +61,9 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     if parked is None and blocking:
         return f"{entry.id} waits for the nested saga {blocking[0]['id']}: decide there about {blocking[0]['step']}"
     if parked is None and not _retried_for_long(run, entry, op, decision.at):
-        return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
+        return (
+            f"{entry.id} is {entry.state}: only what is parked or has been retried for over 15 minutes can be decided"
+        )
     return (
         _unsafe_retry(run, decision, entry, op)
         or _impossible_decision(decision, possible_decisions(run, entry, op), _describe_operation(entry, op))
@@ -105,7 +107,7 @@ def _malformed_decision(decision: DecisionMade) -> str | None:
     if decision.decision not in DECISIONS:
         near = nearest(decision.decision, DECISIONS)
         hint = f"; did you mean {near}?" if near else ""
-        return f"there is no decision `{decision.decision}`: the words are {', '.join(DECISIONS)}{hint}"
+        return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
     if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
         return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
     if decision.evidence is not None and not isinstance(decision.evidence, str):

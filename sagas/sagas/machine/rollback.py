@@ -84,7 +84,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     elif flight.kind == "saga":
         if not flight.cancelled:
             flight.cancelled = True
-            message = str((run.reason or {}).get("message") or "the parent saga goes backward")
+            message = str((run.reason or {}).get("message") or "the parent saga is rolled back")
             run.emit(builtin_actions.cancel_command(run, entry, message))
     elif flight.call_kind == "write":
         return  # an operator's `done` is being recorded: the effect is undone once the guard has it
@@ -92,7 +92,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
         run.end_timer_flight(flight)
         if flight.kind == "wait":
             entry.outcome, entry.failure_kind = "failed", "failed"
-            entry.error = {"type": "Cancelled", "message": "the saga went backward", "details": {}}
+            entry.error = {"type": "Cancelled", "message": "the saga was rolled back", "details": {}}
         forward.leave_to_rollback(run, entry)
 
 

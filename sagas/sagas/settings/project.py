@@ -98,7 +98,7 @@ class Project:
             found = load_definitions(files, self.context)[0].get(name)
             if found is None or any(step.do.uses == "saga" for step in found.steps):
                 return None
-            self._read_separately[name] = loaded
+            self._read_separately[name] = found
         return self._read_separately[name]
 
 

@@ -105,7 +105,7 @@ class ActivityCalls:
         raise asyncio.CancelledError
 
     async def _end_grace(self, id: str) -> None:
-        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"a last moment for the reply to {id}"))
+        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"wait for the reply to {id}"))
         self._context.tasks.discard(_grace_timer(id))
         if id in self._grace:
             self._grace[id].set_result(None)

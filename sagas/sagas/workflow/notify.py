@@ -58,7 +58,7 @@ class Notifications:
         try:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
-            payload = to_payload({**order, "call": None, "problem": str(error)}, "what it tells")
+            payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         await self._context.throttle.wait_for_room(len(payload.data))
         try:
             await workflow.start_child_workflow(

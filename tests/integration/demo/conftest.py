@@ -20,7 +20,7 @@ from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions, load_actions
 from sagas.actions.step import Step
 from sagas.settings import Settings, load_settings
-from tests.servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer, postgres
 
 BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (BasketLine("milk", 2, Decimal("3.98")),))
 

@@ -21,7 +21,7 @@ from saga_activities.outbox import insert_event
 from sagas.actions.step import Event
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
-from tests.servers import DatabaseServer, mariadb, postgres
+from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.unit.guard.model import State
 
 EFFECTS = """

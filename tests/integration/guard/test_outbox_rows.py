@@ -14,7 +14,7 @@ from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from sagas.actions.step import Event
 from sagas.protocol.payloads import Invocation
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from saga_activities.guard.tables import metadata, outbox_table
 from saga_activities.outbox import insert_event
 from sagas.actions.step import Event
 from sagas.protocol.payloads import Invocation
+from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import clock, database_url
 
 # As `saga setup` of version 2 made it.

@@ -159,7 +159,7 @@ def check_connection(
     table = draft.project.connections.get(connection)
     if table is None:
         known = [name for name, one in draft.project.connections.items() if one.get("kind", "sql") == kind]
-        help = suggestion_help(connection, known, "Add it to saga.toml under [connections].")
+        help = suggestion_help(connection, known, "add it to saga.toml under [connections]")
         report.add(
             "SAGA405", position, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
         )

@@ -60,7 +60,7 @@ def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Yam
         return
     if method == "PUT":
         before = _before_the_key(children_of(step.operations[0].arguments))
-        yield from (one for one in places if _text_before(one) in before)
+        yield from (one for one in addresses if _text_before(one) in before)
     if not _same_request(step, operation):
         for field in _CONTENT:
             yield from _own(given.get(field)) if field not in address else ()

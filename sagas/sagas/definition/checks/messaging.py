@@ -70,9 +70,9 @@ def check_outbox(draft: SagaDraft, uses: str, position: Positioned, report: Repo
     if draft.project.kafka is None:
         return
     if draft.project.kafka.outbox is None:
-        report.add("SAGA412", place, f"`{uses}` has no database for what it sends")
+        report.add("SAGA412", position, f"`{uses}` has no database for its events")
     else:
-        check_connection(draft, uses, draft.project.kafka.outbox, "sql", place, report)
+        check_connection(draft, uses, draft.project.kafka.outbox, "sql", position, report)
 
 
 def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, report: Report) -> None:
@@ -98,7 +98,7 @@ def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report)
 def _check_headers(event: dict[str, YamlNode], report: Report) -> None:
     headers = event.get("headers")
     if headers is not None and (name := first_reserved_header(children_of(headers))) is not None:
-        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is the engine's own")
+        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is reserved for the engine")
 
 
 def _is_held(event: dict[str, YamlNode]) -> bool:
@@ -209,7 +209,7 @@ def check_notifications(draft: SagaDraft, report: Report) -> None:
     for operation in draft.notify:
         uses = operation.operation.uses
         if uses not in draft.project.actions and _cannot_notify(uses):
-            report.add("SAGA140", operation.position, f"`{uses}` cannot tell anybody anything")
+            report.add("SAGA140", operation.position, f"`{uses}` cannot deliver a notification")
             continue
         check_operation(draft, operation, operation, report)
         _check_no_held_events(operation, report)

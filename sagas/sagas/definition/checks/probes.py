@@ -37,9 +37,9 @@ def check_probes(draft: SagaDraft, report: Report) -> None:
                 )
                 continue
             example = _EXAMPLES.get(uses)
-            help = f"Say what its answer means, for example {example}." if example else None
+            help = f"map its response to a result, for example {example}" if example else None
             says = "its action returns neither Done nor Absent, and it" if uses in draft.project.actions else "it"
-            message = f"the probe of `{step.id}` can never answer: {says} has neither `done` nor `absent`"
+            message = f"the probe of `{step.id}` can never have a result: {says} has neither `done` nor `absent`"
             report.add("SAGA222", operation.position, message, help)
 
 

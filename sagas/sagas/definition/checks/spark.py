@@ -175,8 +175,8 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
         help = suggestion_help(output.value, outputs, f"outputs of `{step.id}`: {words}")
         report.add("SAGA408", output, f"there is no output `{output.value}`", help)
     if "where" in given and "change" in children_of(given.get("rows")):
-        message = "only the rows of whole outputs are remembered: `change` takes no `where`"
-        help = "Remove `where`, or bound the part with `rows: {min: …, max: …}`."
+        message = "`change` takes no `where`, because the row counts of whole outputs are recorded"
+        help = "remove `where`, or bound the part with `rows: {min: …, max: …}`"
         report.add("SAGA408", given["where"], message, help)
     if "relationships" in given and "to" in children_of(given["relationships"]):
         _check_input(draft, step, "to", children_of(given["relationships"])["to"], report)
@@ -197,11 +197,11 @@ def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:
     name = table.partition(".")[0]
     if "${{" not in table and table.count(".") < 2:
         catalog = min(draft.project.spark.catalogs, default="lake") if draft.project.spark is not None else "lake"
-        help = f"Write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`."
-        report.add("SAGA408", node, f"`{table}` is no table of a catalog", help)
+        help = f"write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`"
+        report.add("SAGA408", node, f"`{table}` is not a table of a catalog", help)
         return None
     if draft.project.spark is not None and name not in draft.project.spark.catalogs:
-        help = suggestion_help(name, draft.project.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
+        help = suggestion_help(name, draft.project.spark.catalogs, f"add [catalogs.{name}] to saga.toml")
         report.add("SAGA411", node, f"saga.toml has no catalog `{name}`", help)
         return None
     return name
@@ -214,5 +214,5 @@ def _exactly_one(
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
         found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
-        help = f"Remove all but one of {words}." if present else f"Add {' or '.join(f'`{name}: …`' for name in names)}."
-        report.add("SAGA408", place, f"{who} exactly one of {words}{found}", help)
+        help = f"remove all but one of {words}" if present else f"add {' or '.join(f'`{name}: …`' for name in names)}"
+        report.add("SAGA408", position, f"{who} exactly one of {words}{found}", help)

@@ -30,10 +30,10 @@ from sagas.actions.step import Event
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
-from tests.integration.messaging.relay_world import OutboxWorld
-from tests.integration.spark.staged import stage
-from tests.kafka_broker import Broker
-from tests.servers import DatabaseServer
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
+from tests.integration.spark.staged_outputs import stage
 
 ACLS: Any = library
 AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType

@@ -21,9 +21,9 @@ from saga_workers.relay.relay_process import run_relay
 from sagas.actions.step import Event
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection
-from tests.kafka_broker import Broker
-from tests.processes import RelayProcess
-from tests.servers import DatabaseServer
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import RelayProcess
 
 INSERT = """
 insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,

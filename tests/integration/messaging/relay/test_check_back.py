@@ -19,10 +19,10 @@ from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.held_events import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
 from saga_workers.relay.relay_process import run_relay
 from sagas import Rejected, Step, action
+from sagas.actions.step import Event
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import Invocation
 from sagas.settings import load_settings
-from sagas.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer

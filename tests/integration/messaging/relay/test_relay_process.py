@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from saga_workers.devstack.service import http_get
 from saga_workers.relay.lease import LEASE_TERM
-from sagas.step import Event
+from sagas.actions.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events

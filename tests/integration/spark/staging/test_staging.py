@@ -325,9 +325,7 @@ async def test_a_full_disk_and_an_unwritable_stage_area(staging: Environment, sm
     blocked.write_text("")
     with pytest.raises(JobFailed, match=r"^the stage area is not writable: "):
         await staging.one("staged_jobs:numbers", stage=blocked)
-    with pytest.raises(
-        JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full; free some"
-    ):
+    with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full; free some"):
         await staging.one("staged_jobs:wide", stage=small_disk)
 
 
