@@ -92,7 +92,7 @@ class Report:
 def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A help text that proposes the closest known name; ``otherwise`` if none is close."""
     close = nearest(name, known)
-    return f"Did you mean `{close}`?" if close else otherwise
+    return f"did you mean `{close}`?" if close else otherwise
 
 
 def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

@@ -66,7 +66,7 @@ def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     name, then = step_arguments["signal"], step_arguments.get("on_timeout", "reject")
     if then == "continue":
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
-    sentence = f"no {name} came within {step_arguments.get('timeout')}"
+    sentence = f"no {name} arrived within {step_arguments.get('timeout')}"
     if then == "park":
         return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, park_reason=sentence)
     return Outcome("rejected", failure=Failure("Timeout", sentence), attempt=1, retryable=False)
