@@ -5,37 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from saga_cli.output import echo, print_document
-from sagas.machine.parked import waits_for_a_person
 
 if TYPE_CHECKING:
     from temporalio.client import Client as Temporal
 
     from saga_workers.client import Client
+    from sagas.protocol.saga_view import SagaView
 
 DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
 _FIRST_POLL = 0.1
 _MAX_POLL = 1.0
 
 
-def exit_code(story: Mapping[str, Any]) -> int:
-    """The exit code for a `saga show` document (cli.md): 7 while something can still happen by itself."""
-    reason = story.get("reason") or {}
-    if waits_for_a_person(story):
+def exit_code(view: SagaView) -> int:
+    """The exit code for the view of a saga (cli.md): 7 while something can still happen by itself."""
+    if view.waits_for_a_person:
         return PARKED
-    match story["state"]:
+    match view.state:
         case "COMPLETED":
             return DONE
         case "COMPENSATED":
-            return CANCELLED if reason.get("kind") == "cancelled" else COMPENSATED
+            return CANCELLED if view.reason and view.reason.kind == "cancelled" else COMPENSATED
         case "RESIDUE":
             return RESIDUE
         case "RUNNING" | "COMMITTED" | "COMPENSATING":
             return STILL_RUNNING
-        case "FAILED" if reason.get("type") == "SagaRefused":
+        case "FAILED" if view.reason and view.reason.type == "SagaRefused":
             return USAGE
         case _:
             return FAILED
@@ -52,8 +51,8 @@ def parse_deadline(timeout: str | None) -> float | None:
         raise UsageError(f"--timeout: {error}", help="for example --timeout 1m") from None
 
 
-async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> AsyncGenerator[dict[str, Any]]:
-    """The story again and again, the first at once, later ones soon after something may have changed.
+async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> AsyncGenerator[SagaView]:
+    """The view again and again, the first at once, later ones soon after something may have changed.
 
     The caller decides when it has seen enough; after a final state nothing more comes.
     """
@@ -70,14 +69,14 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
         try:
             await temporal.get_workflow_handle(id).result()
         except WorkflowFailureError:
-            return  # how it ended is in the story
+            return  # how it ended is in the view
 
     closed = asyncio.ensure_future(end())
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
-            story = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
-            yield story
-            if story["state"] in FINAL_STATES:
+            view = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
+            yield view
+            if view.state in FINAL_STATES:
                 return
             await asyncio.wait({closed}, timeout=interval)
             if closed.done():
@@ -88,31 +87,31 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
         await asyncio.gather(closed, return_exceptions=True)
 
 
-async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> dict[str, Any]:
-    """The story when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed."""
+async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> SagaView:
+    """The view when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed."""
     web_ui = client.project.settings.temporal.web_ui
     return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui)
 
 
-async def wait_for_saga(temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None) -> dict[str, Any]:
+async def wait_for_saga(temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None) -> SagaView:
     """The same, with Temporal's client."""
     end = parse_deadline(timeout)
     async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui)) as views:
-        story = await anext(views)
-        while exit_code(story) == STILL_RUNNING:
+        view = await anext(views)
+        while exit_code(view) == STILL_RUNNING:
             try:
                 async with asyncio.timeout(None if end is None else end - time.monotonic()):
-                    story = await anext(views)
+                    view = await anext(views)
             except TimeoutError:
                 break
-    return story
+    return view
 
 
-def print_end(saga_id: str, story: Mapping[str, Any]) -> int:
-    """Print a story that was waited for; the exit code."""
+def print_end(saga_id: str, view: SagaView) -> int:
+    """Print the view of a saga that was waited for; the exit code."""
     from saga_cli.render.saga_view import print_view
 
-    print_document(story, human=lambda: print_view(story))
-    if exit_code(story) == STILL_RUNNING:
+    print_document(view.to_json(), human=lambda: print_view(view))
+    if exit_code(view) == STILL_RUNNING:
         echo(f"{saga_id} is still running; follow it with `saga watch {saga_id}`")
-    return exit_code(story)
+    return exit_code(view)

@@ -65,4 +65,4 @@ async def finished(client: Client, saga_id: str, timeout: str = "60s") -> dict[s
     """The story when the saga is over or parked."""
     from saga_cli.wait import wait_for_end
 
-    return await wait_for_end(client, saga_id, timeout)
+    return (await wait_for_end(client, saga_id, timeout)).to_json()

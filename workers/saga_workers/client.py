@@ -20,6 +20,7 @@ from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view, web_ui_link
 from sagas.errors import SagaError
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 
@@ -27,10 +28,10 @@ from sagas.settings.project import Project
 class SagaFailed(SagaError):
     """The saga ended without completing; ``story`` is its `saga show` document."""
 
-    def __init__(self, story: Mapping[str, Any]) -> None:
-        reason = story.get("reason") or {}
-        super().__init__(f"{story['id']} is {story['state']}: {reason.get('message') or reason.get('kind') or '…'}")
-        self.story = dict(story)
+    def __init__(self, view: SagaView) -> None:
+        reason = view.reason and (view.reason.message or view.reason.kind)
+        super().__init__(f"{view.id} is {view.state}: {reason or '…'}")
+        self.story = view.to_json()
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SagaHandle:
         try:
             return await handle.result()
         except WorkflowFailureError as error:
-            raise SagaFailed(await self.story()) from error
+            raise SagaFailed(await self.client.view(self.id)) from error
 
     async def story(self) -> dict[str, Any]:
         """The `saga show` document."""
@@ -98,6 +99,10 @@ class Client:
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError if there is no such saga."""
+        return (await self.view(saga_id)).to_json()
+
+    async def view(self, saga_id: str) -> SagaView:
+        """The `saga show` document as a typed value. Raises UsageError if there is no such saga."""
         return await read_view(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
@@ -120,7 +125,7 @@ class Client:
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a parked step. Raises RefusedError if the decision is not possible."""
-        return await interventions.resolve(self.temporal, saga_id, decision)
+        return (await interventions.resolve(self.temporal, saga_id, decision)).to_json()
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Undo a completed saga. Raises RefusedError if it cannot be undone."""

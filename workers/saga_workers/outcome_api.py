@@ -95,23 +95,23 @@ class OutcomeApi:
         return scheme.lower() == "bearer" and right
 
     async def _show_outcome(self, request: Request) -> Response:
-        return await self._respond(request, lambda story: {name: story.get(name) for name in OUTCOME_FIELDS})
+        return await self._respond(request, lambda view: {name: view.get(name) for name in OUTCOME_FIELDS})
 
     async def _show_notifications(self, request: Request) -> Response:
-        return await self._respond(request, lambda story: story["notifications"])
+        return await self._respond(request, lambda view: view["notifications"])
 
     async def _respond(self, request: Request, select: Callable[[Mapping[str, Any]], Any]) -> Response:
         saga_id = unquote(request.path_params["id"])
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._query_slots:
-                story = await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT)
+                view = await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT)
         except UsageError as error:
             return error_response(404, error.message)
         except RPCError as error:
             return error_response(503, f"Temporal does not answer: {error.message}", {"Retry-After": "5"})
         except TimeoutError:
             return error_response(503, "Temporal does not answer in time", {"Retry-After": "5"})
-        return json_response(200, select(story))
+        return json_response(200, select(view.to_json()))
 
 
 def token_reader(settings: Settings) -> Callable[[], str]:

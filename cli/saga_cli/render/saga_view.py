@@ -1,4 +1,4 @@
-"""A story for people: who, what, where it stands, what went wrong, and what to do next."""
+"""The view of a saga for people: who, what, where it stands, what went wrong, and what to do next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from saga_cli.render.text import (
     Line,
     Span,
-    Story,
     error_text,
     format_duration,
     join_names,
@@ -23,8 +22,8 @@ from saga_cli.render.text import (
     to_plain,
     to_rich,
 )
-from sagas.machine.parked import blocked_steps
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
+from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -42,9 +41,9 @@ _OPERATION_NAMES: Mapping[str, str] = {"do": "the step itself", "undo": "its com
 _RESIDUE_TEXTS = {"effect_stays": "its effect stays", "effect_missing": "its effect is missing"}
 
 
-def print_view(story: Story) -> None:
-    """Print a `saga show` document for a person; coloured on a terminal only."""
-    lines = view_lines(story, now=datetime.now(UTC))
+def print_view(view: SagaView) -> None:
+    """Print the view for a person; coloured on a terminal only."""
+    lines = view_lines(view, now=datetime.now(UTC))
     if sys.stdout.isatty():
         from saga_cli.output import make_console
 
@@ -55,18 +54,18 @@ def print_view(story: Story) -> None:
     print("\n".join(to_plain(line) for line in lines), flush=True)
 
 
-def view_lines(story: Story, *, now: datetime) -> list[Line]:
-    """The whole story. ``now`` is the moment of the telling: ages are counted to it."""
+def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
+    """The whole view. ``now``: ages are counted to it."""
     blocks = [
-        _header(story, now),
-        step_lines(story, now),
-        _nested(story),
-        _parked(story, now),
-        _residue(story),
-        _not_done(story),
-        _operator(story),
-        notification_lines(story, now),
-        _footer(story),
+        _header(view, now),
+        step_lines(view, now),
+        _nested(view),
+        _parked(view, now),
+        _residue(view),
+        _not_done(view),
+        _operator(view),
+        notification_lines(view, now),
+        _footer(view),
     ]
     lines: list[Line] = []
     for block in blocks:
@@ -78,54 +77,54 @@ def view_lines(story: Story, *, now: datetime) -> list[Line]:
 # --- the header ------------------------------------------------------------------------------------------------
 
 
-def _header(story: Story, now: datetime) -> list[Line]:
-    state = story["state"]
-    lines: list[Line] = [[(story["id"], "bold"), (f"  {story['saga']}  ", ""), (state, STATE_STYLES.get(state, ""))]]
-    reason = story.get("reason")
+def _header(view: SagaView, now: datetime) -> list[Line]:
+    state = view.state
+    lines: list[Line] = [[(view.id, "bold"), (f"  {view.saga}  ", ""), (state, STATE_STYLES.get(state, ""))]]
+    reason = view.reason
     if reason:
-        where = f" at {reason['step']}" if reason.get("step") else ""
-        lines.append([(f"{_reason_kind(story, reason)}{where}: ", "dim"), (reason_text(story), "")])
-        details = {name: value for name, value in (reason.get("details") or {}).items() if value is not None}
+        where = f" at {reason.step}" if reason.step else ""
+        lines.append([(f"{_reason_kind(reason)}{where}: ", "dim"), (reason_text(view), "")])
+        details = {name: value for name, value in reason.details.items() if value is not None}
         if details:
             lines.append([("  " + ", ".join(f"{name}={shorten(value)}" for name, value in details.items()), "dim")])
-    lines.append([(_times(story, now), "dim")])
-    if story.get("labels"):
-        lines.append([(" ".join(f"{name}={value}" for name, value in story["labels"].items()), "dim")])
-    if story.get("cancel_requested") and state in ("RUNNING", "COMMITTED"):
+    lines.append([(_times(view, now), "dim")])
+    if view.labels:
+        lines.append([(" ".join(f"{name}={value}" for name, value in view.labels.items()), "dim")])
+    if view.cancel_requested and state in ("RUNNING", "COMMITTED"):
         lines.append([("cancel requested", "yellow")])
-    if story.get("overdue"):
+    if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
-    if story.get("incomplete"):
-        lines.append([(f"incomplete: {story['incomplete']}", "yellow")])
-    for why in story.get("stuck") or ():
-        if why not in (story.get("incomplete") or ""):
+    if view.incomplete:
+        lines.append([(f"not the whole story: {view.incomplete}", "yellow")])
+    for why in view.stuck or ():
+        if why not in (view.incomplete or ""):
             lines.append([(f"stuck: {why}", "yellow")])
     if state == "TERMINATED":
         lines.append([("terminated: nothing was undone, and nothing will be", "red")])
     return lines
 
 
-def _reason_kind(story: Story, reason: Story) -> str:
-    return "refused" if reason.get("type") == "SagaRefused" else str(reason["kind"])
+def _reason_kind(reason: ReasonView) -> str:
+    return "refused" if reason.type == "SagaRefused" else reason.kind
 
 
-def _times(story: Story, now: datetime) -> str:
-    started, ended = parse_timestamp(story.get("started_at")), parse_timestamp(story.get("ended_at"))
+def _times(view: SagaView, now: datetime) -> str:
+    started, ended = parse_timestamp(view.started_at), parse_timestamp(view.ended_at)
     parts = []
     if started is not None:
         parts.append(f"started {local_time(started)}")
         parts.append(
             f"took {format_duration(ended, started)}" if ended else f"running for {format_duration(now, started)}"
         )
-    if (committed := parse_timestamp(story.get("committed_at"))) is not None and not ended:
+    if (committed := parse_timestamp(view.committed_at)) is not None and not ended:
         parts.append(f"committed {local_time(committed)}")
-    if (deadline := parse_timestamp(story.get("deadline_at"))) is not None and not ended:
+    if (deadline := parse_timestamp(view.deadline_at)) is not None and not ended:
         parts.append(f"deadline {local_time(deadline)}")
-    if (story.get("generation") or 1) > 1:
-        parts.append(f"generation {story['generation']}")
-    if story.get("parent"):
-        parts.append(f"part of {story['parent']}")
-    if story.get("can_undo"):
+    if (view.generation or 1) > 1:
+        parts.append(f"generation {view.generation}")
+    if view.parent:
+        parts.append(f"part of {view.parent}")
+    if view.can_undo:
         parts.append("can be undone")
     return " · ".join(parts)
 
@@ -133,100 +132,97 @@ def _times(story: Story, now: datetime) -> str:
 # --- what needs a person, and what a person did ----------------------------------------------------------------
 
 
-def _nested(story: Story) -> list[Line]:
-    children = story.get("children") or ()
-    return [
-        [("  nested saga ", "dim"), (str(one.get("id")), ""), (f"  {one.get('state') or ''}", "")] for one in children
-    ]
+def _nested(view: SagaView) -> list[Line]:
+    return [[("  nested saga ", "dim"), (one.id, ""), (f"  {one.state}", "")] for one in view.children]
 
 
-def _parked(story: Story, now: datetime) -> list[Line]:
+def _parked(view: SagaView, now: datetime) -> list[Line]:
     lines: list[Line] = []
-    nested = blocked_steps(story)
-    for one in story.get("parked") or ():
-        since = parse_timestamp(one["since"])
-        for_whom = "a nested saga" if one["step"] in nested else "an operator"
+    nested = view.blocked_steps
+    for one in view.parked:
+        since = parse_timestamp(one.since)
+        for_whom = "a nested saga" if one.step in nested else "a person"
         lines += [[]] if lines else []
-        lines.append([("⏸ ", "red"), (one["step"], "bold red"), (f" waits for {for_whom}", "bold red")])
-        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES.get(one["op"]) or one["op"], "")])
-        lines.append([("  why      ", "dim"), (one["why"], "")])
+        lines.append([("⏸ ", "red"), (one.step, "bold red"), (f" waits for {for_whom}", "bold red")])
+        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[one.op], "")])
+        lines.append([("  why      ", "dim"), (one.why, "")])
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:
         return []
-    undone, open_ = _split_by_undo(story)
-    if story.get("phase") == "backward":
+    undone, open_ = _split_by_undo(view)
+    if view.phase == "backward":
         lines.append([("  undone   ", "dim"), (join_names(undone), "")])
         lines.append([("  remains  ", "dim"), (join_names(open_), "")])
     else:
-        done = [step["id"] for step in story["steps"] if step["state"] in ("DONE", "CONFIRMED", "SKIPPED")]
-        rest = [step["id"] for step in story["steps"] if step["state"] == "PENDING"]
+        done = [step.id for step in view.steps if step.state in ("DONE", "CONFIRMED", "SKIPPED")]
+        rest = [step.id for step in view.steps if step.state == "PENDING"]
         lines.append([("  done     ", "dim"), (join_names(done), "")])
         lines.append([("  remains  ", "dim"), (join_names(rest), "")])
     lines.append([("  decide with one of", "dim")])
-    lines += [[("    " + command, "cyan")] for one in story["parked"] for command in one.get("commands") or ()]
+    lines += [[("    " + command, "cyan")] for one in view.parked for command in one.commands]
     return lines
 
 
-def _split_by_undo(story: Story) -> tuple[list[str], list[str]]:
+def _split_by_undo(view: SagaView) -> tuple[list[str], list[str]]:
     undone, open_ = [], []
-    for step in story.get("steps") or ():
-        state = (step.get("compensation") or {}).get("state")
+    for step in view.steps:
+        state = step.compensation and step.compensation.state
         if state in ("DONE", "NOTHING_TO_UNDO"):
-            undone.append(step["id"])
-        elif state in ("PENDING", "RUNNING", "PARKED", "UNKNOWN", "FAILED") and step["state"] not in (
+            undone.append(step.id)
+        elif state in ("PENDING", "RUNNING", "PARKED", "UNKNOWN", "FAILED") and step.state not in (
             "PENDING",
             "REJECTED",
             "FAILED",
             "SKIPPED",
         ):
-            open_.append(step["id"])
+            open_.append(step.id)
     return undone, open_
 
 
-def _residue(story: Story) -> list[Line]:
+def _residue(view: SagaView) -> list[Line]:
     lines: list[Line] = []
-    for one in story.get("residue") or ():
-        where = f" in {one['system']}" if one.get("system") else ""
-        key = f" (key {one['key']})" if one.get("key") else ""
-        what = _RESIDUE_TEXTS.get(one["kind"], one["kind"])
-        lines.append([("! ", "bold red"), (one["step"], "bold red"), (f": {what}{where}{key}", "")])
-        if one.get("command"):
-            lines.append([("    " + one["command"], "cyan")])
+    for one in view.residue:
+        where = f" in {one.system}" if one.system else ""
+        key = f" (key {one.key})" if one.key else ""
+        what = _RESIDUE_TEXTS[one.kind]
+        lines.append([("! ", "bold red"), (one.step, "bold red"), (f": {what}{where}{key}", "")])
+        if one.command:
+            lines.append([("    " + one.command, "cyan")])
     return lines
 
 
-def _not_done(story: Story) -> list[Line]:
-    names = [one if isinstance(one, str) else str(one.get("step") or one) for one in story.get("not_done") or ()]
-    return [[("not done, the saga continued without: ", "yellow"), (join_names(names), "")]] if names else []
+def _not_done(view: SagaView) -> list[Line]:
+    if not view.not_done:
+        return []
+    return [[("not done, the saga continued without: ", "yellow"), (join_names(view.not_done), "")]]
 
 
-def _operator(story: Story) -> list[Line]:
+def _operator(view: SagaView) -> list[Line]:
     lines: list[Line] = []
-    for one in story.get("operator") or ():
-        at = parse_timestamp(one.get("at"))
-        evidence = f"; evidence: {one['evidence']}" if one.get("evidence") else ""
-        what = f"{one.get('decision')} {one.get('step') or ''}".strip()
+    for one in view.operator:
+        at = parse_timestamp(one.at)
+        evidence = f"; evidence: {one.evidence}" if one.evidence else ""
         lines.append(
             [
                 (f"{local_time(at)}  " if at else "", "dim"),
-                (f"{one.get('who')}: ", "bold"),
-                (f"{what}, because {one.get('reason') or '…'}{evidence}", ""),
+                (f"{one.who}: ", "bold"),
+                (f"{one.decision} {one.step}, because {one.reason or '…'}{evidence}", ""),
             ]
         )
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []
 
 
-def _footer(story: Story) -> list[Line]:
+def _footer(view: SagaView) -> list[Line]:
     lines: list[Line] = []
-    if story.get("output") is not None:
-        lines.append([("output  ", "dim"), (shorten(story["output"], 300), "")])
-    if story.get("web_ui"):
-        lines.append([("        " if lines else "", ""), (story["web_ui"], "dim")])
+    if view.output is not None:
+        lines.append([("output  ", "dim"), (shorten(view.output, 300), "")])
+    if view.web_ui:
+        lines.append([("        " if lines else "", ""), (view.web_ui, "dim")])
     return lines
 
 
-# The steps of a story: one row each, what happened forward and what backward.
+# The steps: one row each, what happened forward and what backward.
 
 _MARK_STYLES = {"✔": "green", "✖": "red", "?": "red", "⏸": "red", "↩": "yellow", "▶": "cyan"}
 _UNDO_TEXTS = {
@@ -243,27 +239,27 @@ _UNDO_TEXTS = {
 _MAX_ITEMS = 12
 
 
-def step_lines(story: Story, now: datetime) -> list[Line]:
+def step_lines(view: SagaView, now: datetime) -> list[Line]:
     """All rows, in columns."""
     rows: list[list[Span]] = []
     notes: dict[int, list[Span]] = {}
-    for row in _rows_to_show(story.get("steps") or ()):
+    for row in _rows_to_show(view.steps):
         if isinstance(row, str):
             notes[len(rows)] = [(row, "dim")]
             rows.append([])
             continue
         rows.append(_step_row(row, now))
     lines = _align(rows, notes)
-    for what, count in (story.get("steps_omitted") or {}).items():
+    for what, count in (view.steps_omitted or {}).items():
         lines.append([(f"    … {what}: {count} more, omitted", "dim")])
     return lines
 
 
-def _rows_to_show(steps: Iterable[Story]) -> Iterable[Story | str]:
+def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
     """All steps; of a long for_each those with something to tell, and how many others there are."""
-    groups: dict[str, list[Story]] = {}
+    groups: dict[str, list[StepView]] = {}
     for step in steps:
-        groups.setdefault(step["step"], []).append(step)
+        groups.setdefault(step.step, []).append(step)
     for members in groups.values():
         if len(members) <= _MAX_ITEMS:
             yield from members
@@ -272,72 +268,69 @@ def _rows_to_show(steps: Iterable[Story]) -> Iterable[Story | str]:
         telling = [one for one in members if _state_pair(one) != usual]
         yield from telling[: 2 * _MAX_ITEMS]
         if len(telling) > 2 * _MAX_ITEMS:
-            yield f"{members[0]['step']}: {len(telling) - 2 * _MAX_ITEMS} more with other states"
+            yield f"{members[0].step}: {len(telling) - 2 * _MAX_ITEMS} more like these"
         words = usual[0].lower() + (f", {_UNDO_TEXTS.get(usual[1], '')}" if _UNDO_TEXTS.get(usual[1]) else "")
-        yield f"{members[0]['step']}: {count} of {len(members)} items {words}"
+        yield f"{members[0].step}: {count} of {len(members)} items {words}"
 
 
-def _state_pair(step: Story) -> tuple[str, str]:
-    return step["state"], (step.get("compensation") or {}).get("state") or ""
+def _state_pair(step: StepView) -> tuple[str, str]:
+    return step.state, step.compensation.state if step.compensation else ""
 
 
-def _step_row(step: Story, now: datetime) -> list[Span]:
-    mark = STATE_SYMBOLS.get(step["state"], " ")
-    style = "dim" if step["state"] in ("PENDING", "SKIPPED") else ""
-    name = step.get("name") or ""
-    title = "" if name in (step["id"], step["step"], "") else name
+def _step_row(step: StepView, now: datetime) -> list[Span]:
+    mark = STATE_SYMBOLS.get(step.state, " ")
+    style = "dim" if step.state in ("PENDING", "SKIPPED") else ""
+    title = "" if step.name in (step.id, step.step) else step.name
     return [
         (mark, _MARK_STYLES.get(mark, "dim")),
-        (step["id"], style or "bold"),
-        (title or step["uses"], style),
+        (step.id, style or "bold"),
+        (title or step.uses, style),
         (_forward_text(step, now), style),
         _undo_span(step),
     ]
 
 
-def _forward_text(step: Story, now: datetime) -> str:
+def _forward_text(step: StepView, now: datetime) -> str:
     words = [_forward_state(step)]
-    if (step.get("attempts") or 0) > 1:
-        words.append(f"{step['attempts']} attempts")
-    if (step.get("generation") or 1) > 1:
-        words.append(f"generation {step['generation']}")
-    started, ended = parse_timestamp(step.get("started_at")), parse_timestamp(step.get("ended_at"))
-    if started is not None and (ended is not None or step["state"] == "RUNNING"):
+    if (step.attempts or 0) > 1:
+        words.append(f"{step.attempts} attempts")
+    if (step.generation or 1) > 1:
+        words.append(f"generation {step.generation}")
+    started, ended = parse_timestamp(step.started_at), parse_timestamp(step.ended_at)
+    if started is not None and (ended is not None or step.state == "RUNNING"):
         words.append(format_duration(ended or now, started))
-    if step.get("progress"):
-        words.append(shorten(progress_text(step["progress"]), 120))
-    error = step.get("error")
-    if error and step["state"] not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(shorten(error_text(error), 80))
+    if step.progress:
+        words.append(shorten(progress_text(step.progress), 120))
+    if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
+        words.append(shorten(error_text(step.error), 80))
     return ", ".join(words)
 
 
-def _forward_state(step: Story) -> str:
+def _forward_state(step: StepView) -> str:
     """What happened forward; what happened backward stands in the next column."""
-    if step["state"] in ("COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "PARKED") and step.get("outcome"):
-        return step["outcome"] if step["state"] != "PARKED" else f"{step['outcome']}, parked"
-    return step["state"].lower()
+    if step.state in ("COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "PARKED") and step.outcome:
+        return step.outcome if step.state != "PARKED" else f"{step.outcome}, parked"
+    return step.state.lower()
 
 
-def _undo_span(step: Story) -> Span:
-    undo, confirm = step.get("compensation"), step.get("confirmation")
-    if confirm and confirm["state"] not in ("PENDING", "DONE"):
-        return (f"✔ confirm {confirm['uses']}: {confirm['state'].lower()}{_attempts_text(confirm)}", "yellow")
+def _undo_span(step: StepView) -> Span:
+    undo, confirm = step.compensation, step.confirmation
+    if confirm and confirm.state not in ("PENDING", "DONE"):
+        return (f"✔ confirm {confirm.uses}: {confirm.state.lower()}{_attempts_text(confirm)}", "yellow")
     if not undo:
         return ("", "")
-    words = _UNDO_TEXTS.get(undo["state"], undo["state"].lower())
+    words = _UNDO_TEXTS[undo.state]
     if not words:
         return ("", "")
-    style = "red" if undo["state"] in ("PARKED", "REJECTED", "FAILED", "UNKNOWN") else "yellow"
-    return (f"↩ {words} ({undo['uses']}{_attempts_text(undo)})", style)
+    style = "red" if undo.state in ("PARKED", "REJECTED", "FAILED", "UNKNOWN") else "yellow"
+    return (f"↩ {words} ({undo.uses}{_attempts_text(undo)})", style)
 
 
-def _attempts_text(operation: Story) -> str:
-    times = f", {operation['attempts']} attempts" if (operation.get("attempts") or 0) > 1 else ""
-    error = operation.get("error")
-    if operation["state"] != "RUNNING" or not error:
+def _attempts_text(operation: OperationView) -> str:
+    times = f", {operation.attempts} attempts" if (operation.attempts or 0) > 1 else ""
+    if operation.state != "RUNNING" or not operation.error:
         return times
-    return f"{times}: {shorten(error_text(error), 80)}"
+    return f"{times}: {shorten(error_text(operation.error), 80)}"
 
 
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:
@@ -356,34 +349,33 @@ def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:
     return lines
 
 
-# The notifications of a story for people.
+# The notifications.
 
 _NOTIFICATION_STYLES = {"DELIVERED": "green", "PENDING": "cyan", "EXHAUSTED": "bold red", "STOPPED": "red"}
 
 
-def notification_lines(story: Story, now: datetime) -> list[Line]:
+def notification_lines(view: SagaView, now: datetime) -> list[Line]:
     """A line for each, and what to do about one that was given up."""
     lines: list[Line] = []
-    for row in story.get("notifications") or ():
+    for row in view.notifications:
         lines.append([("  ", ""), *notification_line(row, now)])
-        if row["state"] in ("EXHAUSTED", "STOPPED"):
-            lines.append([(f"    saga notify {story['id']} {row['id']} --again", "cyan")])
+        if row.state in ("EXHAUSTED", "STOPPED"):
+            lines.append([(f"    saga notify {view.id} {row.id} --again", "cyan")])
     return [[("notifications", "dim")], *lines] if lines else []
 
 
-def notification_line(row: Story, now: datetime) -> Line:
+def notification_line(row: NotificationView, now: datetime) -> Line:
     """One notification: its name, what it uses, how it stands, and why it has not arrived."""
-    state = row["state"] or "deleted by Temporal"
-    line: Line = [(row["id"], "bold"), (f"  {row['uses']}  ", ""), (state, _NOTIFICATION_STYLES.get(state, "dim"))]
-    attempts = row.get("attempts")
-    if attempts:
-        line.append((f"  {attempts} attempt{'' if attempts == 1 else 's'}", "dim"))
-    ended = parse_timestamp(row.get("ended_at"))
+    state = row.state or "deleted by Temporal"
+    line: Line = [(row.id, "bold"), (f"  {row.uses}  ", ""), (state, _NOTIFICATION_STYLES.get(state, "dim"))]
+    if row.attempts:
+        line.append((f"  {row.attempts} attempt{'' if row.attempts == 1 else 's'}", "dim"))
+    ended = parse_timestamp(row.ended_at)
     if ended is not None:
         line.append((f"  {local_time(ended)}", "dim"))
-    if row.get("error"):
-        line.append((f"  {row['error']['message']}", "yellow"))
-    following = parse_timestamp(row.get("next_attempt_at"))
+    if row.error:
+        line.append((f"  {row.error.message}", "yellow"))
+    following = parse_timestamp(row.next_attempt_at)
     if following is not None and following > now:
         line.append((f"  next attempt in {format_duration(following, now)}", "dim"))
     return line

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sagas.protocol.saga_view import ErrorView, SagaView
 
 Span = tuple[str, str]
 """A text and its style (rich's words; empty: plain)."""
 
 Line = list[Span]
-Story = Mapping[str, Any]
 
 
 def to_plain(line: Line) -> str:
@@ -44,7 +46,7 @@ def shorten(value: Any, limit: int = 60) -> str:
 
 
 def parse_timestamp(text: Any) -> datetime | None:
-    """A point in time of a story."""
+    """A timestamp of a view."""
     return datetime.fromisoformat(text) if isinstance(text, str) else None
 
 
@@ -67,19 +69,18 @@ def format_duration(end: datetime, begin: datetime) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
-def reason_text(story: Story) -> str:
+def reason_text(view: SagaView) -> str:
     """Why the saga went backward or ended, after the kind of reason: its message, or that there is none."""
-    reason = story["reason"]
-    if reason.get("message"):
-        return reason["message"]
-    if story.get("incomplete"):
+    if view.reason and view.reason.message:
+        return view.reason.message
+    if view.incomplete:
         return "the reason is unknown while the saga cannot be queried"
     return "no reason was given"
 
 
-def error_text(error: Mapping[str, Any]) -> str:
+def error_text(error: ErrorView) -> str:
     """What the ``error`` of a step or of its undo says."""
-    return str(error.get("message") or error.get("type") or "no message")
+    return error.message or error.type or "no message"
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:

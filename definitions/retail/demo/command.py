@@ -19,6 +19,7 @@ import typer
 from saga_cli.context import global_options
 from saga_cli.output import echo, make_console, print_document, wants_json
 from sagas.errors import SagaError
+from sagas.protocol.saga_view import SagaView
 
 from . import report
 from .day_close import DaysReport
@@ -57,7 +58,7 @@ async def _demo(baskets: int) -> int:
         before = await shop.check(outcomes)
         report.print_accounts(before, outcomes)
 
-        parked = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
+        parked = [outcome for outcome in outcomes if outcome.view.state == "PARKED"]
         outcomes = await _resolve_one(shop, outcomes)
         after = await shop.check(outcomes)
         report.print_verdict(before, after)
@@ -74,7 +75,7 @@ async def _demo(baskets: int) -> int:
 
 async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[BasketOutcome]:
     """Show what is parked, and help the first one on with the command that a person would type."""
-    stuck = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
+    stuck = [outcome for outcome in outcomes if outcome.view.state == "PARKED"]
     if not stuck:
         echo("\nNothing is parked: every order found a carrier.")
         return outcomes
@@ -85,8 +86,8 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
     command = [
         "saga",
         "resolve",
-        first.story["id"],
-        first.story["parked"][0]["step"],
+        first.view.id,
+        first.view.parked[0].step,
         "retry",
         "--reason",
         RETRY_REASON,
@@ -94,7 +95,7 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
     echo(f"  $ {shlex.join(command)}")
     await asyncio.to_thread(run_saga_command, command[1:], shop.settings.root)
     helped = await shop.wait_again(first)
-    echo(f"  {helped.story['id']} is {helped.story['state']}.")
+    echo(f"  {helped.view.id} is {helped.view.state}.")
     if len(stuck) > 1:
         echo("  The others are still parked: `saga parked` prints the commands.")
     return [helped if outcome is first else outcome for outcome in outcomes]
@@ -130,9 +131,8 @@ class _ProgressBar:
 
     @property
     def on_end(self) -> OnEnd:
-        def count(order: object, story: object) -> None:
-            assert isinstance(story, dict)
-            self.states[story["state"]] += 1
+        def count(order: object, view: SagaView) -> None:
+            self.states[view.state] += 1
             self._advance()
 
         return count
@@ -195,9 +195,9 @@ _EXPECTED_ENDS = {
 def _unexpected_ends(outcomes: Sequence[DayOutcome]) -> list[str]:
     found: list[str] = []
     for one in outcomes:
-        ended = (one.story["state"], (one.story["reason"] or {}).get("step"))
+        ended = (one.view.state, one.view.reason and one.view.reason.step)
         if ended != _EXPECTED_ENDS[one.close.role]:
-            found.append(f"{one.story['id']} is {ended[0]}, with the failed step {ended[1] or '-'}")
+            found.append(f"{one.view.id} is {ended[0]}, with the failed step {ended[1] or '-'}")
     return found
 
 
@@ -205,12 +205,12 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
     """Take a published day back with the command that a person would type."""
     done: list[DayOutcome] = []
     for one in outcomes:
-        if one.close.role == "undone" and one.story["state"] == "COMPLETED":
-            command = ["saga", "undo", one.story["id"], "--reason", UNDO_REASON, "--yes"]
+        if one.close.role == "undone" and one.view.state == "COMPLETED":
+            command = ["saga", "undo", one.view.id, "--reason", UNDO_REASON, "--yes"]
             echo(f"\nFinance reopens {one.close.sales.day}:\n  $ {shlex.join(command)}")
             await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
             one = await closing.refresh(one)
-            echo(f"  {one.story['id']} is {one.story['state']}: both tables were reverted together.")
+            echo(f"  {one.view.id} is {one.view.state}: both tables were reverted together.")
         done.append(one)
     return done
 

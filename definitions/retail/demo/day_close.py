@@ -21,6 +21,7 @@ from saga_spark.runner.java import require_java
 from saga_spark.settings import spark_settings
 from saga_workers.client import Client
 from sagas.errors import UsageError
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
 from .accounts import InvariantResult
@@ -33,7 +34,7 @@ from .day_accounts import (
     staged_files,
 )
 from .plan import ClosePlan, DaySales, PlannedClose, plan_closes
-from .scenario import Story, wait_for_end
+from .scenario import wait_for_end
 
 SAGA = "day-close"
 OUTPUTS = ("facts", "totals")
@@ -53,7 +54,7 @@ class DayOutcome:
     """One day and how its saga stands. ``tampered``: the SQL that falsified a row before it."""
 
     close: PlannedClose
-    story: Story
+    view: SagaView
     tampered: str | None = None
 
 
@@ -87,7 +88,7 @@ class DayClosing:
 
     async def refresh(self, outcome: DayOutcome) -> DayOutcome:
         """The day after somebody has done something about its saga."""
-        return replace(outcome, story=await self.client.show(self.saga_id(outcome.close)))
+        return replace(outcome, view=await self.client.view(self.saga_id(outcome.close)))
 
     async def check(self, outcomes: Sequence[DayOutcome]) -> tuple[InvariantResult, ...]:
         """Hold lake, stage area and finance against the receipts and the sagas."""
@@ -134,8 +135,8 @@ class DayClosing:
         staged = [
             path for step in OUTPUTS for path in staged_files(stage, Target(saga_id, step, 1).publish_key) if not kept
         ]
-        story = outcome.story
-        return ClosedDay(outcome.close, saga_id, story["state"], story["committed_at"] is not None, staged)
+        view = outcome.view
+        return ClosedDay(outcome.close, saga_id, view.state, view.committed_at is not None, staged)
 
 
 def spark_unavailable_reason() -> str | None:
@@ -251,8 +252,8 @@ class DaysReport:
         return {
             "left_out": self.left_out,
             "closed": [
-                {"day": str(one.close.sales.day), "role": one.close.role, "id": one.story["id"],
-                 "state": one.story["state"]} for one in self.outcomes
+                {"day": str(one.close.sales.day), "role": one.close.role, "id": one.view.id,
+                 "state": one.view.state} for one in self.outcomes
             ],
             "checks": [
                 {"subject": finding.invariant.subject, "rule": finding.invariant.rule, "wrong": finding.count}

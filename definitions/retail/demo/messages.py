@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from saga_cli.output import echo
 from saga_workers.client import Client
+from sagas.protocol.saga_view import NotificationView
 
 from .accounts import (
     Accounts,
@@ -115,23 +116,23 @@ async def check_notifications(client: Client, sagas: Iterable[str], received: An
     ids = sorted(set(sagas))
     end = time.monotonic() + NOTIFICATION_TIMEOUT
     while True:
-        stories = await asyncio.gather(*map(client.show, ids))
-        rows = {f"{story['id']}/{row['id']}": row for story in stories for row in story["notifications"]}
-        if all(row["state"] != "PENDING" for row in rows.values()) or time.monotonic() > end:
+        views = await asyncio.gather(*map(client.view, ids))
+        rows = {f"{view.id}/{row.id}": row for view in views for row in view.notifications}
+        if all(row.state != "PENDING" for row in rows.values()) or time.monotonic() > end:
             break
         await asyncio.sleep(_POLL_INTERVAL)
     return compare_deliveries(rows, received())
 
 
 def compare_deliveries(
-    rows: Mapping[str, Mapping[str, Any]], received: Mapping[str, ReceivedEvent]
+    rows: Mapping[str, NotificationView], received: Mapping[str, ReceivedEvent]
 ) -> NotificationReport:
     """Hold what the sagas say of their notifications against what has arrived."""
-    delivered = {id: row for id, row in rows.items() if row["state"] == "DELIVERED"}
+    delivered = {id: row for id, row in rows.items() if row.state == "DELIVERED"}
     accepted = {id for id, one in received.items() if one.accepted}
     return NotificationReport(
         total=len(rows),
-        attempts=Counter(row["attempts"] for row in delivered.values()),
+        attempts=Counter(row.attempts or 0 for row in delivered.values()),
         results=(
             _result("notices", "every notification was delivered in the end", sorted(rows.keys() - delivered.keys())),
             _result(
@@ -211,7 +212,7 @@ async def report_messages(
         left_out.append(f"Another process listens at {url}, so the demo does not receive the notifications")
     else:
         receiver = shop.shopfront
-        sagas = [one.story["id"] for one in parked]
+        sagas = [one.view.id for one in parked]
         sagas += [shop.saga_id(one.order) for one in outcomes if one.order.saga == "weekly-order"]
         notices = await check_notifications(shop.client, sagas, lambda: receiver.received)
         _print_notifications(notices)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from saga_cli.output import echo
+from sagas.protocol.saga_view import SagaView
 
 from .accounts import format_money, print_columns, print_results
 
@@ -57,7 +58,7 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
     shop = _table_row("the shop has", "", ledger.orders, ledger.units_held, ledger.units_sold, taken, ledger.coupons)
     echo("")
     print_columns([header, *rows, shop])
-    reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.story["state"] == "COMPENSATED")
+    reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.view.state == "COMPENSATED")
     if reasons:
         echo("\nCOMPENSATED without residue, by reason:")
         for reason, count in reasons.most_common():
@@ -78,8 +79,8 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
 def print_parked(stuck: Sequence[BasketOutcome]) -> None:
     echo(f"\nPARKED, waiting for an operator: {len(stuck)}")
     for outcome in stuck:
-        entry = outcome.story["parked"][0]
-        echo(f"  {outcome.story['id']} at {entry['step']}: {entry['why']}")
+        entry = outcome.view.parked[0]
+        echo(f"  {outcome.view.id} at {entry.step}: {entry.why}")
 
 
 def print_verdict(before: Accounts, after: Accounts) -> None:
@@ -107,9 +108,7 @@ def print_days(days: DaysReport, books: Accounts) -> None:
     echo("")
     for surprise in days.surprises:
         echo(f"✖ {surprise}")
-    states = ", ".join(
-        f"{count} {state}" for state, count in Counter(one.story["state"] for one in days.outcomes).items()
-    )
+    states = ", ".join(f"{count} {state}" for state, count in Counter(one.view.state for one in days.outcomes).items())
     if days.ok and _is_balanced(books):
         echo(f"✔ The days and the accounts agree to the cent: {states}.")
     else:
@@ -124,24 +123,24 @@ def print_farewell(shop: Demo, outcomes: Sequence[BasketOutcome], days: DaysRepo
     echo(f"\nWeb UI  {shop.settings.temporal.web_ui}")
     echo("\nWorth a look:")
     for outcome, why in worth_a_look(outcomes):
-        _say_link(outcome.story, why)
+        _say_link(outcome.view, why)
     for day in days.outcomes:
         if day.close.role == "undone":
-            _say_link(day.story, "was published, and undone by an operator")
+            _say_link(day.view, "was published, and undone by an operator")
     echo(f"\nThe project is {shop.settings.root}; commands to run there:")
     first = worth_a_look(outcomes)[0][0]
     for command, what in (
-        (f"saga show {first.story['id']}", "show the state and the history of one saga"),
+        (f"saga show {first.view.id}", "show the state and the history of one saga"),
         ("saga list --state COMPENSATED", "list the compensated sagas"),
         ("saga dev down", "stop everything (--wipe also deletes the data)"),
     ):
         echo(f"  {command:<44} {what}")
 
 
-def _say_link(story: Mapping[str, Any], why: str) -> None:
-    echo(f"  {story['id']}  {why}")
-    if story.get("web_ui"):
-        echo(f"    {story['web_ui']}")
+def _say_link(view: SagaView, why: str) -> None:
+    echo(f"  {view.id}  {why}")
+    if view.web_ui:
+        echo(f"    {view.web_ui}")
 
 
 def worth_a_look(outcomes: Sequence[BasketOutcome]) -> list[tuple[BasketOutcome, str]]:
@@ -154,9 +153,9 @@ def worth_a_look(outcomes: Sequence[BasketOutcome]) -> list[tuple[BasketOutcome,
             found.append((fresh[0], why))
 
     def state(name: str) -> list[BasketOutcome]:
-        return [one for one in outcomes if one.story["state"] == name]
+        return [one for one in outcomes if one.view.state == name]
 
-    add([one for one in outcomes if one.story["operator"]], "was parked and resolved by an operator")
+    add([one for one in outcomes if one.view.operator], "was parked and resolved by an operator")
     # The more kinds of steps had to be undone, the more there is to see.
     add(sorted(state("COMPENSATED"), key=_undone, reverse=True), "was undone step by step")
     add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a nested saga")
@@ -177,7 +176,7 @@ def document(
 ) -> dict[str, Any]:
     """The JSON of `saga demo`; ``balanced`` is what the exit code says."""
     after = accounts[-1]
-    states = Counter(outcome.story["state"] for outcome in outcomes)
+    states = Counter(outcome.view.state for outcome in outcomes)
     return {
         "baskets": len(outcomes),
         "round": shop.round,
@@ -189,7 +188,7 @@ def document(
         ],
         "messages": messages.to_json(),
         "days": days.to_json(),
-        "worth_a_look": [outcome.story["id"] for outcome, _ in worth_a_look(outcomes)],
+        "worth_a_look": [outcome.view.id for outcome, _ in worth_a_look(outcomes)],
         "web_ui": shop.settings.temporal.web_ui,
         "project": str(shop.settings.root),
         "seconds": round(seconds, 1),
@@ -204,14 +203,15 @@ def _is_balanced(books: Accounts) -> bool:
 
 def _undone(outcome: BasketOutcome) -> tuple[int, int]:
     """How many steps, and how many entries of them, were undone."""
-    undone = [step["step"] for step in outcome.story["steps"] if step["state"] == "COMPENSATED"]
+    undone = [step.step for step in outcome.view.steps if step.state == "COMPENSATED"]
     return len(set(undone)), len(undone)
 
 
 def _reason(outcome: BasketOutcome) -> str:
-    reason = outcome.story["reason"] or {}
-    step = (reason.get("step") or "").partition("#")[0]
-    return REASONS.get(step, reason.get("message") or reason.get("kind") or "unknown reason")
+    reason = outcome.view.reason
+    if reason is None:
+        return "unknown reason"
+    return REASONS.get((reason.step or "").partition("#")[0], reason.message or reason.kind)
 
 
 def _table_row(name: str, *values: Decimal | int | str) -> list[str]:
@@ -234,16 +234,16 @@ def describe_days(closing: DayClosing) -> str:
 
 def describe_day(outcome: DayOutcome) -> str:
     """How a day was closed, or which step rejected and why."""
-    story, sales = outcome.story, outcome.close.sales
-    line = f"  {sales.day}  {story['state']:<11}  "
-    if story["state"] == "COMPLETED":
+    view, sales = outcome.view, outcome.close.sales
+    line = f"  {sales.day}  {view.state:<11}  "
+    if view.state == "COMPLETED":
         return f"{line}{sales.lines} lines over {format_money(sales.amount)}: published, and finance is notified"
-    reason = story["reason"] or {}
-    lines = [f"{line}{reason.get('message')}"]
+    reason = view.reason
+    lines = [f"{line}{reason and reason.message}"]
     if outcome.tampered is not None:
         shown = [
             f"a row had been tampered with:  sql> {outcome.tampered};",
-            *_refused_rows(reason.get("details") or {}),
+            *_refused_rows(reason.details if reason else {}),
         ]
         lines += [f"{'':14}{text}" for text in shown]
     return "\n".join(lines)
@@ -269,8 +269,8 @@ def print_lake(lake: LakeContents, outcomes: Sequence[DayOutcome], findings: Seq
     """The sums over the days by outcome, and what the lake holds."""
     header = ("", "days", "lines", "sales", "facts", "in totals", "money in the lake")
     rows: list[list[str]] = []
-    for state in dict.fromkeys(one.story["state"] for one in outcomes):
-        days = [one.close.sales for one in outcomes if one.story["state"] == state]
+    for state in dict.fromkeys(one.view.state for one in outcomes):
+        days = [one.close.sales for one in outcomes if one.view.state == state]
         seen = {one.day for one in days} if state == "COMPLETED" else set()
         sold = sum((one.amount for one in days), Decimal())
         lines = sum(one.lines for one in days)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import WorkflowFailureError
@@ -16,6 +15,7 @@ from saga_spark.settings import spark_settings
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from saga_workers.runtime.databases import open_engine, set_up_database
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings, load_settings
 from sagas.settings.project import Project
 
@@ -37,10 +37,8 @@ POLL_INTERVAL = 5.0
 SETTLE_SECONDS = 2.0  # seconds
 APPROVAL = "approve"
 
-Story = Mapping[str, Any]
 
-
-OnEnd = Callable[[Order, Story], None]
+OnEnd = Callable[[Order, SagaView], None]
 Report = Callable[[str], None]
 
 
@@ -49,7 +47,7 @@ class BasketOutcome:
     """One order and how its saga stands."""
 
     order: Order
-    story: Story
+    view: SagaView
 
 
 def project_file() -> Path:
@@ -113,9 +111,9 @@ class Demo:
 
         async def one(order: Order, look_again: float = POLL_INTERVAL) -> BasketOutcome:
             async with slots:
-                story = await self._run_one(order, look_again)
-            on_end(order, story)
-            return BasketOutcome(order, story)
+                view = await self._run_one(order, look_again)
+            on_end(order, view)
+            return BasketOutcome(order, view)
 
         # The oversized order goes first and alone: so the shelves hold what it wants, and it gets to the warehouse.
         first, *others = self.plan.orders
@@ -135,8 +133,8 @@ class Demo:
     async def check(self, outcomes: Sequence[BasketOutcome]) -> Accounts:
         """Hold the books of the shop against what the sagas say."""
         runs = [
-            BasketState(outcome.order.basket.id, outcome.order.saga, outcome.story["state"], outcome.story["phase"])
-            for outcome in outcomes
+            BasketState(one.order.basket.id, one.order.saga, one.view.state, one.view.phase or "forward")
+            for one in outcomes
         ]
         return await check_accounts(self.engine, runs)
 
@@ -147,7 +145,7 @@ class Demo:
         await self.channel.close()
         await self.engine.dispose()
 
-    async def _run_one(self, order: Order, look_again: float) -> Story:
+    async def _run_one(self, order: Order, look_again: float) -> SagaView:
         saga_id = self.saga_id(order)
         await self.client.start(order.saga, order.input, id=saga_id)
         if order.saga == "weekly-order":
@@ -192,28 +190,28 @@ async def _terminate_earlier(client: Client) -> int:
 # Follows one saga until it has ended, or until only a person can help it on.
 
 
-async def wait_for_end(client: Client, saga_id: str, poll_interval: float | None) -> Story:
-    """The story at the end, or once it is parked, which is asked every ``look_again`` seconds (None: never)."""
+async def wait_for_end(client: Client, saga_id: str, poll_interval: float | None) -> SagaView:
+    """The view at the end, or once it is parked, which is asked every ``look_again`` seconds (None: never)."""
     handle = client.temporal.get_workflow_handle(saga_id)
     while True:
         try:
             await asyncio.wait_for(handle.result(), poll_interval)
         except WorkflowFailureError:
-            pass  # compensated: the story tells
+            pass  # compensated: the view tells
         except TimeoutError:
             parked = await _parked_view(client, saga_id)
             if parked is None:
                 continue
             return parked
-        return await client.show(saga_id)
+        return await client.view(saga_id)
 
 
-async def _parked_view(client: Client, saga_id: str) -> Story | None:
-    """The story of the saga that needs a person: this one, or the checkout inside it."""
-    story = await client.show(saga_id)
-    if story["state"] == "PARKED":
-        return story
-    if story["saga"] == "weekly-order" and any(step["id"] == "buy" and step["started_at"] for step in story["steps"]):
-        inner = await client.show(f"{saga_id}/buy")
-        return inner if inner["state"] == "PARKED" else None
+async def _parked_view(client: Client, saga_id: str) -> SagaView | None:
+    """The view of the saga that needs a person: this one, or the checkout inside it."""
+    view = await client.view(saga_id)
+    if view.state == "PARKED":
+        return view
+    if view.saga == "weekly-order" and any(step.id == "buy" and step.started_at for step in view.steps):
+        inner = await client.view(f"{saga_id}/buy")
+        return inner if inner.state == "PARKED" else None
     return None

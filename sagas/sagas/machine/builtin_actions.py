@@ -5,7 +5,6 @@ A nested saga is a step that runs as a child saga, whose id is the step's key (r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition import times
@@ -66,10 +65,10 @@ def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     name, then = step_arguments["signal"], step_arguments.get("on_timeout", "reject")
     if then == "continue":
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
-    sentence = f"no {name} arrived within {step_arguments.get('timeout')}"
+    message = f"no {name} arrived within {step_arguments.get('timeout')}"
     if then == "park":
-        return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, park_reason=sentence)
-    return Outcome("rejected", failure=Failure("Timeout", sentence), attempt=1, retryable=False)
+        return Outcome("failed", failure=Failure("Timeout", message), attempt=1, retryable=False, park_reason=message)
+    return Outcome("rejected", failure=Failure("Timeout", message), attempt=1, retryable=False)
 
 
 def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
@@ -170,49 +169,50 @@ def undo_command(run: SagaRun, entry: LedgerEntry) -> UndoSaga:
 
 def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flight) -> Outcome:
     """The outcome of the step after the end of the nested saga or of its undo."""
-    story = event.view or {}
     child = run.children.get(entry.id)
     if child is not None:
         child["state"] = event.state
         forget_report(child)
     if event.state == "RESIDUE":
-        run.residue += [dict(row) for row in story.get("residue") or ()]
+        run.residue += [row.to_json() for row in event.view.residue] if event.view else []
     if flight.call_kind == "undo":
         return _undo_outcome(event)
-    return _forward_outcome(event, story)
+    return _forward_outcome(event)
 
 
-def _forward_outcome(event: SagaEnded, story: Mapping[str, Any]) -> Outcome:
-    reason = story.get("reason") or {}
+def _forward_outcome(event: SagaEnded) -> Outcome:
+    view = event.view
+    reason = view.reason if view else None
+    output = view.output if view else None
     match event.state:
         case "COMPLETED":
-            return Outcome.done(story.get("output"))
+            return Outcome.done(output)
         case "COMPENSATED":
-            kind = "rejected" if reason.get("kind") == "rejected" else "failed"
+            kind = "rejected" if reason and reason.kind == "rejected" else "failed"
             failure = Failure(
-                str(reason.get("type") or "SagaCompensated"),
-                str(reason.get("message") or "the nested saga was compensated"),
-                reason.get("details") or {},
+                (reason and reason.type) or "SagaCompensated",
+                (reason and reason.message) or "the nested saga was compensated",
+                reason.details if reason else {},
             )
             return Outcome(kind, failure=failure, attempt=1, retryable=False)
         case "RESIDUE":
-            if story.get("committed_at") is not None or story.get("phase") == "committed":
-                return Outcome.done(story.get("output"))
-            sentence = "the nested saga was closed with a residue"
-            return Outcome("failed", failure=Failure("SagaResidue", sentence), attempt=1, retryable=False)
+            if view is not None and (view.committed_at is not None or view.phase == "committed"):
+                return Outcome.done(output)
+            message = "the nested saga was closed with a residue"
+            return Outcome("failed", failure=Failure("SagaResidue", message), attempt=1, retryable=False)
         case "REFUSED":
-            sentence = str(reason.get("message") or "the nested saga was refused; none of its steps has run")
-            return Outcome("failed", failure=Failure("SagaRefused", sentence), attempt=1, retryable=False)
+            message = (reason and reason.message) or "the nested saga was refused; none of its steps has run"
+            return Outcome("failed", failure=Failure("SagaRefused", message), attempt=1, retryable=False)
         case "TERMINATED":
-            sentence = "the nested saga was terminated or no longer exists: check what it left"
-            return Outcome("unknown", failure=Failure("Terminated", sentence), retryable=False, park_reason=sentence)
+            message = "the nested saga was terminated or no longer exists: check what it left"
+            return Outcome("unknown", failure=Failure("Terminated", message), retryable=False, park_reason=message)
 
 
 def _undo_outcome(event: SagaEnded) -> Outcome:
     if event.state in ("COMPENSATED", "RESIDUE"):
         return Outcome.done(None)
-    sentence = {
+    message = {
         "REFUSED": "the nested saga refuses to be undone",
         "TERMINATED": "the undo of the nested saga was terminated or no longer exists",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
-    return Outcome("failed", failure=Failure(event.state, sentence), retryable=False, park_reason=sentence)
+    return Outcome("failed", failure=Failure(event.state, message), retryable=False, park_reason=message)

@@ -15,9 +15,10 @@ from sagas.definition.model import Retry, StepDefinition
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
-from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer, StepState
+from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.saga_view import StepState
 
 MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from sagas.definition import snapshot
@@ -20,7 +20,6 @@ from sagas.machine.state import (
     CompensationSettled,
     ConfirmEntry,
     ConfirmSettled,
-    EntryOperation,
     EntrySettled,
     LedgerEntry,
     LookUpEffect,
@@ -30,9 +29,10 @@ from sagas.machine.state import (
     StartAttempt,
     StartRollback,
 )
-from sagas.protocol.messages import CancelCall, Decision, DecisionMade
+from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.saga_view import Decision, EntryOperation
 
 DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -72,7 +72,7 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     )
 
 
-def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[str]:
+def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[Decision]:
     """The decisions allowed for an operation (the table in cli.md).
 
     There is no `retry` where the effect is unknown and the participant must not be called twice.
@@ -81,7 +81,7 @@ def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> 
         return ["retry", "done", "skip"]
     step = run.step(entry)
     unsure = entry.outcome == "unknown" and not entry.resolved
-    possible = [] if unsure and is_single_attempt(step) and step.probe is None else ["retry"]
+    possible: list[Decision] = [] if unsure and is_single_attempt(step) and step.probe is None else ["retry"]
     if run.phase != "forward":
         return [*possible, "done", "skip"]
     if step.pivot:
@@ -93,7 +93,7 @@ def _describe_operation(entry: LedgerEntry, op: EntryOperation) -> str:
     return {"do": entry.id, "undo": f"the compensation of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
 
 
-def _impossible_decision(decision: DecisionMade, allowed: list[str], where: str) -> str | None:
+def _impossible_decision(decision: DecisionMade, allowed: Sequence[str], where: str) -> str | None:
     if decision.decision in allowed:
         return None
     return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"

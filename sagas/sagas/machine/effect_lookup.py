@@ -13,7 +13,6 @@ from sagas.machine.state import (
     CarryOutDecision,
     CompensateEntry,
     EffectLookedUp,
-    EntryOperation,
     EntrySettled,
     Flight,
     LedgerEntry,
@@ -25,6 +24,7 @@ from sagas.machine.state import (
     StartRollback,
 )
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.saga_view import EntryOperation
 
 
 def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:

@@ -59,6 +59,7 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
+from sagas.protocol.saga_view import SagaView
 
 __all__ = ["CancelResponse", "Machine"]
 
@@ -141,8 +142,8 @@ class Machine:
         """Why this decision is refused; None when it is accepted."""
         return decisions.decision_refusal(self._run, decision)
 
-    def view(self, at: float) -> dict[str, Any]:
-        """The `saga show` document, without the fields that only the platform knows."""
+    def view(self, at: float) -> SagaView:
+        """The view, without the fields that only the platform knows."""
         return build_view(self._run, at)
 
     def snapshot(self) -> dict[str, Any]:

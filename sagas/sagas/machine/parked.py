@@ -6,7 +6,7 @@ chain names the one that blocks it, without a query to another saga.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from sagas.definition.times import format_timestamp
@@ -14,6 +14,7 @@ from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.decisions import possible_decisions
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
+from sagas.protocol.saga_view import ChildView, Decision, ParkedView
 
 MOST_REPORTED = 10
 """Maximum parked operations in one report: it names what blocks the parent; it is not meant for bulk processing."""
@@ -22,32 +23,30 @@ LONGEST_WHY = 300
 """Maximum characters of the reason in a report."""
 
 
-def rows(run: SagaRun) -> list[dict[str, Any]]:
+def rows(run: SagaRun) -> tuple[ParkedView, ...]:
     """The field ``parked`` of the view: the operations parked here, then each step blocked by a nested saga."""
-    nested = [
-        {
-            "step": child["step"],
-            "op": "do" if (entry := run.entry(child["step"])) is None or entry.undo is None else "undo",
-            "since": one["since"],
-            "why": f"the nested saga {one['id']} waits for an operator at {one['step']}: {one['why']}",
-            "decisions": one["decisions"],
-            "commands": one["commands"],
-        }
-        for child in run.children.values()
-        for one in child.get("waits", ())
-    ]
-    return [_row(run, parked) for parked in run.parked.values()] + nested
+    nested = tuple(
+        ParkedView(
+            step=child.step,
+            op="do" if (entry := run.entry(child.step)) is None or entry.undo is None else "undo",
+            since=one.since,
+            why=f"the nested saga {one.id} waits for a person at {one.step}: {one.why}",
+            decisions=one.decisions,
+            commands=one.commands,
+        )
+        for child in children(run)
+        for one in child.waits or ()
+    )
+    return tuple(_row(run, parked) for parked in run.parked.values()) + nested
 
 
-def children(run: SagaRun) -> list[dict[str, Any]]:
+def children(run: SagaRun) -> tuple[ChildView, ...]:
     """The field ``children`` of the view. ``blocks``: whether the whole saga or only the step waits for the child."""
     told = []
     for child in run.children.values():
-        row = {name: value for name, value in child.items() if name != "blocked"}
-        if child.get("waits"):
-            row["blocks"] = "saga" if _is_blocked(run) else "step"
-        told.append(row)
-    return told
+        blocks = None if not child.get("waits") else "saga" if _is_blocked(run) else "step"
+        told.append(ChildView.from_json({**child, "blocks": blocks}))
+    return tuple(told)
 
 
 def report(run: SagaRun) -> None:
@@ -94,24 +93,24 @@ def _is_blocked(run: SagaRun) -> bool:
 def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
     for parked in run.parked.values():
         row = _row(run, parked)
-        yield {"id": run.saga_id, "saga": run.definition.saga, **row, "why": row["why"][:LONGEST_WHY]}
+        yield {"id": run.saga_id, "saga": run.definition.saga, **row.to_json(), "why": row.why[:LONGEST_WHY]}
     for child in run.children.values():
         yield from child.get("waits", ())
 
 
-def _row(run: SagaRun, parked: ParkedOperation) -> dict[str, Any]:
+def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
     entry = run.entry(parked.step)
-    possible = (
+    possible: list[Decision] = (
         ["retry", "done"] if parked.step == OUTPUT_STEP or entry is None else possible_decisions(run, entry, parked.op)
     )
-    return {
-        "step": parked.step,
-        "op": parked.op,
-        "since": format_timestamp(parked.since),
-        "why": parked.why,
-        "decisions": possible,
-        "commands": [_command(run, parked, entry, decision) for decision in possible],
-    }
+    return ParkedView(
+        step=parked.step,
+        op=parked.op,
+        since=format_timestamp(parked.since) or "",
+        why=parked.why,
+        decisions=tuple(possible),
+        commands=tuple(_command(run, parked, entry, decision) for decision in possible),
+    )
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:
@@ -123,16 +122,3 @@ def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, d
     if (decision == "done" and (parked.op == "undo" or pivot)) or (decision == "compensate" and pivot and unguarded):
         command += " --evidence '…'"
     return command
-
-
-# --- reading a `saga show` document ----------------------------------------------------------------------------------
-
-
-def blocked_steps(story: Mapping[str, Any]) -> set[str]:
-    """The ledger ids of the steps that wait for a nested saga with parked operations."""
-    return {child["step"] for child in story.get("children") or () if child.get("waits")}
-
-
-def waits_for_a_person(story: Mapping[str, Any]) -> bool:
-    """True when nothing can run until an operator decides, here or in a nested saga."""
-    return story["state"] == "PARKED" or any(child.get("blocks") == "saga" for child in story.get("children") or ())

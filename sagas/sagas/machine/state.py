@@ -13,20 +13,11 @@ from typing import Any, Literal
 
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
-from sagas.protocol.messages import (
-    CancelTimer,
-    Command,
-    OperationStatus,
-    Phase,
-    RecordState,
-    SagaState,
-    StartTimer,
-    StepState,
-)
+from sagas.protocol.messages import CancelTimer, Command, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
+from sagas.protocol.saga_view import EntryOperation, OperationStatus, Phase, SagaState, StepState
 
-EntryOperation = Literal["do", "undo", "confirm"]
 FlightKind = Literal["call", "timer", "wait", "saga"]
 CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
 """The kind of call in flight. ``write`` records an operator's `done` in the guard."""

@@ -1,69 +1,67 @@
-"""The view: the `saga show` document, and how it is shrunk to a size limit."""
+"""Builds the view of a run, and shrinks it to a size limit."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.model import StepDefinition
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.rollback import can_undo
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun
 from sagas.protocol.payloads import entry_id
+from sagas.protocol.saga_view import (
+    DecisionView,
+    ErrorView,
+    NotificationView,
+    OperationView,
+    ReasonView,
+    ResidueView,
+    SagaView,
+    StepView,
+)
 
 
-def build_view(run: SagaRun, at: float) -> dict[str, Any]:
+def build_view(run: SagaRun, at: float) -> SagaView:
     """The view of the run at the time ``at`` (seconds since the epoch)."""
-    del at  # the document contains timestamps only; the caller computes ages
-    return {
-        "id": run.saga_id,
-        "saga": run.definition.saga,
-        "digest": run.definition.digest,
-        "generation": run.generation,
-        "state": run.state,
-        "phase": run.phase,
-        "reason": run.reason,
-        "input": run.input,
-        "output": run.output,
-        "labels": _labels(run),
-        "started_at": format_timestamp(run.started_at),
-        "committed_at": format_timestamp(run.committed_at),
-        "ended_at": format_timestamp(run.ended_at),
-        "deadline_at": format_timestamp(run.deadline_at),
-        "can_undo": can_undo(run),
-        "undo_until": None,
-        "cancel_requested": run.cancel_requested,
-        "overdue": run.overdue,
-        "steps_omitted": None,
-        "parent": run.parent,
-        "children": parked.children(run),
-        "web_ui": None,  # the caller knows the address of the Web UI
-        "steps": [row for step in run.definition.steps for row in _rows(run, step)],
-        "parked": parked.rows(run),
-        "not_done": list(run.not_done),
-        "residue": [dict(row) for row in run.residue],
-        "operator": [dict(row) for row in run.operator],
-        "notifications": [{**row, **UNKNOWN_DELIVERY} for row in run.notifications],
-    }
+    del at  # the view contains timestamps only; the caller computes ages
+    return SagaView(
+        id=run.saga_id,
+        saga=run.definition.saga,
+        digest=run.definition.digest,
+        generation=run.generation,
+        state=run.state,
+        phase=run.phase,
+        reason=None if run.reason is None else ReasonView.from_json(run.reason),
+        input=run.input,
+        output=run.output,
+        labels=_labels(run),
+        started_at=format_timestamp(run.started_at),
+        committed_at=format_timestamp(run.committed_at),
+        ended_at=format_timestamp(run.ended_at),
+        deadline_at=format_timestamp(run.deadline_at),
+        can_undo=can_undo(run),
+        cancel_requested=run.cancel_requested,
+        overdue=run.overdue,
+        parent=run.parent,
+        children=parked.children(run),
+        steps=tuple(row for step in run.definition.steps for row in _rows(run, step)),
+        parked=parked.rows(run),
+        not_done=tuple(run.not_done),
+        residue=tuple(map(ResidueView.from_json, run.residue)),
+        operator=tuple(map(DecisionView.from_json, run.operator)),
+        notifications=tuple(map(NotificationView.from_json, run.notifications)),
+    )
 
 
-UNKNOWN_DELIVERY: dict[str, Any] = {
-    "state": None,
-    "attempts": None,
-    "error": None,
-    "next_attempt_at": None,
-    "ended_at": None,
-}
-"""The fields of a notification that the saga does not know; the caller reads them from the run that delivers it."""
-
-
-def blank_view(saga_id: str, saga: str) -> dict[str, Any]:
-    """The view of a run that has not begun, with every field present."""
-    plain = Definition(saga, ())
-    return {**build_view(SagaRun(plain, None, saga_id, 1, {}, None), 0.0), "digest": None, "reason": None}
+def blank_view(saga_id: str, saga: str) -> SagaView:
+    """The view of a run that has not loaded its definition."""
+    return SagaView(id=saga_id, saga=saga, generation=1, state="RUNNING", phase="forward")
 
 
 def _labels(run: SagaRun) -> dict[str, str]:
@@ -73,32 +71,38 @@ def _labels(run: SagaRun) -> dict[str, str]:
         return {}  # such a saga never runs: the client refuses the input, and the worker refuses the run
 
 
-def _rows(run: SagaRun, step: StepDefinition) -> list[dict[str, Any]]:
+def _rows(run: SagaRun, step: StepDefinition) -> Iterator[StepView]:
     record = run.steps[step.id]
-    rows = [_row(step, entry) for entry in record.entries]
-    if record.items:
-        rows += [_row(step, LedgerEntry(entry_id(step.id, n), step.id, n)) for n in range(len(rows), len(record.items))]
-    return rows or [_row(step, LedgerEntry(step.id, step.id, generation=run.generation))]
+    for entry in record.entries:
+        yield _row(step, entry)
+    for n in range(len(record.entries), len(record.items or ())):
+        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n))
+    if not record.entries and not record.items:
+        yield _row(step, LedgerEntry(step.id, step.id, generation=run.generation))
 
 
-def _row(step: StepDefinition, entry: LedgerEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "step": step.id,
-        "name": step.name,
-        "uses": step.do.uses,
-        "state": entry.state,
-        "outcome": entry.outcome,
-        "generation": entry.generation,
-        "attempts": entry.attempts,
-        "guarantee": step.guarantee,
-        "result": entry.result,
-        "error": entry.error,
-        "started_at": format_timestamp(entry.started_at),
-        "ended_at": format_timestamp(entry.ended_at),
-        "compensation": _operation_view(_compensation_action(step, entry), entry.undo),
-        "confirmation": _operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
-    }
+def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:
+    return StepView(
+        id=entry.id,
+        step=step.id,
+        name=step.name,
+        uses=step.do.uses,
+        state=entry.state,
+        outcome=entry.outcome,
+        generation=entry.generation,
+        attempts=entry.attempts,
+        guarantee=step.guarantee,
+        result=entry.result,
+        error=_error(entry.error),
+        started_at=format_timestamp(entry.started_at),
+        ended_at=format_timestamp(entry.ended_at),
+        compensation=_operation_view(_compensation_action(step, entry), entry.undo),
+        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
+    )
+
+
+def _error(error: dict[str, Any] | None) -> ErrorView | None:
+    return None if error is None else ErrorView.from_json(error)
 
 
 def _compensation_action(step: StepDefinition, entry: LedgerEntry) -> str | None:
@@ -111,47 +115,56 @@ def _compensation_action(step: StepDefinition, entry: LedgerEntry) -> str | None
     return step.compensate.alternates[entry.undo.alternate].uses
 
 
-def _operation_view(uses: str | None, operation: OperationState | None) -> dict[str, Any] | None:
+def _operation_view(uses: str | None, operation: OperationState | None) -> OperationView | None:
     if uses is None or operation is None:
         return None
-    return {
-        "uses": uses,
-        "state": operation.state,
-        "attempts": operation.attempts,
-        "alternate": operation.alternate,
-        "error": operation.error,
-        "ended_at": format_timestamp(operation.ended_at),
-    }
+    return OperationView(
+        uses=uses,
+        state=operation.state,
+        attempts=operation.attempts,
+        alternate=operation.alternate,
+        error=_error(operation.error),
+        ended_at=format_timestamp(operation.ended_at),
+    )
 
 
 OMITTED = "omitted"
 
 
-def shrink_view(story: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
+def shrink_view(view: SagaView, limit_bytes: int) -> SagaView:
     """Shrink the view to ``limit_bytes`` of JSON (rule 9): drop inputs and results first, then finished items.
 
     What an operator needs (parked operations, residue, entries in an error state) is dropped last.
     """
-    if _json_size(story) <= limit_bytes:
-        return story
-    small = {**story, "input": _placeholder(story["input"]), "output": _placeholder(story["output"])}
-    small["steps"] = [{**row, "result": _placeholder(row["result"])} for row in story["steps"]]
-    if _json_size(small) <= limit_bytes:
-        return small
-    interesting = [row for row in small["steps"] if row["state"] not in _DROPPABLE_STATES or row["id"] == row["step"]]
-    omitted = Counter(f"{row['step']} {row['state']}" for row in small["steps"] if row not in interesting)
-    small["steps"], small["steps_omitted"] = interesting, dict(omitted)
-    while _json_size(small) > limit_bytes and small["steps"]:
-        keep = len(small["steps"]) // 2
-        omitted.update(f"{row['step']} {row['state']}" for row in small["steps"][keep:])
-        small["steps"], small["steps_omitted"] = small["steps"][:keep], dict(omitted)
+    if _view_size(view) <= limit_bytes:
+        return view
+    rows = tuple(replace(row, result=_placeholder(row.result)) for row in view.steps)
+    view = replace(view, input=_placeholder(view.input), output=_placeholder(view.output), steps=rows)
+    if _view_size(view) <= limit_bytes:
+        return view
+    kept = tuple(row for row in rows if row.state not in _DROPPABLE_STATES or row.id == row.step)
+    omitted = _count(rows) - _count(kept)
+    while True:
+        view = replace(view, steps=kept, steps_omitted=dict(omitted))
+        if _view_size(view) <= limit_bytes or not kept:
+            break
+        omitted.update(_count(kept[len(kept) // 2 :]))
+        kept = kept[: len(kept) // 2]
     for name in ("notifications", "operator", "residue", "parked", "not_done", "children"):
-        while _json_size(small) > limit_bytes and small[name]:
-            small[name] = small[name][: len(small[name]) // 2]
-    return small
+        while _view_size(view) > limit_bytes and (values := getattr(view, name)):
+            view = replace(view, **{name: values[: len(values) // 2]})
+    return view
 
 
 _DROPPABLE_STATES = frozenset({"DONE", "CONFIRMED", "COMPENSATED", "NOTHING_TO_UNDO", "SKIPPED", "PENDING"})
+
+
+def _count(rows: tuple[StepView, ...]) -> Counter[str]:
+    return Counter(f"{row.step} {row.state}" for row in rows)
+
+
+def _view_size(view: SagaView) -> int:
+    return _json_size(view.to_json())
 
 
 def _json_size(value: Any) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
 from sagas.builtins.spark import SPARK
 from sagas.definition.model import Definition, StepDefinition
+from sagas.protocol.saga_view import SagaView
 
 STATE_GROUPS: dict[str, str] = {
     "DONE": "done",
@@ -62,15 +61,15 @@ class SagaGraph:
     used_groups: frozenset[str] = field(default_factory=frozenset)
 
 
-def build_saga_graph(definition: Definition, story: Mapping[str, Any] | None = None) -> SagaGraph:
-    """The graph of a definition; with ``story``, the `saga show` document of a run, in the state of that run."""
-    groups, notes = _group_by_step(story) if story else ({}, {})
+def build_saga_graph(definition: Definition, view: SagaView | None = None) -> SagaGraph:
+    """The graph of a definition; with the view of a run, in the state of that run."""
+    groups, notes = _group_by_step(view) if view else ({}, {})
     nodes = tuple(
         GraphNode(step, _undo_actions(step), groups.get(step.id), notes.get(step.id, "")) for step in definition.steps
     )
     forward = tuple((need, step.id) for step in definition.steps for need in step.needs)
     used = frozenset(node.group for node in nodes if node.group)
-    return SagaGraph(definition, nodes, forward, _back_edges(definition), story["state"] if story else None, used)
+    return SagaGraph(definition, nodes, forward, _back_edges(definition), view.state if view else None, used)
 
 
 def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
@@ -93,10 +92,10 @@ def _back_edges(definition: Definition) -> tuple[tuple[str, str], ...]:
     return tuple(edges)
 
 
-def _group_by_step(story: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def _group_by_step(view: SagaView) -> tuple[dict[str, str], dict[str, str]]:
     found: dict[str, list[str]] = {}
-    for row in story.get("steps") or ():
-        found.setdefault(row["step"], []).append(row["state"])
+    for row in view.steps:
+        found.setdefault(row.step, []).append(row.state)
     groups = {
         id: min((STATE_GROUPS[state] for state in states), key=GROUP_PRIORITY.index) for id, states in found.items()
     }

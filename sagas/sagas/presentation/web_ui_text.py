@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sagas.definition.model import Definition, StepDefinition
-from sagas.machine.parked import blocked_steps
+from sagas.protocol.saga_view import ReasonView, SagaView, StepView
 
 STATE_SYMBOLS = {
     "PENDING": "·",
@@ -28,25 +25,23 @@ NO_BREAK_SPACE = "\u00a0"
 """Markdown does not collapse it."""
 
 
-def current_details(story: Mapping[str, Any]) -> str:
-    """The details of a run. ``story`` is the `saga show` document; a long saga shows only its first and last steps."""
-    lines = [f"**{story['saga']}** is **{story['state']}**" + _reason_phrase(story.get("reason"))]
-    nested = blocked_steps(story)
-    for entry in story.get("parked") or ():
-        waits = "waits for a nested saga" if entry["step"] in nested else _parked_phrase(entry["op"])
-        lines += ["", f"⏸ **{entry['step']}** {waits}: {entry['why']}"]
-        commands = entry.get("commands") or ()
-        if commands:
-            lines += ["", "Decisions of an operator:", "", "```", *commands, "```"]
-    for entry in story.get("residue") or ():
-        left = "its effect stays" if entry["kind"] == "effect_stays" else "its effect is missing"
-        lines += ["", f"✖ **{entry['step']}**: {left}"]
+def current_details(view: SagaView) -> str:
+    """The details of a run; a long saga shows only its first and last steps."""
+    lines = [f"**{view.saga}** is **{view.state}**" + _reason_phrase(view.reason)]
+    for entry in view.parked:
+        waits = "waits for a nested saga" if entry.step in view.blocked_steps else _parked_phrase(entry.op)
+        lines += ["", f"⏸ **{entry.step}** {waits}: {entry.why}"]
+        if entry.commands:
+            lines += ["", "Decisions of an operator:", "", "```", *entry.commands, "```"]
+    for entry in view.residue:
+        left = "its effect stays" if entry.kind == "effect_stays" else "its effect is missing"
+        lines += ["", f"✖ **{entry.step}**: {left}"]
     lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
-    steps = story.get("steps") or []
+    steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]
     for step in shown:
         lines.append(_step_row(step) if step is not None else f"| … | {len(steps) - MAX_ROWS} more steps | | |")
-    lines += ["", _button_advice(story)]
+    lines += ["", _button_advice(view)]
     return "\n".join(lines)
 
 
@@ -56,17 +51,16 @@ def _parked_phrase(op: str) -> str:
     )
 
 
-def _step_row(step: Mapping[str, Any]) -> str:
-    undo = step.get("compensation")
+def _step_row(step: StepView) -> str:
+    undo = step.compensation
     undo_cell = ""
     if undo:
-        undo_cell = f"`{undo['uses']}`" + ("" if undo["state"] == "PENDING" else f" {undo['state']}")
-    named = step["name"] in (step["id"], step["step"])
-    title = f"**{step['id']}**" if named else f"**{step['id']}** {step['name']}"
-    state = f"{STATE_SYMBOLS.get(step['state'], ' ')}{NO_BREAK_SPACE}{step['state']}"
-    if (step.get("attempts") or 0) > 1:
-        state += f" ({step['attempts']} attempts)"
-    return table_row(state, title, f"`{step['uses']}`", undo_cell)
+        undo_cell = f"`{undo.uses}`" + ("" if undo.state == "PENDING" else f" {undo.state}")
+    title = f"**{step.id}**" if step.name in (step.id, step.step) else f"**{step.id}** {step.name}"
+    state = f"{STATE_SYMBOLS.get(step.state, ' ')}{NO_BREAK_SPACE}{step.state}"
+    if (step.attempts or 0) > 1:
+        state += f" ({step.attempts} attempts)"
+    return table_row(state, title, f"`{step.uses}`", undo_cell)
 
 
 def table_row(*cells: str) -> str:
@@ -78,22 +72,21 @@ def _one_line(cell: str) -> str:
     return cell.replace("|", "\\|").replace("\n", " ")
 
 
-def _reason_phrase(reason: Mapping[str, Any] | None) -> str:
-    if not reason:
+def _reason_phrase(reason: ReasonView | None) -> str:
+    if reason is None:
         return ""
-    where = f" at {reason['step']}" if reason.get("step") else ""
-    return f" ({reason['kind']}{where}: {reason.get('message') or 'no reason was given'})"
+    where = f" at {reason.step}" if reason.step else ""
+    return f" ({reason.kind}{where}: {reason.message or 'no reason was given'})"
 
 
-def _button_advice(story: Mapping[str, Any]) -> str:
-    phase = story.get("phase")
-    if story["state"] in ("COMPLETED", "COMPENSATED", "RESIDUE"):
+def _button_advice(view: SagaView) -> str:
+    if view.state in ("COMPLETED", "COMPENSATED", "RESIDUE"):
         return "This saga has ended. The tab Memo has its whole view."
     terminate = "**Terminate** runs nothing: every effect so far stays, and nothing is undone."
     reset = "**Reset** runs the steps again under the same keys: guarded steps return their stored results."
-    if phase == "committed":
+    if view.phase == "committed":
         return f"Past the point of no return: **Cancel** is refused. {terminate} {reset}"
-    if phase == "backward":
+    if view.phase == "backward":
         return f"It is being undone: **Cancel** changes nothing. {terminate} {reset}"
     return f"**Cancel** undoes what was done. {terminate} {reset}"
 

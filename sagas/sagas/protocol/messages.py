@@ -1,4 +1,4 @@
-"""The events and commands of the machine, and the states of sagas and steps. Commands are plain data.
+"""The events and commands of the machine. Commands are plain data.
 
 ``at`` is always in seconds since the epoch (UTC), from the caller's clock.
 """
@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from sagas.definition.model import Execution, Milestone, Retry
 from sagas.protocol.outcomes import Outcome
-
-Decision = Literal["retry", "done", "skip", "compensate"]
+from sagas.protocol.saga_view import Decision, SagaView
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class SagaEnded:
-    """A nested saga (or its undo) has ended or vanished. ``view`` is its `saga show` document, None if unknown."""
+    """A nested saga (or its undo) has ended or vanished. ``view`` is None if unknown."""
 
     id: str
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
     at: float
-    view: Mapping[str, Any] | None = None
+    view: SagaView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,31 +303,3 @@ Command = (
     | Notify
     | Finish
 )
-
-
-StepState = Literal[
-    "PENDING",
-    "RUNNING",
-    "DONE",
-    "REJECTED",
-    "FAILED",
-    "UNKNOWN",
-    "SKIPPED",
-    "COMPENSATING",
-    "COMPENSATED",
-    "NOTHING_TO_UNDO",
-    "CONFIRMING",
-    "CONFIRMED",
-    "PARKED",
-]
-
-
-SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
-
-
-Phase = Literal["forward", "committed", "backward"]
-
-
-OperationStatus = Literal[
-    "PENDING", "RUNNING", "DONE", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN", "PARKED", "SKIPPED"
-]

@@ -15,6 +15,7 @@ from sagas.definition.model import Definition, StepDefinition, is_read
 from sagas.definition.operation_builder import has_reply_probe
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.saga_view import ResidueView, SagaView
 
 Key = tuple[str, str, int]
 """Saga id, ledger id, generation."""
@@ -175,19 +176,19 @@ def attempts_made(kind: str, call: Call) -> int:
 # --- consistency between sagas and participants ----------------------------------------------------------------------
 
 
-def find_inconsistencies(views: Mapping[str, Mapping[str, Any]], participants: Participants) -> list[dict[str, Any]]:
+def find_inconsistencies(views: Mapping[str, SagaView], participants: Participants) -> list[ResidueView]:
     """Effects that stay although a saga is COMPENSATED, or are missing although it is COMPLETED.
 
     ``views`` are the views of the saga and its nested sagas, by path.
     """
-    inconsistencies: list[dict[str, Any]] = []
+    inconsistencies: list[ResidueView] = []
     for effect in participants.effects():
         end = views[effect.path]
-        if is_read(effect.step) or end["state"] not in ("COMPLETED", "COMPENSATED"):
+        if is_read(effect.step) or end.state not in ("COMPLETED", "COMPENSATED"):
             continue
-        row = next((row for row in end["steps"] if row["id"] == effect.entry), None)
-        expected = row is not None and row["state"] in ("DONE", "CONFIRMED")
-        left = effect.entry in end["not_done"]
+        row = next((row for row in end.steps if row.id == effect.entry), None)
+        expected = row is not None and row.state in ("DONE", "CONFIRMED")
+        left = effect.entry in end.not_done
         if effect.repeated or (effect.is_present and not expected and not left):
             kind = "effect_stays"
         elif expected and not effect.is_present:
@@ -196,5 +197,5 @@ def find_inconsistencies(views: Mapping[str, Mapping[str, Any]], participants: P
             continue
         system = effect.step.do.connection or effect.step.do.uses
         step = effect.path + effect.entry
-        inconsistencies.append({"step": step, "kind": kind, "system": system, "key": effect.key, "command": None})
+        inconsistencies.append(ResidueView(step=step, kind=kind, system=system, key=effect.key))
     return inconsistencies

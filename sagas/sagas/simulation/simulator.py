@@ -35,6 +35,7 @@ from sagas.protocol.messages import (
     UndoRequested,
     UndoSaga,
 )
+from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.simulation.participants import Participants, attempts_made, find_inconsistencies
 from sagas.simulation.samples import DIGIT_STRING, sample_input_of, sample_results
 from sagas.simulation.script import Environment, Script, SimulatedRun, names_entry
@@ -99,16 +100,12 @@ class _Simulation:
             self.now, _, happen = heapq.heappop(self.queue)
             happen()
         self.participants.deliver_late_attempts()
-        story = self.root.machine.view(self.now)
-        parked = [
-            {**row, "step": actor.path + row["step"]}
-            for actor in self.actors.values()
-            for row in actor.machine.view(self.now)["parked"]
-        ]
-        state = "PARKED" if parked and not self.root.machine.finished else story["state"]
-        ends = {actor.path: actor.machine.view(self.now) for actor in self.actors.values()}
-        residue = [*map(dict, story["residue"]), *find_inconsistencies(ends, self.participants)]
-        return SimulatedRun(state, self.participants.undone, residue, story, parked, self.notifications)
+        view = self.root.machine.view(self.now)
+        views = {actor.path: actor.machine.view(self.now) for actor in self.actors.values()}
+        parked = [{**row.to_json(), "step": path + row.step} for path, ended in views.items() for row in ended.parked]
+        state = "PARKED" if parked and not self.root.machine.finished else view.state
+        residue = [row.to_json() for row in (*view.residue, *find_inconsistencies(views, self.participants))]
+        return SimulatedRun(state, self.participants.undone, residue, view.to_json(), parked, self.notifications)
 
     def _is_over(self) -> bool:
         if self.busy:
@@ -138,8 +135,8 @@ class _Simulation:
             self._answer_waits(actor)
         if actor.machine.finished and actor.ended is not None:
             ended, actor.ended = actor.ended, None
-            story = actor.machine.view(self.now)
-            ended(SagaEnded(actor.id, story["state"], self.now, story))
+            view = actor.machine.view(self.now)
+            ended(SagaEnded(actor.id, view.state, self.now, view))  # pyright: ignore[reportArgumentType]
 
     def _execute(self, actor: _SimulatedSaga, command: Command) -> None:
         match command:
@@ -251,31 +248,30 @@ class _Simulation:
         def ends(ended: SagaEnded) -> None:
             self._schedule(max(0.0, delay - CALL_SECONDS), lambda: self._feed(actor, ended))
 
-        def answers(state: Any, story: dict[str, Any] | None) -> None:
-            self._schedule(delay, lambda: self._feed(actor, SagaEnded(command.id, state, self.now, story)))
+        def answers(state: Any, output: Any = None, reason: ReasonView | None = None) -> None:
+            shown = "FAILED" if state == "REFUSED" else state
+            view = SagaView(id=command.saga_id, saga=command.saga, state=shown, output=output, reason=reason)
+            self._schedule(delay, lambda: self._feed(actor, SagaEnded(command.id, state, self.now, view)))
+
+        def refuse(message: str) -> None:
+            answers("REFUSED", reason=ReasonView(kind="rejected", message=message))
 
         if outcome in ("rejected", "failed"):
-            reason = {
-                "kind": outcome,
-                "type": outcome.capitalize(),
-                "message": f"{command.saga} ends {outcome}",
-                "details": {},
-            }
-            answers("COMPENSATED", {"reason": reason})
+            reason = ReasonView(kind=outcome, type=outcome.capitalize(), message=f"{command.saga} ends {outcome}")
+            answers("COMPENSATED", reason=reason)
         elif outcome == "unknown":
-            answers("TERMINATED", None)
+            answers("TERMINATED")
         elif given:
-            answers("COMPLETED", {"output": result})
+            answers("COMPLETED", result)
         elif definition is None:
-            answers("REFUSED", {"reason": {"message": f"there is no valid saga {command.saga}"}})
+            refuse(f"there is no valid saga {command.saga}")
         else:
             filled, problems = validate_input(definition, command.input)
             if problems and self.script.input_is_sample:
-                answers("COMPLETED", {"output": actor.sample_results.get(command.entry.partition("#")[0])})
+                answers("COMPLETED", actor.sample_results.get(command.entry.partition("#")[0]))
                 return
             if problems:
-                message = f"the input of {command.saga} is not valid: {problems[0]}"
-                answers("REFUSED", {"reason": {"message": message}})
+                refuse(f"the input of {command.saga} is not valid: {problems[0]}")
                 return
             child = self._add_saga(definition, filled, command.saga_id, f"{actor.path}{command.entry}/")
             child.ended, child.id = ends, command.id

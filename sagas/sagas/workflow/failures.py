@@ -19,6 +19,7 @@ from temporalio.exceptions import (
 from sagas.protocol.messages import Finish
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_failure
+from sagas.protocol.saga_view import ReasonView, SagaView
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",
@@ -47,11 +48,11 @@ def refused_error(message: str) -> SagaApplicationError:
     )
 
 
-def closing_error(finish: Finish, story: Mapping[str, Any]) -> SagaApplicationError:
-    """The closing failure of a saga that did not complete; its details contain the view."""
+def closing_error(finish: Finish, document: Mapping[str, Any]) -> SagaApplicationError:
+    """The closing failure of a saga that did not complete; its details contain the JSON of the view."""
     return SagaApplicationError(
         _closing_message(finish, finish.reason or {}),
-        story,
+        document,
         type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
         non_retryable=True,
         category=ApplicationErrorCategory.BENIGN,
@@ -82,19 +83,27 @@ def activity_outcome(error: FailureError) -> Outcome:
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
 
 
-def child_result(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
+def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[str, SagaView | None]:
     """The state and the view of a nested saga that did not complete, from its closing failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        story = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
+        document = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
+        view = None if document is None else SagaView.from_json(document)
         if cause.type == "SagaCompensated":
-            return "COMPENSATED", story
+            return "COMPENSATED", view
         if cause.type == "SagaResidue":
-            return "RESIDUE", story
+            return "RESIDUE", view
         if cause.type == "SagaRefused":
             # No step has run, or, for an undo, no step was undone.
-            return "REFUSED", {"reason": {"type": "SagaRefused", "message": cause.message, "details": {}}}
+            return "REFUSED", refused_view(saga_id, saga, cause.message)
     if isinstance(cause, CancelledError):
         # The child closes as Canceled only after a native cancel of the child itself, and after its rollback.
-        return "COMPENSATED", {"state": "COMPENSATED", "reason": {"kind": "cancelled", "message": str(cause)}}
+        reason = ReasonView(kind="cancelled", message=str(cause))
+        return "COMPENSATED", SagaView(id=saga_id, saga=saga, state="COMPENSATED", reason=reason)
     return "TERMINATED", None
+
+
+def refused_view(saga_id: str, saga: str, message: str) -> SagaView:
+    """The view of a nested saga that was refused: no step of it has run."""
+    reason = ReasonView(kind="rejected", type="SagaRefused", message=message)
+    return SagaView(id=saga_id, saga=saga, state="FAILED", reason=reason)

@@ -12,6 +12,7 @@ from temporalio.api.common.v1 import Payload
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
+from sagas.protocol.saga_view import SagaView
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Maximum bytes of one payload; Temporal rejects 2 MiB."""
@@ -48,14 +49,15 @@ def to_payload(value: Any, what: str) -> Payload:
     return payload
 
 
-def view_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
-    """Return the view within its limit and its payload, which is encoded only once if the view is small enough."""
-    payload = workflow.payload_converter().to_payload(story)
+def view_payload(view: SagaView) -> tuple[dict[str, Any], Payload]:
+    """Return the JSON of the view within its limit and its payload, encoded only once if the view is small enough."""
+    document = view.to_json()
+    payload = workflow.payload_converter().to_payload(document)
     # Payloads have no spaces after commas and colons; JSON with them has at most twice as many bytes.
     if 2 * len(payload.data) <= VIEW_LIMIT:
-        return story, payload
-    story = shrink_view(story, VIEW_LIMIT)
-    return story, workflow.payload_converter().to_payload(story)
+        return document, payload
+    document = shrink_view(view, VIEW_LIMIT).to_json()
+    return document, workflow.payload_converter().to_payload(document)
 
 
 def limit_output(output: Any) -> Any:

@@ -12,7 +12,8 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
-from sagas.workflow.failures import child_result
+from sagas.protocol.saga_view import SagaView
+from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.limits import limit_summary, to_payload
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -28,7 +29,7 @@ class NestedSagas:
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
-        self._residue_views: dict[str, Mapping[str, Any]] = {}
+        self._residue_reports: dict[str, Mapping[str, Any]] = {}
 
     def start(self, command: StartSaga) -> None:
         self._context.tasks.start(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
@@ -42,13 +43,13 @@ class NestedSagas:
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
-    def note_residue(self, story: Mapping[str, Any]) -> None:
+    def note_residue(self, report: Mapping[str, Any]) -> None:
         """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
-        self._residue_views[story["id"]] = story
+        self._residue_reports[report["id"]] = report
 
     async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
         undo = saga_id.endswith(UNDO_SUFFIX)
-        state, story = "COMPENSATED" if undo else "COMPLETED", None
+        state = "COMPENSATED" if undo else "COMPLETED"
         try:
             payload = to_payload(input, f"the input of {saga}")
             await self._context.throttle.wait_for_room(len(payload.data))
@@ -63,19 +64,20 @@ class NestedSagas:
             )
             self._started[id] = handle
             output = await handle
-            story = {"output": output}
-            if saga_id in self._residue_views:
+            view = SagaView(id=saga_id, saga=saga, state="COMPENSATED" if undo else "COMPLETED", output=output)
+            if saga_id in self._residue_reports:
                 # It closed as Completed, past its commit point, but has reported a residue.
-                state, story = "RESIDUE", {**self._residue_views.pop(saga_id), "output": output}
+                report = self._residue_reports.pop(saga_id)
+                state, view = "RESIDUE", SagaView.from_json({**report, "saga": saga, "output": output})
         except DefinitionError as error:
-            state, story = "REFUSED", {"reason": {"message": str(error)}}
+            state, view = "REFUSED", refused_view(saga_id, saga, str(error))
         except WorkflowAlreadyStartedError:
-            state, story = "REFUSED", {"reason": {"message": f"a run with the id {saga_id} already exists"}}
+            state, view = "REFUSED", refused_view(saga_id, saga, f"a run with the id {saga_id} already exists")
         except ChildWorkflowError as error:
-            state, story = child_result(error)
+            state, view = child_result(error, saga_id, saga)
         self._started.pop(id, None)
         self._context.tasks.discard(id)
-        self._context.report(SagaEnded(id=id, state=state, at=workflow.time(), view=story))  # pyright: ignore[reportArgumentType]
+        self._context.report(SagaEnded(id=id, state=state, at=workflow.time(), view=view))  # pyright: ignore[reportArgumentType]
 
     async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.
@@ -124,9 +126,9 @@ def parked_report(report: Mapping[str, Any]) -> ChildParked:
     )
 
 
-async def signal_residue_to_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
+async def signal_residue_to_parent(parent: workflow.ParentInfo, document: Mapping[str, Any]) -> None:
     """Report a residue to the parent: past its commit point the nested saga closes as Completed, which hides it."""
-    report = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+    report = {name: document[name] for name in ("id", "state", "phase", "committed_at", "residue")}
     await _signal(parent, RESIDUE_SIGNAL, report)
 
 

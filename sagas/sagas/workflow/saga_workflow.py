@@ -238,8 +238,8 @@ class SagaWorkflow:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
 
     @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
-    def child_left_residue(self, story: dict[str, Any]) -> None:
-        self._nested_sagas.note_residue(story)
+    def child_left_residue(self, told: dict[str, Any]) -> None:
+        self._nested_sagas.note_residue(told)
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: dict[str, Any]) -> None:
@@ -253,8 +253,8 @@ class SagaWorkflow:
     @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
     def view(self) -> dict[str, Any]:
         if self._machine is None:
-            return blank_view(workflow.info().workflow_id, workflow.info().workflow_type)
-        return shrink_view(self._machine.view(workflow.time()), VIEW_LIMIT)
+            return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
+        return shrink_view(self._machine.view(workflow.time()), VIEW_LIMIT).to_json()
 
     @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
     def machine_state(self) -> str | None:
@@ -317,7 +317,7 @@ class SagaWorkflow:
 
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
-        story, kept = view_payload(self._machine.view(workflow.time()))
+        document, kept = view_payload(self._machine.view(workflow.time()))
         workflow.upsert_memo({"saga": RawValue(kept)})
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
             # Usually the close status is enough; here an earlier recorded state would be out of date.
@@ -330,7 +330,7 @@ class SagaWorkflow:
         cancelled = self._native_cancel and workflow.cancellation_reason() is not None
         if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
-        raise closing_error(finish, story)
+        raise closing_error(finish, document)
 
 
 # --- messages as events of the machine -------------------------------------------------------------------------------

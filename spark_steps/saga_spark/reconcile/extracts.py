@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.outbox import HELD
 from saga_spark.reconcile.reconcile_spec import EffectTable
+from sagas.protocol.saga_view import SagaView
 
 SAGAS_FILE = "sagas.parquet"
 ENTRIES_FILE = "entries.parquet"
@@ -112,40 +113,38 @@ class SagaExport:
     def count(self) -> int:
         return self._sagas.count
 
-    def add(self, story: Mapping[str, Any]) -> None:
+    def add(self, view: SagaView) -> None:
         """Add one saga. Its id must be new."""
-        saga_id, state = story["id"], story["state"]
-        started = epoch_seconds(story.get("started_at")) or 0.0
-        judged = is_comparable(story) and started >= self._watermark
+        saga_id, state = view.id, view.state
+        started = epoch_seconds(view.started_at) or 0.0
+        judged = is_comparable(view) and started >= self._watermark
         self.states[saga_id] = state
-        self._sagas.add(saga_id, story["saga"], state, started, epoch_seconds(story.get("ended_at")), judged)
+        self._sagas.add(saga_id, view.saga, state, started, epoch_seconds(view.ended_at), judged)
         if not judged or state not in FINAL_STATES:
             return
-        residue = {row["step"] for row in story.get("residue") or ()}
-        decided = {decision["step"] for decision in story.get("operator") or ()}
-        for row in story.get("steps") or ():
-            if row["started_at"] is None and row["state"] == "PENDING":
+        residue = {one.step for one in view.residue}
+        decided = {one.step for one in view.operator}
+        for row in view.steps:
+            if row.started_at is None and row.state == "PENDING":
                 continue  # never started
-            if row["state"] == "DONE" and row.get("attempts") == 0 and row["id"] not in decided:
+            if row.state == "DONE" and row.attempts == 0 and row.id not in decided:
                 continue  # a for_each over an empty list: nothing was called
             self._entries.add(
                 saga_id,
-                row["id"],
-                row["generation"] or 1,
-                row["state"],
-                row["guarantee"] == "guarded",
-                row["state"] in _APPLIED_STATES,
-                row["id"] in residue,
+                row.id,
+                row.generation or 1,
+                row.state,
+                row.guarantee == "guarded",
+                row.state in _APPLIED_STATES,
+                row.id in residue,
             )
 
 
-def is_comparable(story: Mapping[str, Any]) -> bool:
+def is_comparable(view: SagaView) -> bool:
     """Whether the saga has ended and its view has all steps (a very long one leaves finished items out)."""
-    if story["state"] in ABNORMAL_STATES:
+    if view.state in ABNORMAL_STATES:
         return True  # any remaining guard rows count as open effects
-    if story["state"] not in FINAL_STATES or not story.get("ended_at") or story.get("incomplete"):
-        return False
-    return not story.get("steps_omitted")
+    return view.state in FINAL_STATES and bool(view.ended_at) and not view.incomplete and not view.steps_omitted
 
 
 def epoch_seconds(timestamp: str | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.unit.cli.view_schema import problems
 
 ACTIONS = """
 from pathlib import Path
@@ -105,11 +106,22 @@ class CommandLine:
         reported = self.capsys.readouterr()
         assert "Traceback" not in reported.err
         assert "bug in saga" not in reported.err
-        return CommandResult(code, reported.out, reported.err)
+        result = CommandResult(code, reported.out, reported.err)
+        if "--json" in words and reported.out:
+            check_views(words, result.json)
+        return result
 
     def break_undo(self, broken: bool) -> None:
         file = self.folder / "broken"
         file.touch() if broken else file.unlink(missing_ok=True)
+
+
+def check_views(args: Sequence[str], printed: Any) -> None:
+    """Every view that a command prints fits the published schema; those of a list have no steps."""
+    listed = "list" in args
+    for document in printed if listed else [printed]:
+        if listed or "show" in args or (isinstance(document, dict) and "steps" in document):
+            assert problems(document, without=("steps",) if listed else ()) == []
 
 
 def fresh(name: str) -> str:

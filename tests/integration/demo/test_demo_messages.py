@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from standardwebhooks.webhooks import Webhook
 from definitions.retail.demo.messages import compare_deliveries, differing
 from definitions.retail.demo.order_channel import OrderAmount
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS, ReceivedEvent, Shopfront, open_shopfront, shared_secret
+from sagas.protocol.saga_view import NotificationView
 from tests.helpers.database_servers import free_port
 
 ORDERS = [OrderAmount(1, "3.98"), OrderAmount(2, "7.46")]
-DELIVERED = {"state": "DELIVERED", "attempts": 3}
+DELIVERED = NotificationView(
+    id="n", event="e", when="parked", uses="http", at="2026-01-01T00:00:00Z", run="r", state="DELIVERED", attempts=3
+)
 BODY = b'{"type": "saga.parked"}'
 
 
@@ -39,7 +43,7 @@ def test_an_order_that_is_lost_doubled_or_changed_is_found(other, wrong):
 
 
 def test_a_notification_that_was_given_up_or_never_arrived_is_found():
-    rows = {"a": DELIVERED, "b": {"state": "EXHAUSTED", "attempts": 6}, "c": DELIVERED}
+    rows = {"a": DELIVERED, "b": replace(DELIVERED, state="EXHAUSTED", attempts=6), "c": DELIVERED}
     found = compare_deliveries(rows, {"a": ReceivedEvent(3, True), "b": ReceivedEvent(2, False)})
     assert (found.total, dict(found.attempts)) == (3, {3: 2})
     assert [one.violations for one in found.results] == [("b",), ("c",)]

@@ -18,6 +18,7 @@ from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
+from sagas.protocol.saga_view import SagaView
 from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga, until
 from tests.integration.notify.conftest import Receiver, notified, settled
 
@@ -33,14 +34,14 @@ TOLD = f"""
 ID = "notify-0-completed"
 
 
-async def stuck(client: Client, **wanted: Any) -> list[dict[str, Any]]:
+async def stuck(client: Client, **wanted: Any) -> list[SagaView]:
     queue = client.project.settings.temporal.task_queue
     return [one async for one in list_stuck(client.temporal, SagaFilter(task_queue=queue, **wanted), limit=10)]
 
 
 async def listed(client: Client) -> list[str]:
     queue = client.project.settings.temporal.task_queue
-    return [one["id"] async for one in query_sagas(client.temporal, SagaFilter(task_queue=queue), limit=10)]
+    return [one.id async for one in query_sagas(client.temporal, SagaFilter(task_queue=queue), limit=10)]
 
 
 async def test_a_receiver_that_was_down_is_notified_once(env: Environment, receiver: Receiver) -> None:
@@ -99,22 +100,22 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
         assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
         [one] = await until(lambda: stuck(client), 60)
-        assert one["id"] == story["id"]
-        assert f"saga notify {story['id']} {ID} --again" in one["stuck"][0]
+        assert one.id == story["id"]
+        assert f"saga notify {story['id']} {ID} --again" in one.stuck[0]
         assert await stuck(client, saga="other") == []
 
         receiver.server.start()
-        [again] = await resend(client.temporal, story, None)
+        [again] = await resend(client.temporal, SagaView.from_json(story), None)
         assert again["done"] == "sent again"
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "DELIVERED"}
         assert [event["id"] for event in receiver.received()] == [row["event"]]
         assert await stuck(client) == []
         with pytest.raises(RefusedError, match="is pending or exhausted"):
-            await resend(client.temporal, story, None)
+            await resend(client.temporal, SagaView.from_json(story), None)
         with pytest.raises(UsageError, match="did you mean notify-0-completed"):
-            await resend(client.temporal, story, "notify-0-complete")
-        [more] = await resend(client.temporal, story, ID)
+            await resend(client.temporal, SagaView.from_json(story), "notify-0-complete")
+        [more] = await resend(client.temporal, SagaView.from_json(story), ID)
         assert more["done"] == "sent again"
         await settled(client, story["id"])
         assert [event["id"] for event in receiver.received()] == [row["event"]] * 2, "a receiver knows the repetition"
@@ -129,7 +130,7 @@ async def test_a_waiting_notification_can_be_sent_immediately(env: Environment, 
 
         await until(waits)
         receiver.server.start()
-        [row] = await resend(client.temporal, await client.show(saga), ID)
+        [row] = await resend(client.temporal, await client.view(saga), ID)
         assert row["done"] == "tried now"
         assert notified(await settled(client, saga)) == {ID: "DELIVERED"}
 
@@ -243,7 +244,7 @@ async def test_a_terminated_notification_can_be_resent(env: Environment, receive
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "STOPPED"}
         receiver.server.start()
-        await resend(client.temporal, story, None)
+        await resend(client.temporal, SagaView.from_json(story), None)
         assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
 
 
@@ -280,7 +281,7 @@ async def test_an_event_is_written_once_into_the_outbox(env: Environment) -> Non
     async with env.serving(definition) as client:
         story = await settled(client, (await run_saga(client, "emits"))["id"])
         assert notified(story) == {ID: "DELIVERED", "notify-1-completed": "DELIVERED"}
-        await resend(client.temporal, story, ID)
+        await resend(client.temporal, SagaView.from_json(story), ID)
         story = await settled(client, story["id"])
     assert notified(story)[ID] == "DELIVERED"
     async with env.engine.connect() as connection:

@@ -1,6 +1,6 @@
-"""Writes docs/reference/cli.md from the commands themselves.
+"""Writes docs/reference/cli.md from the commands themselves, and saga-show.md with its schema from the model.
 
-`python -m tests.unit.cli.reference_page` writes it again.
+`python -m tests.unit.cli.reference_page` writes them again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from saga_cli.main import ALIASES, COMMANDS, Command
+from tests.unit.cli import view_schema
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
 
@@ -153,3 +154,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
+    view_schema.SCHEMA.write_text(view_schema.render_schema(), encoding="utf-8")
+    view_schema.PAGE.write_text(view_schema.render(), encoding="utf-8")

@@ -8,27 +8,22 @@ import pytest
 from saga_cli.render.saga_view import view_lines
 from saga_cli.render.text import format_duration, to_plain
 from saga_cli.wait import exit_code
+from sagas.protocol.saga_view import SagaView
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def step(id: str, state: str, **more: Any) -> dict[str, Any]:
     plain = {"id": id, "step": id.partition("#")[0], "name": id, "uses": "act", "state": state, "attempts": 1}
-    return {**plain, "outcome": None, "error": None, "compensation": None, "confirmation": None, **more}
+    return {**plain, **more}
 
 
-def story(**more: Any) -> dict[str, Any]:
-    return {
-        "id": "s-1",
-        "saga": "shop",
-        "state": "COMPLETED",
-        "started_at": "2026-03-01T11:59:00Z",
-        "steps": [],
-        **more,
-    }
+def story(**more: Any) -> SagaView:
+    plain = {"id": "s-1", "saga": "shop", "state": "COMPLETED", "started_at": "2026-03-01T11:59:00Z"}
+    return SagaView.from_json({**plain, **more})
 
 
-def text(reported: dict[str, Any]) -> str:
+def text(reported: SagaView) -> str:
     return "\n".join(to_plain(line) for line in view_lines(reported, now=NOW))
 
 
@@ -42,7 +37,7 @@ def test_attempts_and_errors_are_shown_with_their_step() -> None:
 
 def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
-    items[3] = step("reserve#3", "REJECTED", error={"message": "sold out"})
+    items[3] = step("reserve#3", "REJECTED", error={"type": "SoldOut", "message": "sold out"})
     reported = text(story(steps=items))
     assert "reserve#3" in reported
     assert "sold out" in reported
@@ -76,7 +71,7 @@ def test_residue_names_the_remaining_effect_and_the_command() -> None:
     ],
 )
 def test_exit_codes(state: str, reason: dict[str, Any] | None, code: int) -> None:
-    assert exit_code({"state": state, "reason": reason}) == code
+    assert exit_code(story(state=state, reason=reason)) == code
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from saga_spark.reconcile.extracts import GUARD_SCHEMA, OUTBOX_SCHEMA, ParquetRo
 from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from saga_spark.reconcile.topic_extract import NEVER, RECORD_SCHEMA, RECORDS_FILE
+from sagas.protocol.saga_view import SagaView
 
 NOW = 1_790_000_000.0
 HORIZON = NOW - 86_400
@@ -67,7 +68,7 @@ class ShopSystem:
                 out.add(*record)
         with SagaExport(self.folder) as journal:
             for one in self.stories.values():
-                journal.add(one)
+                journal.add(SagaView.from_json(one))
         with ParquetRowWriter(self.folder / "guard" / "shop.parquet", GUARD_SCHEMA) as out:
             for (saga_id, step, generation), one in self.guard.items():
                 values = (one["reason"], one["undone"], one.get("created_at", NOW - 60), one["result"])
@@ -102,8 +103,11 @@ class ShopSystem:
 
 
 def entry(id: str, state: str, **more: Any) -> dict[str, Any]:
-    base = {"id": id, "state": state, "generation": 1, "guarantee": "guarded", "started_at": "2026-09-21T00:00:00Z"}
-    return {**base, **more}
+    base = {"id": id, "step": id, "uses": "work", "state": state, "generation": 1, "guarantee": "guarded"}
+    return {**base, "started_at": "2026-09-21T00:00:00Z", **more}
+
+
+LEFT = {"step": "a", "kind": "effect_stays"}
 
 
 def story(id: str, state: str, steps: list[Any], **more: Any) -> dict[str, Any]:
@@ -152,12 +156,9 @@ def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSy
     system.rows["reservation"].append({"bound": "open", "row": row(sku="s")})
     system.guard[("ancient", "x", 1)] = {"reason": "do", "undone": False, "result": None, "created_at": HORIZON - 1}
     system.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
-    classes_of = {
-        "reason": "do",
-        "undone": False,
-        "result": None,
-    }  # notifications: one of an undone saga, one with an event
-    system.guard |= {("c-0", "notify-0-compensated", 1): classes_of, ("c-1", "notify-1-parked-2", 1): classes_of}
+    # Notifications: one of an undone saga, one with an event.
+    notified = {"reason": "do", "undone": False, "result": None}
+    system.guard |= {("c-0", "notify-0-compensated", 1): notified, ("c-1", "notify-1-parked-2", 1): notified}
     system.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50, None))
     publish(system, "p-1", "c-1", 4)
     publish(system, "p-2", "c-2", 5, status="NEW")  # not marked yet
@@ -169,7 +170,7 @@ def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSy
     system.events.append(("shop", "c-1", "ask", 1, "p-6", "commands", "NEW", NOW - 50, None))
     system.events.append(("shop", "", "consumer/finance", 1, "p-7", "replies", "NEW", NOW - 50, None))
     system.events.append(("shop", "open", "place", 1, "p-8", "orders", "HELD", NOW - 50, None))
-    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
+    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[LEFT])
     system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
     system.events.append(("shop", "known", "a", 1, "p-9", "orders", "HELD", NOW - 50, None))
     assert system.check(spark) == []
@@ -206,7 +207,7 @@ def corrupt_guard(system: ShopSystem) -> set[tuple[Any, ...]]:
     system.guard[("c-4", "reserve#0", 2)] = {"reason": "do", "undone": False, "result": None}
     system.stories["dead"] = story("dead", "TERMINATED", [])
     system.guard[("dead", "other", 1)] = {"reason": "do", "undone": False, "result": None}
-    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
+    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[LEFT])
     system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
     return {
         ("effect_without_saga", "c-1", "extra", "shop"),

@@ -16,7 +16,6 @@ from saga_workers.control.start import AlreadyEnded, SagaStarter, StartRequest
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, visible_state
 from saga_workers.views.saga_view import closed_state, read_view, with_blocking_checked
 from sagas.errors import SagaError
-from sagas.machine.parked import waits_for_a_person
 
 _POLL_INTERVAL = 2.0
 """Seconds between two polls of a saga that has not ended; one that is parked frees its slot."""
@@ -192,7 +191,7 @@ async def _is_blocked(temporal: Temporal, run: RunInfo) -> bool:
     """Whether a parked nested saga blocks it. Only a saga that has been blocked has the search attribute."""
     if "SagaStep" not in run.attributes:
         return False
-    return waits_for_a_person(await with_blocking_checked(temporal, await read_view(temporal, run.id)))
+    return (await with_blocking_checked(temporal, await read_view(temporal, run.id))).waits_for_a_person
 
 
 async def _wait_until_closed(temporal: Temporal, saga_id: str) -> None:

@@ -32,6 +32,7 @@ from saga_workers.views.saga_view import read_view, unknown_saga_error
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.saga_view import SagaView
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -83,9 +84,9 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
             return await _request_cancel(temporal, described, reason, who)
     except _JustEnded:
         # This cancel may have ended the saga before its answer arrived.
-        story = await read_view(temporal, described.run.id)
-        if (story.get("reason") or {}).get("kind") == "cancelled":
-            return CancelResult("accepted", f"it was cancelled and is {story['state']}")
+        view = await read_view(temporal, described.run.id)
+        if view.reason and view.reason.kind == "cancelled":
+            return CancelResult("accepted", f"it has been cancelled, and is {view.state}")
         raise
     match answer:
         case "accepted":
@@ -149,11 +150,12 @@ def check_signal(definition: Definition, name: str) -> None:
     )
 
 
-async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> SagaView:
     """Decide about a parked step; returns the view afterwards. Raises RefusedError if the decision is not possible."""
     described = await _open_run(temporal, saga_id)
     await _require_poller(temporal, described)
-    return await _execute_update(temporal, described.run.id, "resolve", dict(decision), UPDATE_TIMEOUT)
+    answer = await _execute_update(temporal, described.run.id, "resolve", dict(decision), UPDATE_TIMEOUT)
+    return SagaView.from_json(answer)
 
 
 async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
@@ -205,18 +207,18 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
 
 async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> str:
     """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone."""
-    story = await read_view(temporal, saga_id)
+    view = await read_view(temporal, saga_id)
     described = await describe_run(temporal, saga_id)
     assert described is not None
-    if story["state"] == "COMPENSATING" or (story.get("phase") == "backward" and not story.get("ended_at")):
+    if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=f"saga watch {saga_id}")
-    if story["state"] != "COMPLETED":
+    if view.state != "COMPLETED":
         running = described.run.running
         raise RefusedError(
-            f"{saga_id} is {story['state']}; only a COMPLETED saga can be undone",
+            f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
             help=f"saga cancel {saga_id}" if running else f"saga show {saga_id}",
         )
-    if not story.get("can_undo"):
+    if not view.can_undo:
         raise RefusedError(
             f"{saga_id} cannot be undone: it is past its point of no return, a step has no compensation, or a confirmed"
             " step has no `compensate.confirmed`",
@@ -225,7 +227,7 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
     await _require_poller(temporal, described)
     try:
         await temporal.start_workflow(
-            story["saga"],
+            view.saga,
             {"reason": reason, "who": who},
             id=saga_id + UNDO_SUFFIX,
             task_queue=described.run.task_queue,
@@ -247,9 +249,7 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
     if undoing is not None and undoing.run.running:
         return undoing
-    raise RefusedError(
-        f"{saga_id} has already ended {(await read_view(temporal, saga_id))['state']}", help=f"saga show {saga_id}"
-    )
+    raise RefusedError(f"{saga_id} is over: {(await read_view(temporal, saga_id)).state}", help=f"saga show {saga_id}")
 
 
 async def _require_poller(temporal: Temporal, described: RunDescription) -> None:

@@ -173,8 +173,8 @@ class SagaStarter:
         if run.running:
             return StartResult(saga_id, run.run_id, False)
         state = await closed_state(run)
-        if may_be_undone({"state": state}):
-            state = (await read_view(self._temporal, saga_id))["state"]
+        if may_be_undone(state):
+            state = (await read_view(self._temporal, saga_id)).state
         if state != "COMPLETED":
             raise AlreadyEnded(saga_id, state)
         return StartResult(saga_id, run.run_id, False, completed=True)
@@ -218,11 +218,10 @@ async def _next_generation(temporal: Temporal, saga_id: str) -> int | None:
     """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again."""
     if await describe_run(temporal, saga_id) is None:
         return None
-    story = await read_view(temporal, saga_id)
-    if story["state"] not in ("COMPENSATED", "RESIDUE"):
+    view = await read_view(temporal, saga_id)
+    if view.state not in ("COMPENSATED", "RESIDUE"):
         return None
-    highest = max((step.get("generation") or 1 for step in story.get("steps") or ()), default=1)
-    return max(highest, story.get("generation") or 1) + 1
+    return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
 
 
 def uuid7() -> str:

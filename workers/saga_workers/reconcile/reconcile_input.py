@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import bare_view, closed_view, may_be_undone, with_undo
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
 MAX_ORPHANS = 5_000
@@ -61,17 +62,17 @@ async def read_input(
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
         with SagaExport(folder, mark) as journal:
             older: list[str] = []
-            async for story in _saga_views(temporal, settings, scope):
-                journal.add(story)
-                if scope.read_since is not None and _started_at(story) < scope.read_since:
-                    older.append(story["id"])
+            async for view in _saga_views(temporal, settings, scope):
+                journal.add(view)
+                if scope.read_since is not None and _started_at(view) < scope.read_since:
+                    older.append(view.id)
             scope = ReconciliationScope(scope.since, scope.saga_id, tuple(older))
             for name, engine in engines.items():
                 mine = [one for one in effects if one.connection == name]
                 counts = await _read_connection(name, engine, mine, folder, scope)
                 material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
-            async for story in _orphans(temporal, folder, journal.states):
-                journal.add(story)
+            async for view in _orphans(temporal, folder, journal.states):
+                journal.add(view)
             material.states = journal.states
             material.rows["sagas"] = journal.count
     finally:
@@ -80,7 +81,7 @@ async def read_input(
     return material
 
 
-async def current_view(temporal: Temporal, saga_id: str) -> dict[str, Any] | None:
+async def current_view(temporal: Temporal, saga_id: str) -> SagaView | None:
     """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id."""
     base = await describe_run(temporal, saga_id)
     if base is None:
@@ -89,12 +90,10 @@ async def current_view(temporal: Temporal, saga_id: str) -> dict[str, Any] | Non
     return await _combined_view(base.run, undo.run if undo else None)
 
 
-async def _saga_views(
-    temporal: Temporal, settings: Settings, scope: ReconciliationScope
-) -> AsyncIterator[dict[str, Any]]:
+async def _saga_views(temporal: Temporal, settings: Settings, scope: ReconciliationScope) -> AsyncIterator[SagaView]:
     if scope.saga_id is not None:
-        async for story in _saga_and_nested(temporal, scope.saga_id):
-            yield story
+        async for view in _saga_and_nested(temporal, scope.saga_id):
+            yield view
         return
     where = None
     if scope.since is not None:
@@ -116,35 +115,34 @@ async def _saga_views(
         yield await _combined_view(run, undos.get(saga_id))
 
 
-async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[dict[str, Any]]:
+async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[SagaView]:
     """A saga and its nested sagas, at all levels."""
     queue = [saga_id]
     while queue:
-        story = await current_view(temporal, queue.pop())
-        if story is not None:
-            queue += [child["id"] for child in story.get("children") or ()]
-            yield story
+        view = await current_view(temporal, queue.pop())
+        if view is not None:
+            queue += [child.id for child in view.children]
+            yield view
 
 
-async def _combined_view(run: RunInfo, undo: RunInfo | None) -> dict[str, Any]:
-    story = await _summary(run)
-    if undo is None or undo.start_time < run.start_time or not may_be_undone(story):
-        return story
+async def _combined_view(run: RunInfo, undo: RunInfo | None) -> SagaView:
+    view = await _summary(run)
+    if undo is None or undo.start_time < run.start_time or not may_be_undone(view.state):
+        return view
     if undo.running:
-        return {**story, "state": "COMPENSATING", "ended_at": None}
-    return with_undo(story, await _summary(undo))
+        return replace(view, state="COMPENSATING", ended_at=None)
+    return with_undo(view, await _summary(undo))
 
 
-async def _summary(run: RunInfo) -> dict[str, Any]:
+async def _summary(run: RunInfo) -> SagaView:
     """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
     bare = await bare_view(run)
-    story = await closed_view(run)
-    if story is None or bare["state"] == "TERMINATED":
-        return {**bare, "incomplete": "the run has no view"}
-    return {**bare, **story}
+    if bare.state == "TERMINATED":
+        return replace(bare, incomplete="it left no view")
+    return await closed_view(run) or replace(bare, incomplete="it left no view")
 
 
-async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
     """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
     ids: set[str] = set()
     for file in sorted((folder / "guard").glob("*.parquet")):
@@ -152,15 +150,14 @@ async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -
             ids.update(one for one in batch.column(0).unique().to_pylist() if one not in known)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def ask(saga_id: str) -> dict[str, Any] | None:
+    async def ask(saga_id: str) -> SagaView | None:
         async with gate:
             return await current_view(temporal, saga_id)
 
-    for story in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
-        if story is not None:
+    for view in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
+        if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
-            state = story["state"]
-            yield {**story, "incomplete": "it ended during the reconciliation"} if state in FINAL_STATES else story
+            yield replace(view, incomplete="it is new") if view.state in FINAL_STATES else view
 
 
 async def _read_connection(
@@ -191,10 +188,10 @@ async def _namespace_retention(temporal: Temporal) -> float:
     return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
 
 
-def _started_at(story: Mapping[str, Any]) -> float:
+def _started_at(view: SagaView) -> float:
     from saga_spark.reconcile.extracts import epoch_seconds
 
-    return epoch_seconds(story.get("started_at")) or 0.0
+    return epoch_seconds(view.started_at) or 0.0
 
 
 def saga_ids(findings: Iterable[Any]) -> list[str]:

@@ -35,6 +35,7 @@ from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view,
 from saga_workers.runtime.databases import open_engine
 from saga_workers.views.saga_view import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.model import Connection
 
@@ -118,8 +119,8 @@ async def _check_outputs(
     inputs.rows["outputs"] = len(rows)
     states: dict[str, str] = dict(inputs.states)
     for saga_id in {row.target.saga_id for row in rows} - states.keys():
-        if (story := await current_view(temporal, saga_id)) is not None:
-            states[saga_id] = story["state"]
+        if (view := await current_view(temporal, saga_id)) is not None:
+            states[saga_id] = view.state
     evidence = [await asyncio.to_thread(collect_evidence, row, spark) for row in rows]
     found = [finding for one in evidence if (finding := check_output(one, states.get(one.row.target.saga_id)))]
     if scope.saga_id is None and scope.since is None:
@@ -131,15 +132,15 @@ async def _recheck(
     temporal: Temporal, findings: Sequence[Finding], inputs: ReconcileInput
 ) -> tuple[list[Finding], list[Finding]]:
     """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
-    now: dict[str, Mapping[str, Any] | None] = {}
+    now: dict[str, SagaView | None] = {}
     for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
         now[saga_id] = await current_view(temporal, saga_id)
     kept: list[Finding] = []
     gone: list[Finding] = []
     for one in findings:
-        story = now.get(one.saga_id or "")
-        moved = story is not None and story["state"] != inputs.states.get(one.saga_id or "", story["state"])
-        can_undo = story is not None and bool(story.get("can_undo"))
+        view = now.get(one.saga_id or "")
+        moved = view is not None and view.state != inputs.states.get(one.saga_id or "", view.state)
+        can_undo = view is not None and view.can_undo
         (gone if moved else kept).append(replace(one, command=repair_command(one, can_undo=can_undo)))
     return kept, gone
 

@@ -27,8 +27,8 @@ from saga_workers.runtime.databases import open_databases, open_engine
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run, no_poller_message
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError
-from sagas.machine.parked import waits_for_a_person
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
 UNDO_TIMEOUT = 120.0
@@ -87,13 +87,13 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
         )
     except WorkflowAlreadyStartedError:
         return "it is already being undone"
-    story = await _wait_for_undo(temporal, saga_id)
-    match story["state"]:
+    view = await _wait_for_undo(temporal, saga_id)
+    match view.state:
         case "PARKED":
             return f"continued, and waits for an operator: saga show {saga_id}"
         case "TERMINATED":
-            return f"could not be continued: {(story.get('reason') or {}).get('message') or 'the reason is unknown'}"
-    return f"continued; it is {story['state']}"
+            return f"could not be taken up: {(view.reason and view.reason.message) or 'no reason is known'}"
+    return f"taken up; it is {view.state}"
 
 
 async def _resolve_held_events(
@@ -139,14 +139,14 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
     return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
 
 
-async def _wait_for_undo(temporal: Temporal, saga_id: str) -> dict[str, Any]:
+async def _wait_for_undo(temporal: Temporal, saga_id: str) -> SagaView:
     """The view when the undo has ended or parked, or after the timeout."""
     until = time.monotonic() + UNDO_TIMEOUT
     while True:
         undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
-        story = await read_view(temporal, saga_id)
-        if undo is None or not undo.run.running or waits_for_a_person(story) or time.monotonic() > until:
-            return story
+        view = await read_view(temporal, saga_id)
+        if undo is None or not undo.run.running or view.waits_for_a_person or time.monotonic() > until:
+            return view
         await asyncio.sleep(0.5)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import FINAL_STATES, read_view
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
@@ -63,25 +64,25 @@ class CheckBack:
         Raises SQLAlchemyError.
         """
         events = await self._claim(engine)
-        stories: dict[str, Any] = {}
+        views: dict[str, SagaView | None] = {}
         unreachable: str | None = None
         for entry in sorted({(one.saga_id, one.step, one.generation) for one in events}):
             saga_id, step, generation = entry
-            if saga_id not in stories and unreachable is None:
+            if saga_id not in views and unreachable is None:
                 try:
-                    stories[saga_id] = await self._read_saga(saga_id)
+                    views[saga_id] = await self._read_saga(saga_id)
                 except TemporalUnreachable as error:
                     unreachable = f"Temporal does not answer: {error}"
                     log.warning("check-back failed: %s", unreachable, extra=fields(outbox=name))
-            if saga_id in stories:
-                answer = entry_status(stories[saga_id], step, generation)
+            if saga_id in views:
+                answer = entry_status(views[saga_id], step, generation)
             else:
                 answer = SagaStatus("unknown", unreachable or "")
             mine = [one for one in events if (one.saga_id, one.step, one.generation) == entry]
             await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
         return len(events)
 
-    async def _read_saga(self, saga_id: str) -> Any:
+    async def _read_saga(self, saga_id: str) -> SagaView | None:
         if self._temporal is None:
             try:
                 self._temporal = await self._connect()
@@ -169,7 +170,7 @@ class TemporalUnreachable(Exception):
     """Temporal does not answer; further queries are useless now."""
 
 
-async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | None:
+async def query_saga(temporal: Temporal, saga_id: str) -> SagaView | None:
     """The view of a saga, with that of its undo; None if Temporal does not know it. Raises TemporalUnreachable."""
     try:
         return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT)
@@ -179,25 +180,25 @@ async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | No
         raise TemporalUnreachable(str(error) or type(error).__name__) from error
 
 
-def entry_status(story: Mapping[str, Any] | None, step: str, generation: int) -> SagaStatus:
+def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatus:
     """What the view of a saga means for the held events of one entry (``step`` is its ledger id)."""
-    if story is None:
+    if view is None:
         return SagaStatus("unknown", "Temporal has no run of this saga")
-    state = story["state"]
+    state = view.state
     if state in ("TERMINATED", "FAILED"):
         return SagaStatus("unknown", f"the run was closed by Temporal ({state})")
-    if state not in FINAL_STATES and story["phase"] != "committed":
+    if state not in FINAL_STATES and view.phase != "committed":
         return SagaStatus("open")
-    entry = next((row for row in story["steps"] if row["id"] == step), None)
-    now_at = story["generation"] if entry is None else entry["generation"]
+    entry = next((row for row in view.steps if row.id == step), None)
+    now_at = view.generation if entry is None else entry.generation
     if now_at is not None and now_at > generation:
         return SagaStatus("unknown", f"the event is of generation {generation}, but the saga is at generation {now_at}")
-    if state == "COMPENSATED" or (state == "RESIDUE" and story["phase"] != "committed"):
+    if state == "COMPENSATED" or (state == "RESIDUE" and view.phase != "committed"):
         return SagaStatus("over")
-    if entry is None and not story["steps_omitted"]:
+    if entry is None and not view.steps_omitted:
         return SagaStatus("unknown", f"the saga is {state}, and its view does not contain {step}")
-    if entry is not None and entry["outcome"] != "done":
-        return SagaStatus("unknown", f"the saga is {state}, but {step} is {entry['state']}")
+    if entry is not None and entry.outcome != "done":
+        return SagaStatus("unknown", f"the saga is {state}, and {step} is {entry.state} in it")
     return SagaStatus("committed")
 
 

@@ -30,6 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.saga_view import ViewState
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
@@ -138,7 +139,7 @@ def _to_datetime(timestamp: Any) -> datetime:
     return timestamp.ToDatetime().replace(tzinfo=UTC)
 
 
-def visible_state(run: RunInfo) -> str:
+def visible_state(run: RunInfo) -> ViewState:
     """The saga's state as far as Temporal alone knows it.
 
     Most runs never write their state: RUNNING and COMPLETED come from Temporal's own status. (A run past its commit

@@ -22,6 +22,7 @@ from sagas.consumers import Message
 from sagas.definition.model import Definition, KafkaTrigger
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
+from sagas.protocol.saga_view import SagaView
 
 MAX_ATTEMPTS = 5
 
@@ -128,9 +129,9 @@ class SagaTrigger:
             else:
                 self._metrics.signalled(self._definition.saga, message.topic)
                 return
-        story = await read_view(temporal, saga_id)
-        if not _already_received(story, by, reject):
-            raise PoisonMessage(f"{saga_id} has already ended {story['state']}")
+        view = await read_view(temporal, saga_id)
+        if not _already_received(view, by, reject):
+            raise PoisonMessage(f"{saga_id} is over: {view.state}")
 
 
 class SagaNotFound(AttemptFailed):
@@ -145,20 +146,12 @@ def rejection_reason(message: Message) -> str | None:
     return str(reason or "rejected without a reason")
 
 
-def _already_received(story: Mapping[str, Any], by: str, reject: str | None) -> bool:
+def _already_received(view: SagaView, by: str, reject: str | None) -> bool:
     """Whether the saga received this event before it ended: the event was delivered twice."""
-    for step in story.get("steps") or ():
-        if step.get("uses") != "wait":
-            continue
-        if reject is None and isinstance(step.get("result"), Mapping) and step["result"].get("by") == by:
-            return True
-        if (
-            reject is not None
-            and step.get("outcome") == "rejected"
-            and (step.get("error") or {}).get("message") == reject
-        ):
-            return True
-    return False
+    waits = [step for step in view.steps if step.uses == "wait"]
+    if reject is None:
+        return any(isinstance(step.result, Mapping) and step.result.get("by") == by for step in waits)
+    return any(step.outcome == "rejected" and step.error and step.error.message == reject for step in waits)
 
 
 def _temporal_error(error: RPCError) -> Exception:

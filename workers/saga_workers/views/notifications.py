@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from temporalio.client import Client as Temporal
@@ -12,35 +13,39 @@ from temporalio.client import WorkflowExecutionStatus
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW, RETRY_NOTIFICATION_SIGNAL
+from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 
 _CONCURRENCY = 16
-_CLOSED_STATES = {
+_CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
     WorkflowExecutionStatus.COMPLETED: "DELIVERED",
     WorkflowExecutionStatus.FAILED: "EXHAUSTED",
 }
-_MEMO_FIELDS = ("attempts", "error", "next_attempt_at", "ended_at")
-
-EXHAUSTED = "EXHAUSTED"
 
 
-async def with_notifications(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
+async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
     """The view with the state of each notification. ``state`` is None if Temporal has deleted its run."""
-    rows = story.get("notifications") or []
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def ask(row: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(row: NotificationView) -> NotificationView:
         async with gate:
-            described = await describe_run(temporal, row["run"])
-        return dict(row) if described is None else {**row, **await _delivery_state(described.run)}
+            described = await describe_run(temporal, row.run)
+        return row if described is None else await _with_delivery_state(row, described.run)
 
-    return {**story, "notifications": list(await asyncio.gather(*(ask(row) for row in rows)))}
+    return replace(view, notifications=tuple(await asyncio.gather(*(ask(row) for row in view.notifications))))
 
 
-async def _delivery_state(run: RunInfo) -> dict[str, Any]:
+async def _with_delivery_state(row: NotificationView, run: RunInfo) -> NotificationView:
     """PENDING, DELIVERED, EXHAUSTED, or STOPPED if it was ended in Temporal."""
     told = (await run.memo()).get(NOTIFICATION_MEMO) or {}
-    state = "PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED")
-    return {**{name: told.get(name) for name in _MEMO_FIELDS}, "state": state}
+    error = told.get("error")
+    return replace(
+        row,
+        state="PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED"),
+        attempts=told.get("attempts"),
+        error=None if error is None else ErrorView.from_json(error),
+        next_attempt_at=told.get("next_attempt_at"),
+        ended_at=told.get("ended_at"),
+    )
 
 
 async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIterator[str]:
@@ -59,13 +64,13 @@ async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIte
             yield saga_id
 
 
-def exhausted_reasons(story: Mapping[str, Any]) -> list[str]:
+def exhausted_reasons(view: SagaView) -> list[str]:
     """One message for each notification of this view that was given up."""
     return [
-        f"{row['id']} is EXHAUSTED after {_attempts_text(row['attempts'])}: {(row['error'] or {}).get('message')}; "
-        f"saga notify {story['id']} {row['id']} --again    sends it again"
-        for row in story.get("notifications") or ()
-        if row["state"] == EXHAUSTED
+        f"{row.id} is EXHAUSTED after {_attempts_text(row.attempts)}: {row.error and row.error.message}; "
+        f"saga notify {view.id} {row.id} --again    sends it again"
+        for row in view.notifications
+        if row.state == "EXHAUSTED"
     ]
 
 
@@ -73,58 +78,58 @@ def _attempts_text(attempts: int | None) -> str:
     return f"{attempts} attempt{'' if attempts == 1 else 's'}"
 
 
-def select_notifications(story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
+def select_notifications(view: SagaView, name: str | None) -> list[NotificationView]:
     """The notification of this name, or all of them. Raises UsageError if there is none of this name."""
-    rows = story.get("notifications") or []
-    wanted = [row for row in rows if name in (None, row["id"])]
+    wanted = [row for row in view.notifications if name in (None, row.id)]
     if name is not None and not wanted:
-        known = {row["id"]: row for row in rows}
+        known = {row.id: row for row in view.notifications}
         raise UsageError(
-            f"{story['id']} has no notification {name}{did_you_mean(name, known)}",
-            help=f"saga notify {story['id']}    lists them",
+            f"{view.id} has no notification {name}{did_you_mean(name, known)}",
+            help=f"saga notify {view.id}    shows them",
         )
     return wanted
 
 
-async def resend(temporal: Temporal, story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
+async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[dict[str, Any]]:
     """Send the notification of this name, or all that were given up; a pending one is attempted again at once.
 
-    The event id stays the same, so a receiver that already got it recognizes the duplicate. Returns the rows with
-    ``done``: ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` if it is one of several. Raises
-    UsageError if there is no such notification, RefusedError if Temporal has deleted it or there is nothing to send.
+    The event id stays the same, so a receiver that already got it recognizes the duplicate. Returns the rows as JSON,
+    each with ``done``: ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` if it is one of several.
+    Raises UsageError if there is no such notification, RefusedError if Temporal has deleted it or there is nothing to
+    send.
     """
-    wanted = select_notifications(story, name)
+    wanted = select_notifications(view, name)
     if name is None:
-        wanted = [row for row in wanted if row["state"] not in ("DELIVERED", None)]
+        wanted = [row for row in wanted if row.state not in ("DELIVERED", None)]
         if not wanted:
-            raise RefusedError(f"no notification of {story['id']} is pending or exhausted")
+            raise RefusedError(f"no notification of {view.id} waits or was given up")
     rows: list[dict[str, Any]] = []
     for row in wanted:
         try:
-            rows.append({**row, "done": await _resend_one(temporal, row)})
+            rows.append({**row.to_json(), "done": await _resend_one(temporal, row)})
         except RefusedError as error:
             if len(wanted) == 1:
                 raise
-            rows.append({**row, "done": "not sent", "failure": error.message})
+            rows.append({**row.to_json(), "done": "not sent", "failure": error.message})
     return rows
 
 
-async def _resend_one(temporal: Temporal, row: Mapping[str, Any]) -> str:
-    described = await describe_run(temporal, row["run"])
+async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
+    described = await describe_run(temporal, row.run)
     if described is None:
-        raise RefusedError(f"Temporal has deleted the run of the notification {row['id']}")
-    handle = temporal.get_workflow_handle(row["run"], run_id=described.run.run_id)
+        raise RefusedError(f"Temporal does not know the notification {row.id} any more")
+    handle = temporal.get_workflow_handle(row.run, run_id=described.run.run_id)
     if described.run.running:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)
         return "tried now"
-    order, saga_id = await _read_delivery(temporal, row["run"], described.run.run_id)
+    order, saga_id = await _read_delivery(temporal, row.run, described.run.run_id)
     await temporal.start_workflow(
         NOTIFICATION_WORKFLOW,
         order,
-        id=row["run"],
+        id=row.run,
         task_queue=described.run.task_queue,
         memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
-        static_summary=f"✉ {row['uses']}, sent again",
+        static_summary=f"✉ {row.uses}, sent again",
     )
     return "sent again"
 

@@ -13,8 +13,8 @@ from temporalio.client import Client as Temporal
 from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import read_view
-from sagas.machine.parked import blocked_steps
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 16
 _MAY_BE_PARKED = (
@@ -70,30 +70,26 @@ async def read_parked(
     )
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def ask(saga_id: str) -> dict[str, Any]:
+    async def ask(saga_id: str) -> SagaView:
         async with gate:
             return await read_view(temporal, saga_id)
 
-    stories: dict[str, dict[str, Any]] = {}
+    views: dict[str, SagaView] = {}
     while ids:
-        stories |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
-        blocking = [child["id"] for id in ids for child in stories[id].get("children") or () if child.get("waits")]
-        ids = [id for id in dict.fromkeys(blocking) if nested and id not in stories]
-    unasked = {
-        id: story["incomplete"] for id, story in stories.items() if story.get("incomplete") and not story.get("parked")
-    }
-    return ParkedList(tuple(one for story in stories.values() for one in parked_operations(story)), unasked)
+        views |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
+        blocking = [child.id for id in ids for child in views[id].children if child.waits]
+        ids = [id for id in dict.fromkeys(blocking) if nested and id not in views]
+    unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
+    return ParkedList(tuple(one for view in views.values() for one in parked_operations(view)), unasked)
 
 
-def parked_operations(story: Mapping[str, Any]) -> list[ParkedOperation]:
+def parked_operations(view: SagaView) -> list[ParkedOperation]:
     """What is parked in this saga itself; a nested saga lists its own."""
-    elsewhere = blocked_steps(story)
+    elsewhere = view.blocked_steps
     return [
-        ParkedOperation(
-            story["saga"], story["id"], one["step"], one["op"], one["why"], one["since"], tuple(one["decisions"])
-        )
-        for one in story.get("parked") or ()
-        if one["step"] not in elsewhere
+        ParkedOperation(view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions)
+        for one in view.parked
+        if one.step not in elsewhere
     ]
 
 

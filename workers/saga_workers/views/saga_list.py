@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from temporalio.client import Client as Temporal
 
@@ -25,6 +24,7 @@ from saga_workers.views.saga_view import (
 )
 from sagas.errors import UsageError
 from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 16
 _QUERY_TIMEOUT = timedelta(seconds=2)
@@ -98,8 +98,8 @@ def quote(text: str) -> str:
 
 async def query_sagas(
     temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None, ask_running: bool = False
-) -> AsyncIterator[dict[str, Any]]:
-    """One `show` document without steps per saga, newest first. Raises UsageError if a filter is invalid.
+) -> AsyncIterator[SagaView]:
+    """One view per saga, newest first. Raises UsageError if a filter is invalid.
 
     Without ``ask_running``, open sagas are described by the visibility store alone, which is fast and leaves fields
     empty. With it each open saga is queried; one that does not answer at once keeps those fields and says so in
@@ -108,21 +108,20 @@ async def query_sagas(
 
     workers = Workers(temporal)
 
-    async def tell(run: RunInfo) -> dict[str, Any]:
+    async def tell(run: RunInfo) -> SagaView:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         # The visibility store may list a run that has been deleted.
         if ask_running and can_be_queried(run) and await describe_run(temporal, saga_id) is not None:
             return await read_view(temporal, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
         link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
-        return {**await _list_entry(temporal, run, saga_id), "web_ui": link}
+        return replace(await _list_entry(temporal, run, saga_id), web_ui=link)
 
     found = 0
     async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
-        for story in await asyncio.gather(*(tell(run) for run in runs)):
-            if criteria.states and story["state"] not in criteria.states:
+        for view in await asyncio.gather(*(tell(run) for run in runs)):
+            if criteria.states and view.state not in criteria.states:
                 continue
-            story.pop("steps", None)
-            yield story
+            yield view
             found += 1
             if found >= limit:
                 return
@@ -145,20 +144,19 @@ async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> A
         yield runs
 
 
-async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> dict[str, Any]:
+async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> SagaView:
     if run.id != saga_id:  # its undo, which is always newer than the saga
         base = await describe_run(temporal, saga_id)
         mine = await _summary(run)
         return mine if base is None else with_undo(await _summary(base.run), mine)
-    story = await _summary(run)
-    if may_be_undone(story) and story.get("can_undo"):
+    view = await _summary(run)
+    if may_be_undone(view.state) and view.can_undo:
         undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
         if undo is not None and undo.run.start_time >= run.start_time:
-            return with_undo(story, await view_of_run(temporal, undo))
-    return story
+            return with_undo(view, await view_of_run(temporal, undo))
+    return view
 
 
-async def _summary(run: RunInfo) -> dict[str, Any]:
-    story = await closed_view(run) or await bare_view(run)
-    state = {"state": "TERMINATED"} if story["state"] == "TERMINATED" else {}
-    return {**story, **state, "labels": labels_of(run) or story.get("labels") or {}}
+async def _summary(run: RunInfo) -> SagaView:
+    view = await closed_view(run) or await bare_view(run)
+    return replace(view, labels=labels_of(run) or view.labels)

@@ -8,8 +8,9 @@ complete, its field ``incomplete`` gives the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
@@ -25,7 +26,6 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.notifications import with_notifications
 from sagas.errors import UsageError
-from sagas.machine.parked import waits_for_a_person
 from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
@@ -35,6 +35,7 @@ from sagas.protocol.payloads import (
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
 )
+from sagas.protocol.saga_view import ErrorView, OperationView, ReasonView, SagaView, StepView, ViewState
 from sagas.workflow.failures import activity_outcome
 
 TERMINATED_STATES = ("TERMINATED",)
@@ -59,7 +60,7 @@ async def read_view(
     web_ui: str | None = None,
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
-) -> dict[str, Any]:
+) -> SagaView:
     """The complete view of one saga, with that of its undo. Raises UsageError if Temporal does not know the id.
 
     A run that does not answer within ``timeout`` is described from outside, with the field ``incomplete``. To read
@@ -73,14 +74,14 @@ async def read_view(
     if described.run.workflow_type == NOTIFICATION_WORKFLOW:
         saga = described.run.parent_id or "a saga"
         raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=f"saga show {saga}")
-    story = await view_of_run(temporal, described, timeout, workers)
-    if may_be_undone(story):
+    view = await view_of_run(temporal, described, timeout, workers)
+    if may_be_undone(view.state):
         undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
         # An older undo belongs to an earlier run of this id, before it was started again.
         if undo is not None and undo.run.start_time >= described.run.start_time:
-            story = with_undo(story, await view_of_run(temporal, undo, timeout, workers))
-    story = await with_notifications(temporal, story)
-    return {**story, "web_ui": web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id)}
+            view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
+    view = await with_notifications(temporal, view)
+    return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id))
 
 
 async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
@@ -92,20 +93,20 @@ async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
     return None
 
 
-async def with_blocking_checked(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
+async def with_blocking_checked(temporal: Temporal, view: SagaView) -> SagaView:
     """The view without ``blocks: saga`` if a nested saga has gone on but its report of that has not arrived yet.
 
     Otherwise a command that waits for a saga after a decision about a nested one would end at once.
     """
-    if story["state"] == "PARKED" or not waits_for_a_person(story):
-        return dict(story)
-    children = story["children"]
-    blocking = {one["id"] for child in children for one in child.get("waits") or ()}
+    if view.state == "PARKED" or not view.waits_for_a_person:
+        return view
+    blocking = {one.id for child in view.children for one in child.waits or ()}
     for saga_id in sorted(blocking):
         nested = await read_view(temporal, saga_id)
-        if not nested.get("incomplete") and not waits_for_a_person(nested):
-            return {**story, "children": [{**one, "blocks": "step"} if one.get("waits") else one for one in children]}
-    return dict(story)
+        if not nested.incomplete and not nested.waits_for_a_person:
+            children = (replace(child, blocks="step") if child.waits else child for child in view.children)
+            return replace(view, children=tuple(children))
+    return view
 
 
 def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
@@ -116,20 +117,26 @@ def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
     )
 
 
-def may_be_undone(story: Mapping[str, Any]) -> bool:
+def may_be_undone(state: ViewState) -> bool:
     """Whether a second run, the undo, may have changed what this one left."""
-    return story["state"] in ("COMPLETED", "TERMINATED")  # an undo may follow a terminated run, see reconciliation
+    return state in ("COMPLETED", "TERMINATED")  # an undo may follow a terminated run, see reconciliation
 
 
-def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, Any]:
+def with_undo(view: SagaView, undo: SagaView) -> SagaView:
     """The views of a completed saga and of its undo, merged into one."""
-    if undo["state"] == "FAILED":
-        return dict(story)  # the undo was refused and changed nothing
-    if not undo.get("steps"):
+    if undo.state == "FAILED":
+        return view  # the undo was refused and changed nothing
+    if not undo.steps:
         # The undo cannot be queried: the final view of the first run is the best there is.
-        known = {name: undo[name] for name in ("state", "reason", "ended_at")}
-        return {**story, **known, "phase": "backward", "incomplete": undo.get("incomplete")}
-    return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
+        return replace(
+            view,
+            state=undo.state,
+            phase="backward",
+            reason=undo.reason,
+            ended_at=undo.ended_at,
+            incomplete=undo.incomplete,
+        )
+    return replace(undo, id=view.id, started_at=view.started_at, labels=view.labels)
 
 
 async def view_of_run(
@@ -137,24 +144,24 @@ async def view_of_run(
     described: RunDescription,
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
-) -> dict[str, Any]:
+) -> SagaView:
     """The view of one run, without that of its undo."""
     run = described.run
-    story = await closed_view(run)
-    if story is None:
+    view = await closed_view(run)
+    if view is None:
         # A run that failed without a view never became a saga, and cannot be queried.
         ask = can_be_queried(run)
         asking = workers or Workers(temporal)
-        story = await (_query_run(asking, described, timeout) if ask else bare_view(run))
-    if run.running and story.get("incomplete"):
-        story["cancel_requested"] = await cancel_on_record(temporal, described)
+        view = await (_query_run(asking, described, timeout) if ask else bare_view(run))
+    if run.running and view.incomplete:
+        view = replace(view, cancel_requested=await cancel_on_record(temporal, described))
     if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
-        story = await _with_temporal_end(temporal, run, story)
+        view = await _with_temporal_end(temporal, run, view)
     if run.paused:
-        story["incomplete"] = "the run is paused in Temporal"
+        view = replace(view, incomplete="the run is paused in Temporal")
     if run.running:
-        story = await with_attempt_progress(story, described)
-    return {**story, "labels": labels_of(run) or story.get("labels") or {}}
+        view = await with_attempt_progress(view, described)
+    return replace(view, labels=labels_of(run) or view.labels)
 
 
 def can_be_queried(run: RunInfo) -> bool:
@@ -162,39 +169,38 @@ def can_be_queried(run: RunInfo) -> bool:
     return run.running or run.status in _ENDED_FROM_OUTSIDE
 
 
-async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> dict[str, Any]:
+async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
     """Query the run itself; without a worker, describe what Temporal knows."""
-    bare = await bare_view(described.run)
     try:
-        story = await workers.query(described, "saga", timeout)
+        return SagaView.from_json(await workers.query(described, "saga", timeout))
     except NoAnswer as error:
+        bare = await bare_view(described.run)
         under_way = operations_under_way(described)
         known = f"; in flight: {', '.join(under_way)}" if under_way else ""
-        if bare["state"] == "PARKED" and "SagaStep" in described.run.attributes:
+        if bare.state == "PARKED" and "SagaStep" in described.run.attributes:
             known = f"; parked at {described.run.attributes['SagaStep']}{known}"
-        return {**bare, "incomplete": f"{error}, so the saga cannot be queried{known}"}
-    # A run that has not loaded its definition yet answers with an incomplete view.
-    return {**bare, **story}
+        return replace(bare, incomplete=f"{error}, so the saga cannot be queried{known}")
 
 
-async def _with_temporal_end(temporal: Temporal, run: RunInfo, story: Mapping[str, Any]) -> dict[str, Any]:
+async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -> SagaView:
     """Complete a view whose end the engine did not write: a refused start, a terminate, a timeout."""
     terminated = run.status in _ENDED_FROM_OUTSIDE
-    if story.get("reason") and not terminated:
-        return dict(story)
+    if view.reason and not terminated:
+        return view
     reason = await _close_reason(temporal, run)
-    ended = {"ended_at": iso_time(run.close_time), "can_undo": False}
+    view = replace(view, ended_at=iso_time(run.close_time), can_undo=False)
     if not terminated:
-        return {**story, **ended, "reason": reason}
-    # Why a run was terminated is known from its message only; an earlier cause of the rollback is kept in ``before``.
-    details = {**(reason.get("details") or {}), "before": story["reason"]} if story.get("reason") else reason["details"]
-    return {**story, **ended, "state": "TERMINATED", "reason": {**reason, "details": details}}
+        return replace(view, reason=reason)
+    if view.reason:
+        # Why a run was terminated is known from its message only; an earlier cause of the rollback is kept in `before`.
+        reason = replace(reason, details={"before": view.reason.to_json()})
+    return replace(view, state="TERMINATED", reason=reason)
 
 
-async def _close_reason(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
+async def _close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
     """The ``reason`` given by a run's close event."""
     handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    kind, type_, message, details = "terminated", None, "closed by Temporal", {}
+    kind, type_, message = "terminated", None, "closed by Temporal"
     async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
         if event.HasField("workflow_execution_terminated_event_attributes"):
             end = event.workflow_execution_terminated_event_attributes
@@ -207,58 +213,38 @@ async def _close_reason(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
             type_ = failure.application_failure_info.type or None
             if type_ == "SagaRefused":
                 kind = "rejected"
-    return {"kind": kind, "step": None, "type": type_, "message": message, "details": details}
+    return ReasonView(kind=kind, type=type_, message=message)
 
 
-async def closed_view(run: RunWithMemo) -> dict[str, Any] | None:
+async def closed_view(run: RunWithMemo) -> SagaView | None:
     """The view that a closed run left in its memo; None if it is open or left none."""
     if run.status is WorkflowExecutionStatus.RUNNING:
         return None
-    memo = await run.memo()
-    story = memo.get("saga")
-    return dict(story) if isinstance(story, Mapping) else None
+    document = (await run.memo()).get("saga")
+    return SagaView.from_json(document) if isinstance(document, Mapping) else None
 
 
-async def closed_state(run: RunInfo) -> str:
+async def closed_state(run: RunInfo) -> ViewState:
     """The final state of a closed run, also in a namespace without the engine's search attributes."""
-    story = await closed_view(run)
-    return visible_state(run) if story is None or run.status in _ENDED_FROM_OUTSIDE else story["state"]
+    view = await closed_view(run)
+    return visible_state(run) if view is None or run.status in _ENDED_FROM_OUTSIDE else view.state
 
 
-async def bare_view(run: RunInfo) -> dict[str, Any]:
-    """What Temporal alone knows: every field of the document exists, but most are empty."""
+async def bare_view(run: RunInfo) -> SagaView:
+    """What Temporal alone knows; most fields are empty."""
     began = (await run.memo()).get(STARTED_AT_MEMO)
     started = datetime.fromtimestamp(began, run.start_time.tzinfo) if isinstance(began, float) else run.start_time
-    reason = run.attributes.get("SagaReason")
-    return {
-        "id": run.id,
-        "saga": run.workflow_type,
-        "digest": None,
-        "generation": None,
-        "state": visible_state(run),
-        "phase": None,
-        "reason": {"kind": reason, "step": None, "type": None, "message": "", "details": {}} if reason else None,
-        "input": None,
-        "output": None,
-        "labels": labels_of(run),
-        "started_at": iso_time(started),
-        "committed_at": None,
-        "ended_at": iso_time(run.close_time),
-        "deadline_at": None,
-        "can_undo": False,
-        "undo_until": None,
-        "cancel_requested": False,
-        "overdue": False,
-        "steps_omitted": None,
-        "parent": run.parent_id,
-        "children": [],
-        "steps": [],
-        "parked": [],
-        "not_done": [],
-        "residue": [],
-        "operator": [],
-        "notifications": [],
-    }
+    kind = run.attributes.get("SagaReason")
+    return SagaView(
+        id=run.id,
+        saga=run.workflow_type,
+        state=visible_state(run),
+        reason=ReasonView(kind=kind, message="") if kind else None,
+        labels=labels_of(run),
+        started_at=iso_time(started),
+        ended_at=iso_time(run.close_time),
+        parent=run.parent_id,
+    )
 
 
 def labels_of(run: RunInfo) -> dict[str, str]:
@@ -285,24 +271,25 @@ _OPERATION_FIELDS = {"undo": "compensation", "confirm": "confirmation"}
 _WORDS = {"": "", "compensation": "the undo of ", "confirmation": "the confirm of "}
 
 
-async def with_attempt_progress(story: Mapping[str, Any], described: RunDescription) -> dict[str, Any]:
+async def with_attempt_progress(view: SagaView, described: RunDescription) -> SagaView:
     """The view with what only Temporal knows of calls in flight.
 
     A row counts the attempts that have ended and has the ``error`` of the last one; a step whose attempt sends
     heartbeats has a ``progress``: the JSON object of the last one.
     """
-    steps = {step["id"]: dict(step) for step in story.get("steps") or ()}
+    steps = {step.id: step for step in view.steps}
     converter = described.run.converter
     for activity in described.raw.pending_activities:
-        entry, row = parse_activity_id(activity.activity_id)
+        entry, operation = parse_activity_id(activity.activity_id)
         step = steps.get(entry)
-        if step is None or row is None:
+        if step is None or operation is None:
             continue
-        if not row:
-            step |= await _attempt_fields(step, activity, converter) | await _heartbeat_fields(activity, converter)
-        elif step.get(row):
-            step[row] = {**step[row], **await _attempt_fields(step[row], activity, converter)}
-    return {**story, "steps": list(steps.values())}
+        if not operation:
+            step = await _with_attempts(step, activity, converter)
+            steps[entry] = replace(step, progress=await _heartbeat(activity, converter))
+        elif (row := getattr(step, operation)) is not None:
+            steps[entry] = replace(step, **{operation: await _with_attempts(row, activity, converter)})
+    return replace(view, steps=tuple(steps.values()))
 
 
 def parse_activity_id(activity_id: str) -> tuple[str, str | None]:
@@ -327,16 +314,17 @@ def _in_words(activity: PendingActivityInfo) -> str:
     return f"{name} (attempt {activity.attempt})" if activity.attempt > 1 else name
 
 
-async def _attempt_fields(
-    row: Mapping[str, Any], activity: PendingActivityInfo, converter: DataConverter
-) -> dict[str, Any]:
-    """``attempts`` and ``error`` of the attempts of this call that have ended."""
+_Row = TypeVar("_Row", StepView, OperationView)
+
+
+async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: DataConverter) -> _Row:
+    """The row with ``attempts`` and ``error`` of the attempts of this call that have ended."""
     if activity.attempt < 2 or not activity.HasField("last_failure"):
-        return {}
+        return row
     failure = await _failure(activity, converter)
     counted = 0 if failure.type in NOT_REGISTERED_TYPES else activity.attempt - 1
-    before = row.get("attempts")
-    return {"attempts": None if before is None else before + counted, "error": failure.to_json()}
+    error = ErrorView(type=failure.type, message=failure.message, details=failure.details)
+    return replace(row, attempts=None if row.attempts is None else row.attempts + counted, error=error)
 
 
 async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> Failure:
@@ -345,11 +333,11 @@ async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> F
     return found or Failure(type(error).__name__, str(error))
 
 
-async def _heartbeat_fields(activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any]:
+async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any] | None:
     if not activity.heartbeat_details.payloads:
-        return {}
+        return None
     values = await converter.decode(activity.heartbeat_details.payloads[:1])
-    return {"progress": values[0]} if isinstance(values[0], dict) and values[0] else {}
+    return values[0] if isinstance(values[0], dict) and values[0] else None
 
 
 # Whether a cancel is on record, read from Temporal when no worker can answer.

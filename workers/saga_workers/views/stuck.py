@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
@@ -29,8 +28,8 @@ from saga_workers.views.answering import DUE, Workers, timed_out
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
-from sagas.machine.parked import blocked_steps
 from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
@@ -41,12 +40,12 @@ _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMP
 
 async def list_stuck(
     temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None
-) -> AsyncIterator[dict[str, Any]]:
-    """`show` documents without steps of stuck sagas, with the field ``stuck``: one message per reason."""
+) -> AsyncIterator[SagaView]:
+    """The views of stuck sagas, with the field ``stuck``: one message per reason."""
     workers = Workers(temporal)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def look(run: RunInfo) -> dict[str, Any] | None:
+    async def look(run: RunInfo) -> SagaView | None:
         async with gate:
             return await _inspect_run(temporal, run, workers, web_ui)
 
@@ -55,21 +54,21 @@ async def list_stuck(
     for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
         where = status if criteria.where is None else f"({criteria.where}) AND {status}"
         runs = [run async for run in list_runs(temporal, visibility_query(replace(criteria, where=where)))]
-        for story in await asyncio.gather(*(look(run) for run in runs)):
-            if story is not None and story["id"] not in seen and found < limit:
-                seen.add(story["id"])
+        for view in await asyncio.gather(*(look(run) for run in runs)):
+            if view is not None and view.id not in seen and found < limit:
+                seen.add(view.id)
                 found += 1
-                yield story
+                yield view
     async for saga_id in list_exhausted(temporal, criteria.task_queue):
         if found >= limit:
             return
         if saga_id in seen or not await _matches(temporal, criteria, saga_id):
             continue
-        story = await _with_exhausted_notifications(temporal, saga_id, web_ui)
-        if story is not None:
+        view = await _with_exhausted_notifications(temporal, saga_id, web_ui)
+        if view is not None:
             seen.add(saga_id)
             found += 1
-            yield story
+            yield view
 
 
 async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
@@ -81,46 +80,44 @@ async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bo
     return [run async for run in list_runs(temporal, query)] != []
 
 
-async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict[str, Any] | None:
-    """The document of a saga with a notification that was given up; the saga itself may have ended normally."""
+async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui: str | None) -> SagaView | None:
+    """The view of a saga with a notification that was given up; the saga itself may have ended normally."""
     if await describe_run(temporal, saga_id) is None:
         return None
-    story = await read_view(temporal, saga_id, web_ui=web_ui)
-    reasons = exhausted_reasons(story)
-    story.pop("steps")
-    return {**story, "stuck": reasons} if reasons else None
+    view = await read_view(temporal, saga_id, web_ui=web_ui)
+    return _with_reasons(view, exhausted_reasons(view))
 
 
-async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
-    """The `show` document, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
+async def read_view_with_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> SagaView:
+    """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(temporal)
-    story = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers)
-    described = None if story["state"] in FINAL_STATES else await running_of(temporal, story["id"])
+    view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers)
+    described = None if view.state in FINAL_STATES else await running_of(temporal, view.id)
     if described is None:
-        return story
-    reported = {step["id"] for step in story["steps"]}
-    reasons = await temporal_reasons(temporal, described, workers, reported)
-    return {**story, "stuck": reasons} if reasons else story
+        return view
+    told = {step.id for step in view.steps}
+    return _with_reasons(view, await temporal_reasons(temporal, described, workers, told)) or view
 
 
-async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> dict[str, Any] | None:
+def _with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
+    return replace(view, stuck=tuple(reasons)) if reasons else None
+
+
+async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> SagaView | None:
     described = await describe_run(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
         return None  # visibility lags: another run has replaced it
-    story = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
+    view = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
-        reported = {step["id"] for step in story.get("steps") or ()}
-        reasons = await temporal_reasons(temporal, described, workers, reported) + reported_reasons(story)
-    elif story["state"] == "TERMINATED" and terminated_reasons(story):
+        told = {step.id for step in view.steps}
+        reasons = await temporal_reasons(temporal, described, workers, told) + reported_reasons(view)
+    elif view.state == "TERMINATED" and terminated_reasons(view):
         definition = await read_definition(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
-        reasons += terminated_reasons(story, reads)
-    reasons += exhausted_reasons(story)
-    if not reasons:
-        return None
-    story.pop("steps")
-    return {**story, "id": run.id.removesuffix(UNDO_SUFFIX), "stuck": reasons}
+        reasons += terminated_reasons(view, reads)
+    reasons += exhausted_reasons(view)
+    return _with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)
 
 
 async def temporal_reasons(
@@ -166,34 +163,30 @@ def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
     return row is not None and entry in reported_rows
 
 
-def reported_reasons(story: Mapping[str, Any]) -> list[str]:
+def reported_reasons(view: SagaView) -> list[str]:
     """Reasons that a running saga reports: parked, overdue, an operation with many attempts."""
-    nested = blocked_steps(story)
+    nested = view.blocked_steps
     reasons = [
-        f"{one['step']} is {'blocked' if one['step'] in nested else 'parked'} ({one['op']}): {one['why']}"
-        for one in story.get("parked") or ()
+        f"{one.step} is {'blocked' if one.step in nested else 'parked'} ({one.op}): {one.why}" for one in view.parked
     ]
-    if story.get("overdue"):
+    if view.overdue:
         reasons.append("overdue: it runs longer than its warn_after")
-    for step in story.get("steps") or ():
-        undo, confirm = step.get("compensation") or {}, step.get("confirmation") or {}
-        for what, states, row in (("", ("RUNNING",), step), ("the undo of ", ("RUNNING",), undo),
-                                  ("the confirm of ", ("RUNNING",), confirm)):  # fmt: skip
-            if row.get("state") in states and (row.get("attempts") or 0) > MANY_ATTEMPTS:
-                error = (row.get("error") or {}).get("message") or "no answer"
-                reasons.append(f"{what}{step['id']} was attempted {row['attempts']} times; the last failure: {error}")
-        uncounted = ((step.get("error") or {}).get("details") or {}).get("uncounted")
-        if step.get("state") == "RUNNING" and uncounted:
+    for step in view.steps:
+        for what, row in (("", step), ("the undo of ", step.compensation), ("the confirm of ", step.confirmation)):
+            if row is not None and row.state == "RUNNING" and (row.attempts or 0) > MANY_ATTEMPTS:
+                error = (row.error and row.error.message) or "no answer"
+                reasons.append(f"{what}{step.id} was tried {row.attempts} times; the last failure: {error}")
+        uncounted = step.error and (step.error.details or {}).get("uncounted")
+        if step.state == "RUNNING" and step.error and uncounted:
             times = "once" if uncounted == 1 else f"{uncounted} times in a row"
-            reasons.append(f"{step['id']} could not be attempted, {times}: {step['error']['message']}")
+            reasons.append(f"{step.id} could not be tried, {times}: {step.error.message}")
     return reasons
 
 
-def terminated_reasons(story: Mapping[str, Any], reads: Collection[str] = ()) -> list[str]:
+def terminated_reasons(view: SagaView, reads: Collection[str] = ()) -> list[str]:
     """Effects that a terminated saga may have left open. ``reads``: its steps that have no effect."""
-    steps = story.get("steps") or ()
-    if not steps:
-        return [f"terminated with unknown effects: {story.get('incomplete') or 'it cannot be queried'}"]
-    begun = [step for step in steps if step["state"] in _EFFECT_STATES and step["started_at"]]
-    open_ = [step["id"] for step in begun if step["step"] not in reads]
+    if not view.steps:
+        return [f"terminated with effects nobody knows: {view.incomplete or 'it cannot be asked'}"]
+    begun = [step for step in view.steps if step.state in _EFFECT_STATES and step.started_at]
+    open_ = [step.id for step in begun if step.step not in reads]
     return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []

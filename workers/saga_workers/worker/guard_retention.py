@@ -175,8 +175,8 @@ async def _started_at(run: WorkflowExecution) -> float:
 
 
 async def _can_be_undone(run: WorkflowExecution) -> bool:
-    story = await closed_view(run)
-    return story is not None and bool(story.get("can_undo"))
+    view = await closed_view(run)
+    return view is not None and view.can_undo
 
 
 def _iso_time(timestamp: float) -> str:

@@ -14,6 +14,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
 
@@ -49,19 +50,17 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
 
     parse_deadline(timeout)
 
-    async def ask(client: Client, settings: Settings) -> dict[str, Any]:
+    async def ask(client: Client, settings: Settings) -> SagaView | None:
         print_target(settings)
         row = await _ask(client, saga_id, reason, by)
         if not wait:
-            return row
+            print_document(row, human=lambda: echo(_message(row)))
+            return None
         warn(_message(row))
         return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
 
-    found = with_client(ask)
-    if wait:
-        return print_end(saga_id, found)
-    print_document(found, human=lambda: echo(_message(found)))
-    return 0
+    ended = with_client(ask)
+    return 0 if ended is None else print_end(saga_id, ended)
 
 
 def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:

@@ -31,11 +31,11 @@ def notify(
         from saga_workers.views.notifications import resend, select_notifications
         from saga_workers.views.saga_view import read_view
 
-        story = await read_view(client, saga_id)
+        view = await read_view(client, saga_id)
         if again:
             echo(target_line(settings))
-            return await resend(client, story, name)
-        return select_notifications(story, name)
+            return await resend(client, view, name)
+        return [row.to_json() for row in select_notifications(view, name)]
 
     rows = with_client(tell)
     print_document(rows, human=lambda: _print_notifications(saga_id, rows))
@@ -45,9 +45,10 @@ def notify(
 def _print_notifications(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
     from saga_cli.render.saga_view import notification_line
     from saga_cli.render.text import to_plain
+    from sagas.protocol.saga_view import NotificationView
 
     if not rows:
         echo(f"{saga_id} has no notifications")
     for row in rows:
         done = ": ".join(row[name] for name in ("id", "done", "failure") if name in row)
-        echo(done if "done" in row else to_plain(notification_line(row, datetime.now(UTC))))
+        echo(done if "done" in row else to_plain(notification_line(NotificationView.from_json(row), datetime.now(UTC))))

@@ -140,8 +140,8 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         if dry_run:
             return {"id": saga_id, "dry_run": True, "next": await preview_decision(client, saga_id, decision)}
         print_target(settings)
-        story = await resolve(client, saga_id, decision)
-        return {**story, "id": saga_id}
+        view = await resolve(client, saga_id, decision)
+        return {**view.to_json(), "id": saga_id}
 
     answer = with_client(run)
     if dry_run:

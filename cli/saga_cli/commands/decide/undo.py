@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from sagas.errors import RefusedError
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
 
@@ -31,7 +32,7 @@ def undo(
     """
     why = required_text(reason, "--reason", "an undo is recorded with its reason")
 
-    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+    async def run(client: Client, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga
         from saga_workers.control.interventions import undo as begin
         from saga_workers.temporal.temporal_runs import describe_run
@@ -40,17 +41,17 @@ def undo(
         far.append(f"interrupted: the undo of {saga_id} may have started; check with `saga show {saga_id}`")
         undo_id = await begin(client, saga_id, reason=why, who=operator_name(as_) or client.identity)
         far.append(f"the undo of {saga_id} continues; follow it with `saga watch {saga_id}`")
-        story = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
-        if story["state"] == "COMPLETED":  # the undo ended without having changed anything
+        view = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
+        if view.state == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe_run(client, undo_id)
-            refusal = (await view_of_run(client, ended))["reason"] if ended else None
-            raise RefusedError(f"{saga_id} was not undone: {(refusal or {}).get('message') or 'the reason is unknown'}")
-        return story
+            refusal = (await view_of_run(client, ended)).reason if ended else None
+            raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'no reason is known'}")
+        return view
 
     warn(target_line(load_settings()))
     confirm(f"this undoes all effects of {saga_id}", yes=yes)
     far = [f"interrupted: {saga_id} is not being undone"]
     with on_ctrl_c(lambda: far[-1]):
-        story = with_client(run)
-    code = print_end(saga_id, story)
-    return 0 if story["state"] == "COMPENSATED" else code
+        view = with_client(run)
+    code = print_end(saga_id, view)
+    return 0 if view.state == "COMPENSATED" else code

@@ -14,6 +14,7 @@ from saga_cli.output import echo, make_console, print_document, to_json
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
 
@@ -41,57 +42,63 @@ def list_sagas(
 
             ask = global_options().format != "human"  # people wait for the list, programs for whole documents
             found = query_sagas(client, asked, limit=limit, web_ui=web_ui, ask_running=ask)
-        rows: list[dict[str, Any]] = []
-        async for row in found:
+        views: list[SagaView] = []
+        async for view in found:
             if global_options().format == "jsonl":
-                print(to_json(row), flush=True)
-            rows.append(row)
+                print(to_json(_row_json(view)), flush=True)
+            views.append(view)
         if global_options().format != "jsonl":
-            print_document(rows, human=lambda: _print_list(rows, stuck, limit))
+            print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
         return 0
 
     return with_client(find)
 
 
-def _print_list(rows: Sequence[dict[str, Any]], stuck: bool, limit: int) -> None:
-    if not rows:
+def _row_json(view: SagaView) -> dict[str, Any]:
+    document = view.to_json()
+    del document["steps"]
+    return document
+
+
+def _print_list(views: Sequence[SagaView], stuck: bool, limit: int) -> None:
+    if not views:
         echo("nothing is stuck" if stuck else "no sagas")
         return
-    _print_table(rows)
-    if len(rows) >= limit:
+    _print_table(views)
+    if len(views) >= limit:
         echo(f"… the first {limit}; use --limit N for more")
 
 
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+def _print_table(views: Sequence[SagaView]) -> None:
     from rich.text import Text
 
     from saga_cli.render.saga_view import STATE_STYLES
 
     now = datetime.now(UTC)
-    cells = [_cells(row, now) for row in rows]
+    cells = [_cells(view, now) for view in views]
     widths = [max(len(row[at]) for row in cells) for at in range(4)]
     out = make_console()
-    for row, line in zip(rows, cells, strict=True):
+    for view, line in zip(views, cells, strict=True):
         text = Text()
         for at, (cell, width) in enumerate(zip(line, widths, strict=False)):
             text.append(cell.ljust(width) + "  ", STATE_STYLES.get(cell, "") if at == 2 else "")
         text.append(line[4], "dim")
         text.rstrip()
         out.print(text, soft_wrap=True)
-        for reason in row.get("stuck") or ():
+        for reason in view.stuck or ():
             out.print(Text(f"    {reason}", "yellow"), soft_wrap=True)
 
 
-def _cells(row: dict[str, Any], now: datetime) -> list[str]:
+def _cells(view: SagaView, now: datetime) -> list[str]:
     from saga_cli.render.text import format_duration, parse_timestamp
 
-    started, ended = parse_timestamp(row["started_at"]), parse_timestamp(row.get("ended_at"))
+    started, ended = parse_timestamp(view.started_at), parse_timestamp(view.ended_at)
     when = "" if started is None else f"{format_duration(now, started)} ago"
     if started is not None and ended is not None:
         when += f", took {format_duration(ended, started)}"
-    reason = row.get("reason") or {}
-    where = f" at {reason['step']}" if reason.get("step") else ""
-    message = f": {reason['message']}" if reason.get("message") else ""
-    because = f"{reason['kind']}{where}{message}" if reason else ""
-    labels = " ".join(f"{name}={value}" for name, value in (row.get("labels") or {}).items())
-    return [row["id"], row["saga"], row["state"], when, "  ".join(one for one in (because, labels) if one)]
+    because = ""
+    if (reason := view.reason) is not None:
+        where = f" at {reason.step}" if reason.step else ""
+        because = f"{reason.kind}{where}" + (f": {reason.message}" if reason.message else "")
+    labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
+    return [view.id, view.saga, view.state, when, "  ".join(one for one in (because, labels) if one)]

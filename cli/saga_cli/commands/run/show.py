@@ -24,8 +24,8 @@ def show(
         option = "--html" if html is not None else "--reveal"
         raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    prints everything")
     from saga_cli.render.saga_view import print_view
-    from saga_workers.views.stuck import story_and_why_stuck
+    from saga_workers.views.stuck import read_view_with_stuck
 
-    story = with_client(lambda client, settings: story_and_why_stuck(client, saga_id, web_ui=settings.temporal.web_ui))
-    print_document(story, human=lambda: print_view(story))
+    view = with_client(lambda client, settings: read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui))
+    print_document(view.to_json(), human=lambda: print_view(view))
     return 0

@@ -92,9 +92,9 @@ def _start_one(
             document = _started_json(started)
             print_document(document, human=lambda: _print_started(document))
             return 0
-        story = await wait_for_end(client, started.id, timeout)
-        print_end(started.id, story)
-        return exit_code(story)
+        view = await wait_for_end(client, started.id, timeout)
+        print_end(started.id, view)
+        return exit_code(view)
 
     with on_ctrl_c(lambda: far[-1]):
         return asyncio.run(run())

@@ -15,11 +15,11 @@ import typer
 from saga_cli.context import global_options, with_client
 from saga_cli.output import echo, on_ctrl_c, print_document, to_json, wants_json
 from sagas.errors import UsageError
-from sagas.machine.parked import waits_for_a_person
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from sagas.protocol.saga_view import OperationView, SagaView, StepView
     from sagas.settings import Settings
 
 
@@ -34,46 +34,47 @@ def watch(
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
     with on_ctrl_c(lambda: f"{saga_id} is still running; follow it again with `saga watch {saga_id}`"):
-        story = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
+        view = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
     from saga_cli.wait import STILL_RUNNING, exit_code
     from saga_workers.views.saga_view import FINAL_STATES
 
-    left_early = story["state"] not in FINAL_STATES and not (until == "parked" and waits_for_a_person(story))
+    left_early = view.state not in FINAL_STATES and not (until == "parked" and view.waits_for_a_person)
     if global_options().format == "json":
-        print_document(story, human=lambda: None)
+        print_document(view.to_json(), human=lambda: None)
     if left_early:
         echo(f"{saga_id} is still running")
         return STILL_RUNNING
-    return exit_code(story)
+    return exit_code(view)
 
 
 async def _follow(
     client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None
-) -> dict[str, Any]:
+) -> SagaView:
     from saga_cli.wait import follow_saga, parse_deadline
 
     end = parse_deadline(timeout)
-    story: dict[str, Any] = {}
+    view: SagaView | None = None
     screen = _screen()
     async with (
         contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui)) as views,
         screen as draw,
     ):
         while True:
-            remaining = None if end is None or not story else max(0.0, end - time.monotonic())
+            remaining = None if end is None or view is None else max(0.0, end - time.monotonic())
             try:
                 async with asyncio.timeout(remaining):
-                    story = await anext(views)
+                    view = await anext(views)
             except (TimeoutError, StopAsyncIteration):
-                return story
-            draw(story)
-            if until_parked and waits_for_a_person(story):
-                return story
+                assert view is not None  # the first one comes at once
+                return view
+            draw(view)
+            if until_parked and view.waits_for_a_person:
+                return view
 
 
 @contextlib.asynccontextmanager
 async def _screen() -> AsyncIterator[Any]:
-    """Gives a function that shows a story: live on a terminal, else one line for each change."""
+    """Gives a function that shows a view: live on a terminal, else one line for each change."""
     if wants_json() or not sys.stdout.isatty():
         yield _ChangePrinter()
         return
@@ -86,69 +87,65 @@ async def _screen() -> AsyncIterator[Any]:
 
     with Live(console=make_console(), auto_refresh=False, transient=False, vertical_overflow="crop") as live:
 
-        def draw(story: dict[str, Any]) -> None:
-            lines = view_lines(story, now=datetime.now(UTC))
+        def draw(view: SagaView) -> None:
+            lines = view_lines(view, now=datetime.now(UTC))
             live.update(Group(*(to_rich(line) for line in lines)), refresh=True)
 
         yield draw
 
 
 class _ChangePrinter:
-    """Prints what has changed since the last story: lines for people, documents with ``--jsonl``."""
+    """Prints what has changed since the last view: lines for people, documents with ``--jsonl``."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Any] | None = None
+        self._last: SagaView | None = None
         self._shown: dict[str, str] = {}
 
-    def __call__(self, story: dict[str, Any]) -> None:
-        if story == self._last:
+    def __call__(self, view: SagaView) -> None:
+        if view == self._last:
             return
-        self._last = story
+        self._last = view
         match global_options().format:
             case "jsonl":
-                print(to_json(story), flush=True)
+                print(to_json(view.to_json()), flush=True)
             case "json":
                 return  # only the last one, printed at the end
             case _:
-                self._print_lines(story)
+                self._print_lines(view)
 
-    def _print_lines(self, story: dict[str, Any]) -> None:
+    def _print_lines(self, view: SagaView) -> None:
         from saga_cli.render.text import local_time, progress_text, reason_text
 
         now = local_time(datetime.now(UTC))
-        reason = story.get("reason") or {}
-        because = f": {reason.get('kind')}: {reason_text(story)}" if reason else ""
-        facts = {"": f"{story['id']} {story['state']}{because}"}
-        if story.get("incomplete"):
-            facts["incomplete"] = f"incomplete: {story['incomplete']}"
-        for step in story.get("steps") or ():
-            undoing = step.get("compensation") or {}
-            undo = undoing.get("state")
-            undone = f", undo {undo}" if undo not in (None, "PENDING") else ""
-            if step["state"] != "PENDING" or undone:
-                doing = f": {progress_text(step['progress'])}" if step.get("progress") else ""
-                facts[step["id"]] = (
-                    f"  {step['id']} {step['state']}{_retry_text(step)}{undone}{_retry_text(undoing)}{doing}"
-                )
-        for row in story.get("notifications") or ():
-            attempts = f", attempt {row['attempts']}" if row["attempts"] else ""
-            why = f": {row['error']['message']}" if row["error"] else ""
-            facts[row["id"]] = f"  {row['id']} {row['state'] or 'PENDING'}{attempts}{why}"
-        for number, one in enumerate(story.get("parked") or []):
-            commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
-            facts[f"parked {number}"] = f"  {one['step']} waits for an operator: {one['why']}{commands}"
+        because = f": {view.reason.kind}: {reason_text(view)}" if view.reason else ""
+        facts = {"": f"{view.id} {view.state}{because}"}
+        if view.incomplete:
+            facts["incomplete"] = f"incomplete: {view.incomplete}"
+        for step in view.steps:
+            undo = step.compensation
+            undone = f", undo {undo.state}" if undo and undo.state != "PENDING" else ""
+            if step.state != "PENDING" or undone:
+                doing = f": {progress_text(step.progress)}" if step.progress else ""
+                retried = f"{_retry_text(step)}{undone}{_retry_text(undo) if undo else ''}"
+                facts[step.id] = f"  {step.id} {step.state}{retried}{doing}"
+        for row in view.notifications:
+            attempts = f", attempt {row.attempts}" if row.attempts else ""
+            why = f": {row.error.message}" if row.error else ""
+            facts[row.id] = f"  {row.id} {row.state or 'PENDING'}{attempts}{why}"
+        for number, one in enumerate(view.parked):
+            commands = "".join(f"\n      {command}" for command in one.commands)
+            facts[f"parked {number}"] = f"  {one.step} waits for an operator: {one.why}{commands}"
         for name, text in facts.items():
             if self._shown.get(name) != text:
                 print(f"{now}  {text}", flush=True)
         self._shown = facts
 
 
-def _retry_text(row: dict[str, Any]) -> str:
+def _retry_text(row: StepView | OperationView) -> str:
     """Why a call that goes on is tried again."""
     from saga_cli.render.text import error_text
 
-    error = row.get("error")
-    if row.get("state") != "RUNNING" or not error:
+    if row.state != "RUNNING" or not row.error:
         return ""
-    times = f"{row['attempts']} attempts, the last one: " if (row.get("attempts") or 0) > 1 else ""
-    return f" ({times}{error_text(error)})"
+    times = f"{row.attempts} attempts, the last one: " if (row.attempts or 0) > 1 else ""
+    return f" ({times}{error_text(row.error)})"

@@ -23,14 +23,14 @@ def graph(
     from sagas.settings.project import Project
 
     definition = Project(load_settings()).definition(name)
-    story = None
+    view = None
     if run is not None:
         from saga_workers.views.saga_view import read_view
 
-        story = with_client(lambda client, settings: read_view(client, run))
-        if story["saga"] != name:
-            raise UsageError(f"{run} is a run of {story['saga']}, not of {name}")
-    built = build_saga_graph(definition, story)
+        view = with_client(lambda client, settings: read_view(client, run))
+        if view.saga != name:
+            raise UsageError(f"{run} is a run of {view.saga}, not of {name}.")
+    built = build_saga_graph(definition, view)
     text = to_mermaid(built) if format == "mermaid" else to_svg(built)
     document = {
         "saga": name,

@@ -70,7 +70,7 @@ def row_problems(
     keys = set(table.unique)
     if output.mode == "merge" or output.key:
         keys.add(output.key)
-        nulls = sql.SQL(" or ").join(sql.SQL("{} is null").format(sql.Identifier(name)) for name in output.key)
+        nulls = sql.SQL(" or ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in output.key)
         without_key = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
         if without_key:
             problems.append(f"{without_key} rows have no {' or '.join(output.key)}, which is part of `key`")

@@ -13,7 +13,7 @@ from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
-from sagas.machine.parked import waits_for_a_person
+from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import (
     Environment,
@@ -55,7 +55,7 @@ async def _view_when_blocked(client: Client, saga: str, *, blocked: bool = True)
             story = await client.show(saga)
         except UsageError:
             return None  # it has not been started yet
-        return story if waits_for_a_person(story) == blocked else None
+        return story if SagaView.from_json(story).waits_for_a_person == blocked else None
 
     return await until(look)
 
@@ -84,7 +84,7 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
         every = await read_parked(client.temporal, SagaFilter(task_queue=task_queue), nested=True)
         assert [(one.saga_id, one.step) for one in every.operations] == [(bottom, "y")], "each operation once"
         stuck = [row async for row in list_stuck(client.temporal, wanted, limit=9)]
-        assert [(one["id"], one["stuck"][0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
+        assert [(one.id, one.stuck[0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
 
         await resolve(client, bottom, "y", "retry")
         story = await finished(client, saga)
@@ -123,7 +123,7 @@ async def test_a_parent_with_other_work_is_not_blocked(env: Environment) -> None
 
         story = await until(reported)
         assert [child["blocks"] for child in story["children"]] == ["step"]
-        assert not waits_for_a_person(story)
+        assert not SagaView.from_json(story).waits_for_a_person
         go.set()
         await _view_when_blocked(client, saga)
         await resolve(client, f"{saga}/deep", "y", "retry")

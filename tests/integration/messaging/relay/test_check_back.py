@@ -22,6 +22,7 @@ from sagas import Rejected, Step, action
 from sagas.actions.step import Event
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import Invocation
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
@@ -263,9 +264,10 @@ async def run_unrecorded_step(env: EventsEnvironment, address: EntryKey) -> None
     assert outcome.kind == "done"
 
 
-def story(state: str, phase: str | None, *, outcome: str = "done", generation: int = 1, **more: Any) -> dict[str, Any]:
-    steps = [{"id": "a", "state": "DONE", "outcome": outcome, "generation": generation}]
-    return {"state": state, "phase": phase, "steps": steps, "steps_omitted": None, "generation": generation, **more}
+def story(state: str, phase: str | None, *, outcome: str = "done", generation: int = 1, **more: Any) -> SagaView:
+    step = {"id": "a", "step": "a", "uses": "work", "state": "DONE", "outcome": outcome, "generation": generation}
+    document = {"id": "s", "saga": "shop", "state": state, "phase": phase, "steps": [step], "generation": generation}
+    return SagaView.from_json({**document, **more})
 
 
 @pytest.mark.parametrize(
@@ -293,5 +295,5 @@ def story(state: str, phase: str | None, *, outcome: str = "done", generation: i
         (story("FAILED", None, steps=[]), "unknown"),
     ],
 )
-def test_each_saga_state_decides_about_held_events(view: dict[str, Any] | None, status: str) -> None:
+def test_each_saga_state_decides_about_held_events(view: SagaView | None, status: str) -> None:
     assert entry_status(view, "a", 1).kind == status

@@ -36,6 +36,7 @@ from sagas.protocol.messages import (
     UndoSaga,
 )
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.saga_view import SagaView
 
 START = 1_700_000_000.0
 
@@ -108,7 +109,7 @@ class MachineDriver:
 
     def run(self, until: float | None = None, steps: int = 2000) -> MachineDriver:
         """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
-        if self.machine.view(self.now)["started_at"] is None:
+        if self.machine.view(self.now).started_at is None:
             self.start()
         for _ in range(steps):
             if self.machine.finished or not self.timers:
@@ -165,7 +166,7 @@ class MachineDriver:
         self.asked[command.id] = self.asked.get(command.id, 0) + 1
         if not isinstance(command, Call):
             state, story = scripted or ("COMPLETED" if isinstance(command, StartSaga) else "COMPENSATED", None)
-            return SagaEnded(command.id, state, self.now, story)
+            return SagaEnded(command.id, state, self.now, child_view(state, story))
         if scripted is None:
             guarded_mark = command.guard is not None and command.guard.mode == "mark"
             scripted = "sealed" if command.op == "seal" else "elsewhere" if guarded_mark else "done"
@@ -206,7 +207,7 @@ class MachineDriver:
 
     def saga_ends(self, id: str, state: Any, story: Mapping[str, Any] | None = None) -> MachineDriver:
         self.flights.pop(id)
-        return self.feed(SagaEnded(id, state, self.now, story))
+        return self.feed(SagaEnded(id, state, self.now, child_view(state, story)))
 
     def cancel(self) -> MachineDriver:
         return self.feed(CancelRequested(self.now, who="kim"))
@@ -233,8 +234,12 @@ class MachineDriver:
         return self.machine.state
 
     @property
-    def story(self) -> dict[str, Any]:
+    def view(self) -> SagaView:
         return self.machine.view(self.now)
+
+    @property
+    def story(self) -> dict[str, Any]:
+        return self.view.to_json()
 
     def row(self, id: str) -> dict[str, Any]:
         return next(row for row in self.story["steps"] if row["id"] == id)
@@ -288,3 +293,8 @@ def saga(*steps: StepDefinition, line: bool = True, **more: Any) -> Definition:
 
 def probe(uses: str = "ask", *, seals: bool = False, **more: Any) -> Probe:
     return Probe(op(uses, {}, seals=seals), **more)
+
+
+def child_view(state: str, story: Mapping[str, Any] | None) -> SagaView | None:
+    """The view of a nested saga, of which a test gives only what matters to it."""
+    return None if story is None else SagaView.from_json({"id": "child", "saga": "child", "state": state, **story})

@@ -113,8 +113,8 @@ def test_summaries_describe_the_operations() -> None:
 
 
 def test_rule_09_a_view_within_the_limit_is_unchanged() -> None:
-    story = MachineDriver(saga(step("a"))).run().story
-    assert shrink_view(story, 100_000) is story
+    view = MachineDriver(saga(step("a"))).run().view
+    assert shrink_view(view, 100_000) is view
 
 
 @pytest.mark.parametrize("limit", [400_000, 60_000, 8_000])
@@ -122,7 +122,7 @@ def test_rule_09_inputs_and_results_go_first_then_finished_items(limit: int) -> 
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=50), step("b", on_failure="park"))
     answers: dict[str, Any] = {"b": "rejected"}
     driver = MachineDriver(definition, {"n": list(range(500)), "big": "x" * 500_000}, answers).run()
-    small = shrink_view(driver.story, limit)
+    small = shrink_view(driver.view, limit).to_json()
     assert len(json.dumps(small)) <= limit
     assert small["input"]["omitted"] == "size"
     assert [row["state"] for row in small["steps"] if row["id"] == "b"] == ["PARKED"]

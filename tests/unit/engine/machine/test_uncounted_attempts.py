@@ -45,15 +45,15 @@ def test_an_unstarted_step_is_retried_uncounted(kind: str, restore: bool) -> Non
     assert driver.undone == []
     driver.end("b", ("done", 1))
     assert (driver.state, row(driver, "b")["attempts"]) == ("COMPLETED", 1)
-    assert reported_reasons(driver.story) == []
+    assert reported_reasons(driver.view) == []
 
 
 def test_an_uncounted_step_is_shown_as_stuck() -> None:
     driver = MachineDriver(saga(step("a")), hold=["a"]).start()
     lose(driver, "a")
-    assert reported_reasons(driver.story) == ["a could not be attempted, once: the runner was killed"]
+    assert reported_reasons(driver.view) == ["a could not be attempted, once: the runner was killed"]
     lose(driver.fire("a~retry"), "a")
-    assert reported_reasons(driver.story) == ["a could not be attempted, 2 times in a row: the runner was killed"]
+    assert reported_reasons(driver.view) == ["a could not be attempted, 2 times in a row: the runner was killed"]
 
 
 def test_earlier_attempts_count() -> None:

@@ -69,7 +69,7 @@ class Oracle:
                     # A nested saga that did not complete was either rejected or failed, for its parent.
                     ledger.causes += ["rejected", "failed", "unknown", "terminated"]
                 if event.state == "RESIDUE" and event.view is not None:
-                    ledger.child_residue += [{**r, "entry": started.entry} for r in event.view["residue"]]
+                    ledger.child_residue += [{**row.to_json(), "entry": started.entry} for row in event.view.residue]
             case CancelRequested() if not ledger.committed:
                 ledger.causes.append(event.kind)
                 ledger.stop_ordered = True

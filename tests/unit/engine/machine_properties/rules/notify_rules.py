@@ -66,7 +66,7 @@ def _check_one(notification: Notification, reported: Notify) -> None:
         raise Violation("notify", f"{reported.id} is told under the key {reported.call.key}")
 
 
-def makes_no_difference(machine: Machine) -> Machine:
+def silenced(machine: Machine) -> Machine:
     """The same machine without notifications: it has to behave the same."""
     run = machine._run  # pyright: ignore[reportPrivateUsage]
     run.definition = without(run.definition)

@@ -1,0 +1,320 @@
+"""The view of a saga: the document of `saga show`, as frozen values with a JSON form.
+
+The machine builds it (:mod:`sagas.machine.view`), and it travels as JSON: in the response of the query ``saga``, in the
+memo of a closed run, in the details of its failure. The reader may be older or newer than the worker that wrote it, so
+`from_json` ignores fields that it does not know, and a field that is missing or null has its default.
+
+The sentence of each field is its description in the published JSON Schema (docs/reference/saga-show.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
+from operator import attrgetter
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+from sagas.definition.model import Guarantee, Milestone
+from sagas.protocol.outcomes import OutcomeKind
+
+SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
+ViewState = SagaState | Literal["TERMINATED", "FAILED"]
+"""TERMINATED: closed by Temporal. FAILED: refused at the start."""
+
+Phase = Literal["forward", "committed", "backward"]
+StepState = Literal[
+    "PENDING",
+    "RUNNING",
+    "DONE",
+    "REJECTED",
+    "FAILED",
+    "UNKNOWN",
+    "SKIPPED",
+    "COMPENSATING",
+    "COMPENSATED",
+    "NOTHING_TO_UNDO",
+    "CONFIRMING",
+    "CONFIRMED",
+    "PARKED",
+]
+OperationStatus = Literal[
+    "PENDING", "RUNNING", "DONE", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN", "PARKED", "SKIPPED"
+]
+EntryOperation = Literal["do", "undo", "confirm"]
+Decision = Literal["retry", "done", "skip", "compensate"]
+DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED"]
+ReasonKind = Literal[
+    "rejected",
+    "failed",
+    "unknown",
+    "cancelled",
+    "deadline",
+    "late",
+    "undone",
+    "parent",
+    "operator",
+    "definition",
+    "locked",
+    "terminated",
+]
+Timestamp = Annotated[str, "RFC 3339 in UTC"]
+
+OMITTED = "omitted while there is none"
+"""Marks a field that the document contains only while it is not None."""
+
+
+class JsonView:
+    """A part of the view. Its JSON form has the fields in their order; tuples become arrays."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        form = _json_form(type(self))
+        document = dict(zip(form.names, form.values(self), strict=True))
+        for name in form.decoders:
+            if document[name] is not None:
+                document[name] = _encode(document[name])
+        for name in form.omittable:
+            if document[name] is None:
+                del document[name]
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Raises TypeError if a field without a default is missing."""
+        form = _json_form(cls)
+        values = {name: document[name] for name in form.names if document.get(name) is not None}
+        for name, decode in form.decoders.items():
+            if name in values:
+                values[name] = decode(values[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonView(JsonView):
+    """Why a saga goes or went backward, or was refused."""
+
+    kind: Annotated[ReasonKind, "what happened"]
+    step: Annotated[str | None, "the ledger id of the step with which it began"] = None
+    type: Annotated[str | None, "the failure type"] = None
+    message: Annotated[str | None, "one sentence"] = None
+    details: Annotated[
+        Mapping[str, Any],
+        "the details of the failure; `before` is the reason of a rollback that was under way at a terminate",
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorView(JsonView):
+    """The failure of an attempt."""
+
+    type: Annotated[str, "the failure type"]
+    message: Annotated[str, "one sentence"]
+    details: Annotated[Mapping[str, Any] | None, "further data; notifications have none", OMITTED] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationView(JsonView):
+    """The compensation or the confirm of a step."""
+
+    uses: Annotated[str, "the action"]
+    state: Annotated[OperationStatus, "what became of it"]
+    attempts: Annotated[int | None, "attempts so far; null if unknown"] = None
+    alternate: Annotated[int, "which of the alternates of `compensate` it is, from 0"] = 0
+    error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    ended_at: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView(JsonView):
+    """A row of the ledger: a step, or one item of a `for_each`."""
+
+    id: Annotated[str, "the ledger id: the step, for an item with its index, as in `reserve#3`"]
+    step: Annotated[str, "the step of the definition"]
+    name: Annotated[str, "its name for people"] = ""
+    uses: Annotated[str, "the action"]
+    state: Annotated[StepState, "what became of it, forward and backward"]
+    outcome: Annotated[OutcomeKind | None, "how the forward action ended"] = None
+    generation: Annotated[int | None, "the generation in which it ran"] = None
+    attempts: Annotated[int | None, "forward attempts so far; null if unknown"] = None
+    guarantee: Annotated[Guarantee, "what makes its effect happen once"] = "at-least-once"
+    result: Annotated[Any, "its result; a placeholder with `omitted` in a view that would be too large"] = None
+    error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    compensation: Annotated[OperationView | None, "null before the step has begun, and without a `compensate`"] = None
+    confirmation: Annotated[OperationView | None, "null before the step has begun, and without a `confirm`"] = None
+    progress: Annotated[Mapping[str, Any] | None, "the last heartbeat of the attempt in flight", OMITTED] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedView(JsonView):
+    """An operation that waits for an operator's decision, here or in a nested saga."""
+
+    step: Annotated[str, "the ledger id of the step"]
+    op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
+    since: Annotated[Timestamp, "when it was parked"]
+    why: Annotated[str, "one sentence"]
+    decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
+    commands: Annotated[tuple[str, ...], "the command for each of them"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildParkedView(JsonView):
+    """An operation parked in a nested saga, as that saga has reported it."""
+
+    id: Annotated[str, "the saga in which it is parked"]
+    saga: Annotated[str, "the name of its definition"]
+    step: Annotated[str, "the ledger id of the step in that saga"]
+    op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
+    since: Annotated[Timestamp, "when it was parked"]
+    why: Annotated[str, "one sentence, shortened"]
+    decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
+    commands: Annotated[tuple[str, ...], "the command for each of them"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildView(JsonView):
+    """A nested saga."""
+
+    id: str
+    step: Annotated[str, "the ledger id of the step that started it"]
+    saga: Annotated[str, "the name of its definition"]
+    state: Annotated[str, "its last known state"]
+    waits: Annotated[tuple[ChildParkedView, ...] | None, "what is parked in it or below it", OMITTED] = None
+    blocks: Annotated[Literal["saga", "step"] | None, "what waits for it: the whole saga, or the step", OMITTED] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidueView(JsonView):
+    """An effect that contradicts the end of the saga."""
+
+    step: Annotated[str, "the ledger id of the step"]
+    kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
+    system: Annotated[str | None, "the connection, task queue or action that has the effect"] = None
+    key: Annotated[str | None, "the idempotency key of the operation"] = None
+    command: Annotated[str | None, "the action that a person has to carry out, with its arguments"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionView(JsonView):
+    """A decision of an operator."""
+
+    at: Timestamp
+    who: Annotated[str, "who decided, as the client has said"]
+    step: Annotated[str, "the ledger id of the step"]
+    decision: Decision
+    reason: str
+    evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationView(JsonView):
+    """A notification that was sent. Only the run that delivers it knows its state."""
+
+    id: str
+    event: Annotated[str, "the event id, the same in every attempt"]
+    when: Annotated[Milestone, "the milestone that caused it"]
+    uses: Annotated[str, "the action that delivers it"]
+    at: Timestamp
+    run: Annotated[str, "the workflow id of the run that delivers it"]
+    state: Annotated[DeliveryState | None, "null if that run is not known"] = None
+    attempts: int | None = None
+    error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    next_attempt_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SagaView(JsonView):
+    """The state of one saga."""
+
+    id: Annotated[str, "the id of the saga, and of its workflow"]
+    saga: Annotated[str, "the name of the definition"]
+    digest: Annotated[str | None, "the digest of the definition"] = None
+    generation: Annotated[int | None, "counts the starts under this id, from 1"] = None
+    state: Annotated[ViewState, "TERMINATED: closed in Temporal; FAILED: refused at the start"]
+    phase: Annotated[Phase | None, "`committed` from the commit point on"] = None
+    reason: Annotated[ReasonView | None, "why it goes or went backward, or was refused"] = None
+    input: Annotated[Any, "a placeholder with `omitted` in a view that would be too large"] = None
+    output: Annotated[Any, "a placeholder with `omitted` in a view that would be too large"] = None
+    labels: Annotated[Mapping[str, str], "the values of `labels`"] = field(default_factory=dict)
+    started_at: Annotated[Timestamp | None, "when the first run of the saga started"] = None
+    committed_at: Annotated[Timestamp | None, "when the commit point was reached"] = None
+    ended_at: Annotated[Timestamp | None, "null while it can go on"] = None
+    deadline_at: Annotated[Timestamp | None, "when its `deadline` passes"] = None
+    can_undo: Annotated[bool, "whether `saga undo` is possible"] = False
+    undo_until: Annotated[Timestamp | None, "always null in this version"] = None
+    cancel_requested: Annotated[bool, "whether a cancel was accepted, or is on record"] = False
+    overdue: Annotated[bool, "whether it runs longer than its `warn_after`"] = False
+    steps_omitted: Annotated[
+        Mapping[str, int] | None,
+        "the number of rows left out of a view that would be too large, by step and state, as in `reserve DONE`",
+    ] = None
+    parent: Annotated[str | None, "the id of the parent saga"] = None
+    children: Annotated[tuple[ChildView, ...], "the nested sagas it has started"] = ()
+    web_ui: Annotated[str | None, "the page of the run in the Temporal Web UI"] = None
+    steps: Annotated[tuple[StepView, ...], "the ledger: a row for each step and each item of a `for_each`"] = ()
+    parked: Annotated[tuple[ParkedView, ...], "what waits for a decision of an operator"] = ()
+    not_done: Annotated[tuple[str, ...], "ledger ids of steps whose failure was passed over"] = ()
+    residue: Annotated[tuple[ResidueView, ...], "effects that stay or are missing, contrary to the end"] = ()
+    operator: Annotated[tuple[DecisionView, ...], "the decisions of operators, in order"] = ()
+    notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
+    incomplete: Annotated[
+        str | None, "why the view is not complete, for example because no worker answers", OMITTED
+    ] = None
+    stuck: Annotated[tuple[str, ...] | None, "why the saga makes no progress by itself", OMITTED] = None
+
+    @property
+    def blocked_steps(self) -> frozenset[str]:
+        """The ledger ids of the steps that wait for a nested saga with parked operations."""
+        return frozenset(child.step for child in self.children if child.waits)
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """True when nothing can run until an operator decides, here or in a nested saga."""
+        return self.state == "PARKED" or any(child.blocks == "saga" for child in self.children)
+
+
+# --- the JSON form of a class ----------------------------------------------------------------------------------------
+
+
+class _JsonForm(NamedTuple):
+    """How a class becomes JSON. ``decoders``: of the fields that contain parts or tuples."""
+
+    names: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    decoders: Mapping[str, Callable[[Any], Any]]
+    omittable: tuple[str, ...]
+
+
+@cache
+def _json_form(cls: type[Any]) -> _JsonForm:
+    hints = get_type_hints(cls)
+    marked = get_type_hints(cls, include_extras=True)
+    names = tuple(one.name for one in fields(cls))
+    decoders = {name: decode for name in names if (decode := _decoder(hints[name])) is not None}
+    omittable = tuple(name for name in names if OMITTED in getattr(marked[name], "__metadata__", ()))
+    return _JsonForm(names, attrgetter(*names), decoders, omittable)
+
+
+def _decoder(hint: Any) -> Callable[[Any], Any] | None:
+    """What converts the JSON of a field, if it contains a part of the view, a tuple, or a tuple of parts."""
+    for one in (hint, *get_args(hint)):
+        if isinstance(one, type) and issubclass(one, JsonView):
+            return one.from_json
+        if get_origin(one) is tuple:
+            decode = _decoder(get_args(one)[0])
+            return tuple if decode is None else partial(_decode_all, decode)
+    return None
+
+
+def _decode_all(decode: Callable[[Any], Any], values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(decode, values))
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, JsonView):
+        return value.to_json()
+    return [_encode(one) for one in value] if isinstance(value, tuple) else value
