@@ -95,7 +95,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if view.incomplete:
-        lines.append([(f"not the whole story: {view.incomplete}", "yellow")])
+        lines.append([(f"incomplete: {view.incomplete}", "yellow")])
     for why in view.stuck or ():
         if why not in (view.incomplete or ""):
             lines.append([(f"stuck: {why}", "yellow")])
@@ -141,7 +141,7 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
     nested = view.blocked_steps
     for one in view.parked:
         since = parse_timestamp(one.since)
-        for_whom = "a nested saga" if one.step in nested else "a person"
+        for_whom = "a nested saga" if one.step in nested else "an operator"
         lines += [[]] if lines else []
         lines.append([("⏸ ", "red"), (one.step, "bold red"), (f" waits for {for_whom}", "bold red")])
         lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[one.op], "")])
@@ -268,7 +268,7 @@ def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
         telling = [one for one in members if _state_pair(one) != usual]
         yield from telling[: 2 * _MAX_ITEMS]
         if len(telling) > 2 * _MAX_ITEMS:
-            yield f"{members[0].step}: {len(telling) - 2 * _MAX_ITEMS} more like these"
+            yield f"{members[0].step}: {len(telling) - 2 * _MAX_ITEMS} more with other states"
         words = usual[0].lower() + (f", {_UNDO_TEXTS.get(usual[1], '')}" if _UNDO_TEXTS.get(usual[1]) else "")
         yield f"{members[0].step}: {count} of {len(members)} items {words}"
 

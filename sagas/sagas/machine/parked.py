@@ -30,7 +30,7 @@ def rows(run: SagaRun) -> tuple[ParkedView, ...]:
             step=child.step,
             op="do" if (entry := run.entry(child.step)) is None or entry.undo is None else "undo",
             since=one.since,
-            why=f"the nested saga {one.id} waits for a person at {one.step}: {one.why}",
+            why=f"the nested saga {one.id} waits for an operator at {one.step}: {one.why}",
             decisions=one.decisions,
             commands=one.commands,
         )

@@ -12,7 +12,7 @@ from sagas.protocol.saga_view import SagaView
 from sagas.simulation.script import Script
 from sagas.simulation.simulator import simulate
 from tests.unit.cli.view_schema import PAGE, SCHEMA, problems, render, render_schema, schema
-from tests.unit.machine.driver import saga, step
+from tests.unit.engine.machine.driver import saga, step
 
 
 def test_the_committed_schema_is_that_of_the_model() -> None:

@@ -86,7 +86,7 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         # This cancel may have ended the saga before its answer arrived.
         view = await read_view(temporal, described.run.id)
         if view.reason and view.reason.kind == "cancelled":
-            return CancelResult("accepted", f"it has been cancelled, and is {view.state}")
+            return CancelResult("accepted", f"it was cancelled and is {view.state}")
         raise
     match answer:
         case "accepted":
@@ -249,7 +249,9 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
     if undoing is not None and undoing.run.running:
         return undoing
-    raise RefusedError(f"{saga_id} is over: {(await read_view(temporal, saga_id)).state}", help=f"saga show {saga_id}")
+    raise RefusedError(
+        f"{saga_id} has already ended {(await read_view(temporal, saga_id)).state}", help=f"saga show {saga_id}"
+    )
 
 
 async def _require_poller(temporal: Temporal, described: RunDescription) -> None:

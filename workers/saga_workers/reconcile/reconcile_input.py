@@ -138,8 +138,8 @@ async def _summary(run: RunInfo) -> SagaView:
     """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
     bare = await bare_view(run)
     if bare.state == "TERMINATED":
-        return replace(bare, incomplete="it left no view")
-    return await closed_view(run) or replace(bare, incomplete="it left no view")
+        return replace(bare, incomplete="the run has no view")
+    return await closed_view(run) or replace(bare, incomplete="the run has no view")
 
 
 async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
@@ -157,7 +157,7 @@ async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -
     for view in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
-            yield replace(view, incomplete="it is new") if view.state in FINAL_STATES else view
+            yield replace(view, incomplete="it ended during the reconciliation") if view.state in FINAL_STATES else view
 
 
 async def _read_connection(

@@ -92,8 +92,8 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
         case "PARKED":
             return f"continued, and waits for an operator: saga show {saga_id}"
         case "TERMINATED":
-            return f"could not be taken up: {(view.reason and view.reason.message) or 'no reason is known'}"
-    return f"taken up; it is {view.state}"
+            return f"could not be continued: {(view.reason and view.reason.message) or 'the reason is unknown'}"
+    return f"continued; it is {view.state}"
 
 
 async def _resolve_held_events(

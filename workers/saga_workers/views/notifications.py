@@ -85,7 +85,7 @@ def select_notifications(view: SagaView, name: str | None) -> list[NotificationV
         known = {row.id: row for row in view.notifications}
         raise UsageError(
             f"{view.id} has no notification {name}{did_you_mean(name, known)}",
-            help=f"saga notify {view.id}    shows them",
+            help=f"saga notify {view.id}    lists them",
         )
     return wanted
 
@@ -102,7 +102,7 @@ async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[d
     if name is None:
         wanted = [row for row in wanted if row.state not in ("DELIVERED", None)]
         if not wanted:
-            raise RefusedError(f"no notification of {view.id} waits or was given up")
+            raise RefusedError(f"no notification of {view.id} is pending or exhausted")
     rows: list[dict[str, Any]] = []
     for row in wanted:
         try:
@@ -117,7 +117,7 @@ async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[d
 async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
     described = await describe_run(temporal, row.run)
     if described is None:
-        raise RefusedError(f"Temporal does not know the notification {row.id} any more")
+        raise RefusedError(f"Temporal has deleted the run of the notification {row.id}")
     handle = temporal.get_workflow_handle(row.run, run_id=described.run.run_id)
     if described.run.running:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)

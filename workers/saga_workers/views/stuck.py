@@ -175,18 +175,18 @@ def reported_reasons(view: SagaView) -> list[str]:
         for what, row in (("", step), ("the undo of ", step.compensation), ("the confirm of ", step.confirmation)):
             if row is not None and row.state == "RUNNING" and (row.attempts or 0) > MANY_ATTEMPTS:
                 error = (row.error and row.error.message) or "no answer"
-                reasons.append(f"{what}{step.id} was tried {row.attempts} times; the last failure: {error}")
+                reasons.append(f"{what}{step.id} was attempted {row.attempts} times; the last failure: {error}")
         uncounted = step.error and (step.error.details or {}).get("uncounted")
         if step.state == "RUNNING" and step.error and uncounted:
             times = "once" if uncounted == 1 else f"{uncounted} times in a row"
-            reasons.append(f"{step.id} could not be tried, {times}: {step.error.message}")
+            reasons.append(f"{step.id} could not be attempted, {times}: {step.error.message}")
     return reasons
 
 
 def terminated_reasons(view: SagaView, reads: Collection[str] = ()) -> list[str]:
     """Effects that a terminated saga may have left open. ``reads``: its steps that have no effect."""
     if not view.steps:
-        return [f"terminated with effects nobody knows: {view.incomplete or 'it cannot be asked'}"]
+        return [f"terminated with unknown effects: {view.incomplete or 'it cannot be queried'}"]
     begun = [step for step in view.steps if step.state in _EFFECT_STATES and step.started_at]
     open_ = [step.id for step in begun if step.step not in reads]
     return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []

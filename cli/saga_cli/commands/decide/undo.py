@@ -45,7 +45,7 @@ def undo(
         if view.state == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe_run(client, undo_id)
             refusal = (await view_of_run(client, ended)).reason if ended else None
-            raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'no reason is known'}")
+            raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'the reason is unknown'}")
         return view
 
     warn(target_line(load_settings()))

@@ -29,7 +29,7 @@ def graph(
 
         view = with_client(lambda client, settings: read_view(client, run))
         if view.saga != name:
-            raise UsageError(f"{run} is a run of {view.saga}, not of {name}.")
+            raise UsageError(f"{run} is a run of {view.saga}, not of {name}")
     built = build_saga_graph(definition, view)
     text = to_mermaid(built) if format == "mermaid" else to_svg(built)
     document = {

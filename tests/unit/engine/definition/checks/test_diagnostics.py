@@ -61,7 +61,7 @@ def test_several_mistakes_are_reported_at_once() -> None:
 def test_did_you_mean() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.reserv, with: {sku: a}, compensate: shop.release}\n"
     _, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))
-    assert diagnostics[0].help == "Did you mean `shop.reserve`?"
+    assert diagnostics[0].help == "did you mean `shop.reserve`?"
 
 
 @pytest.mark.parametrize(

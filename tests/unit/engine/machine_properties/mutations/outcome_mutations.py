@@ -174,8 +174,8 @@ def _a_refused_undo_of_a_child_is_one(patch: pytest.MonkeyPatch) -> None:
 def _a_refused_child_is_done(patch: pytest.MonkeyPatch) -> None:
     whole = builtin_actions._forward_outcome  # pyright: ignore[reportPrivateUsage]
 
-    def done(event: Any, story: Any) -> Outcome:
-        return Outcome.done(None) if event.state == "REFUSED" else whole(event, story)
+    def done(event: Any) -> Outcome:
+        return Outcome.done(None) if event.state == "REFUSED" else whole(event)
 
     patch.setattr(builtin_actions, "_forward_outcome", done)
 
