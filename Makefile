@@ -26,8 +26,8 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Files are taken in the order of their names: the unit tests, which are short, come last and fill the gaps.
-# The fault matrix plays its cells side by side by itself, and ends with their table: so it runs alone, and last.
+# Files are taken in the order of collection, long ones first (tests/conftest.py). The fault matrix runs its cells
+# concurrently by itself, and ends with their table: so it runs alone, and last.
 test: setup
 	@failed=0; \
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \

@@ -13,6 +13,22 @@ if TYPE_CHECKING:
     from tests.helpers.kafka_broker import Broker
 
 
+LONG_RUNNING = (
+    "tests/docs/test_tutorial.py",
+    "tests/integration/demo",
+    "tests/integration/spark",
+    "tests/integration/dev",
+    "tests/unit/spark",
+    "tests/unit/engine/machine_properties",
+)
+"""Where the longest files are, see :func:`pytest_collection_modifyitems`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone."""
+    items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+
+
 @pytest.fixture(scope="session")
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A real Temporal server with its Web UI."""

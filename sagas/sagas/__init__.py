@@ -16,6 +16,7 @@ from sagas.consumers import Message, bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
 
 if TYPE_CHECKING:
+    from saga_spark.job.streaming import write_batch_once as write_batch_once
     from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer
     from saga_workers.client import Client as Client
     from saga_workers.worker.plugin import SagaPlugin as SagaPlugin
@@ -36,6 +37,7 @@ __all__ = [
     "bridge",
     "consumer",
     "read_pointer",
+    "write_batch_once",
 ]
 
 # The only references from this lowest-layer package to higher ones: users import from `sagas` alone.
@@ -43,6 +45,7 @@ _LATER = {
     "Client": "saga_workers.client",
     "SagaPlugin": "saga_workers.worker.plugin",
     "read_pointer": "saga_spark.sinks.parquet.parquet_pointer",
+    "write_batch_once": "saga_spark.job.streaming",
 }
 
 

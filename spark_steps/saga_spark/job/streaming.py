@@ -42,9 +42,9 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
     Raises UsageError immediately if the name or the URL is invalid.
     """
     if not re.fullmatch(r"[\w.:-]{1,200}", query):
-        raise UsageError(f"{query!r} is no name for a stream: letters, digits and . : - _")
+        raise UsageError(f"{query!r} is not a name of a query: use letters, digits and . : - _")
     if not url.startswith(("postgresql://", "postgres://")):
-        raise UsageError("a stream is written to PostgreSQL: postgresql://…")
+        raise UsageError("the URL must be postgresql://…: batches are written to PostgreSQL only")
     writer = _copy_into(write) if isinstance(write, str) else write
 
     def batch(frame: DataFrame, number: int) -> None:
@@ -76,8 +76,8 @@ def delete_batches(url: str, query: str, before: int) -> int:
 
 def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
     """Create the table if it is missing. Checked first, because CREATE takes a lock that blocks other batches."""
-    found = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()
-    if found is None or found[0] is None:
+    row = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()
+    if row is None or row[0] is None:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (BATCH_TABLE,))
         connection.execute(_CREATE)
 
@@ -98,7 +98,7 @@ def _copy_into(table: str) -> BatchWriter:
                     copy.write_row(tuple(row))
                     rows += 1
         except psycopg.DataError as error:
-            raise JobFailed(f"the stream cannot be written to {table}: {str(error).splitlines()[0]}") from error
+            raise JobFailed(f"the batch does not fit into {table}: {str(error).splitlines()[0]}") from error
         return rows
 
     return write

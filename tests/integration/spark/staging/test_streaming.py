@@ -81,5 +81,5 @@ def test_a_repeated_batch_writes_nothing(spark: SparkSession, server: DatabaseSe
     streaming.write_batch_once(url, "another", "readings")(frame, 1)
     assert len(rows()) == 4, "numbers belong to a query"
     assert streaming.delete_batches(url, "readings", 1) == 1
-    with pytest.raises(UsageError, match="is no name for a stream"):
+    with pytest.raises(UsageError, match="is not a name of a query"):
         streaming.write_batch_once(url, "", "readings")
