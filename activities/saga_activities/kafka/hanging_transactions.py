@@ -57,7 +57,7 @@ def abort_hanging(
     """
     try:
         waiting = open_transactions(settings, topic)
-        tries, done = (
+        begun, done = (
             _open_partitions(settings, topic, (is_aborted, is_committed), waiting)
             if waiting
             else (set[int](), set[int]())
@@ -68,10 +68,10 @@ def abort_hanging(
         context = {"topic": topic, "operation": "READ"}
         log.warning("not authorized, hanging transactions are not looked up", extra={"context": context})
         return
-    if both := tries & done:
+    if both := begun & done:
         context = {"topic": topic, "partitions": sorted(both)}
         log.warning("partitions hold committed records, their transactions are not aborted", extra={"context": context})
-    if partitions := tries - done:
+    if partitions := begun - done:
         context = {"topic": topic, "partitions": sorted(partitions)}
         log.warning("hanging transaction is aborted", extra={"context": context})
         producer.abort_in((topic, one) for one in partitions)

@@ -37,7 +37,7 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
     body = (
         f"<h1>Reconciliation</h1>\n<p>{escape(about + since)}, as of {escape(report['until'])}</p>\n{verdict}\n"
         f"<p>Read in {report['seconds']:g} s: {read}.</p>\n"
-        + (f"<h2>Mended</h2><ul>{repaired}</ul>\n" if repaired else "")
+        + (f"<h2>Repaired</h2><ul>{repaired}</ul>\n" if repaired else "")
         + classes
     )
     return html_page(f"Reconciliation: {about}", body, _STYLE)

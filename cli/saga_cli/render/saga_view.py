@@ -42,7 +42,7 @@ _RESIDUE_TEXTS = {"effect_stays": "its effect stays", "effect_missing": "its eff
 
 
 def print_view(view: SagaView) -> None:
-    """Print the view for a person; coloured on a terminal only."""
+    """Print the view as text; coloured on a terminal only."""
     lines = view_lines(view, now=datetime.now(UTC))
     if sys.stdout.isatty():
         from saga_cli.output import make_console
@@ -129,7 +129,7 @@ def _times(view: SagaView, now: datetime) -> str:
     return " · ".join(parts)
 
 
-# --- what needs a person, and what a person did ----------------------------------------------------------------
+# --- what needs an operator, and what operators did ------------------------------------------------------------
 
 
 def _nested(view: SagaView) -> list[Line]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sagas.protocol.saga_view import ErrorView, SagaView
 
 Span = tuple[str, str]
-"""A text and its style (rich's words; empty: plain)."""
+"""A string and its style (rich's words; empty: plain)."""
 
 Line = list[Span]
 

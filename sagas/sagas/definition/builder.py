@@ -58,7 +58,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
     for id in graph.order:
         after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
         steps.append(_build_step(written[id], graph.needs[id], context, after_commit))
-    notify, told = build_notifications(root.get("notify") or [], context)
+    notify, notifications = build_notifications(root.get("notify") or [], context)
     definition = Definition(
         saga=root.get("saga", ""),
         steps=tuple(draft.step for draft in steps),
@@ -74,7 +74,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
         notify=notify,
         triggers=_build_triggers(root),
     )
-    return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=told)
+    return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=notifications)
 
 
 def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:

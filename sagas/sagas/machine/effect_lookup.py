@@ -157,20 +157,20 @@ def _schedule_lookup(
     )
 
 
-def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, sentence: str) -> None:
-    failure = Failure(arguments.DEFINITION_FAILURE, sentence)
+def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, message: str) -> None:
+    failure = Failure(arguments.DEFINITION_FAILURE, message)
     _park_lookup(run, entry, purpose, Outcome("failed", failure=failure, retryable=False))
 
 
 def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outcome: Outcome) -> None:
     """Rule 10: a lookup that cannot be made waits for an operator."""
     op: EntryOperation = "undo" if purpose == "backward" else "do"
-    sentence = outcome.park_reason or (
+    message = outcome.park_reason or (
         outcome.failure.message if outcome.failure else "it is unknown whether it took effect"
     )
     if op == "undo" and entry.undo is not None:
         entry.undo.error = outcome.failure.to_json() if outcome.failure else None
-    run.park(entry, op, sentence)
+    run.park(entry, op, message)
 
 
 # --- continuing after a lookup, by its purpose -----------------------------------------------------------------------

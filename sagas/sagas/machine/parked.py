@@ -42,24 +42,25 @@ def rows(run: SagaRun) -> tuple[ParkedView, ...]:
 
 def children(run: SagaRun) -> tuple[ChildView, ...]:
     """The field ``children`` of the view. ``blocks``: whether the whole saga or only the step waits for the child."""
-    told = []
+    views = []
     for child in run.children.values():
         blocks = None if not child.get("waits") else "saga" if _is_blocked(run) else "step"
-        told.append(ChildView.from_json({**child, "blocks": blocks}))
-    return tuple(told)
+        views.append(ChildView.from_json({**child, "blocks": blocks}))
+    return tuple(views)
 
 
 def report(run: SagaRun) -> None:
     """Report the parked operations to the parent when they have changed. The end of a saga needs no report."""
     if run.parent is None:
         return
-    told = None
+    latest = None
     if not run.finished and (waits := list(_waits(run))):
-        told = {"state": run.state, "blocked": _is_blocked(run), "waits": waits[:MOST_REPORTED]}
-    if told != run.reported:
-        run.reported = told
+        latest = {"state": run.state, "blocked": _is_blocked(run), "waits": waits[:MOST_REPORTED]}
+    if latest != run.reported:
+        run.reported = latest
         if not run.finished:
-            run.emit(ReportParked(run.state, told is not None and told["blocked"], told["waits"] if told else []))
+            blocked, waits = (latest["blocked"], latest["waits"]) if latest else (False, [])
+            run.emit(ReportParked(run.state, blocked, waits))
 
 
 def reported(run: SagaRun, event: ChildParked) -> None:

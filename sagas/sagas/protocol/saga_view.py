@@ -194,7 +194,7 @@ class ResidueView(JsonView):
     kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
     system: Annotated[str | None, "the connection, task queue or action that has the effect"] = None
     key: Annotated[str | None, "the idempotency key of the operation"] = None
-    command: Annotated[str | None, "the action that a person has to carry out, with its arguments"] = None
+    command: Annotated[str | None, "the action that an operator has to carry out, with its arguments"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

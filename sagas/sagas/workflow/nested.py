@@ -112,8 +112,8 @@ class ParkedReports:
     async def _send(self, parent: workflow.ParentInfo) -> None:
         while (report := self._next) is not None:
             self._next = None
-            told = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
-            await _signal(parent, PARKED_SIGNAL, {**told, "waits": list(report.waits)})
+            message = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
+            await _signal(parent, PARKED_SIGNAL, {**message, "waits": list(report.waits)})
         self._tasks.discard(_REPORTING)
 
 

@@ -238,8 +238,8 @@ class SagaWorkflow:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
 
     @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
-    def child_left_residue(self, told: dict[str, Any]) -> None:
-        self._nested_sagas.note_residue(told)
+    def child_left_residue(self, report: dict[str, Any]) -> None:
+        self._nested_sagas.note_residue(report)
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: dict[str, Any]) -> None:

@@ -66,17 +66,17 @@ async def test_a_correctly_closed_day_has_no_findings(run_action: ActionRunner):
 
 
 CORRUPTIONS: Mapping[str, Any] = {
-    "the facts are": lambda lake: replace(
+    "the facts equal": lambda lake: replace(
         lake, rows={**lake.rows, "daily_facts": [{**lake.rows["daily_facts"][0], "sku": "bread"}]}
     ),
     "the totals are": lambda lake: replace(
         lake, rows={**lake.rows, "daily_totals": [{**lake.rows["daily_totals"][0], "amount": Decimal("3.97")}]}
     ),
     "one transaction": lambda lake: replace(lake, moved_by={"daily_facts": "7", "daily_totals": "8"}),
-    "of a day that was refused": lambda lake: replace(
+    "a refused day was": lambda lake: replace(
         lake, writers={**lake.writers, "daily_facts": WRITERS | {REFUSED.saga_id}}
     ),
-    "of every other day": lambda lake: replace(lake, writers={**lake.writers, "daily_totals": {GOOD.saga_id}}),
+    "both tables have": lambda lake: replace(lake, writers={**lake.writers, "daily_totals": {GOOD.saga_id}}),
 }
 
 
@@ -97,8 +97,8 @@ async def test_leftover_staged_files_of_a_refused_day_are_found(run_action: Acti
     [
         ("update commission set amount = amount + 0.01 where state = 'paid'", "the agency has"),
         ("update commission set state = 'paid'", "the agency has"),
-        ("delete from finance_note where state = 'corrected'", "finance was told"),
-        ("update finance_note set state = 'sent'", "finance was told"),
+        ("delete from finance_note where state = 'corrected'", "finance was notified"),
+        ("update finance_note set state = 'sent'", "finance was notified"),
     ],
 )
 async def test_a_differing_finance_booking_is_found(run_action: ActionRunner, damage: str, start: str):

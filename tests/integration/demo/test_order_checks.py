@@ -32,8 +32,8 @@ DAMAGE: dict[str, Sequence[str]] = {
     "a completed saga": ["update orders set state = 'placed'"],
     "every order belongs": ["update orders set basket_id = 'b-9'"],
     "every packed order": ["update shipment set units = units + 1"],
-    "the customer was told": ["delete from announcement"],
-    "of a compensated saga": ["insert into reservation values ('b-2', 'bread', 1, 1.00)"],
+    "the customer was notified": ["delete from announcement"],
+    "a compensated saga leaves": ["insert into reservation values ('b-2', 'bread', 1, 1.00)"],
     "delivery slots and gifts": ["update delivery_slot set booked = 1"],
 }
 

@@ -117,10 +117,10 @@ class Stack:
             return left
         if (
             self._record(self.services["kafka"]).is_alive()
-            or (sentence := broker_unavailable_reason(self.report)) is None
+            or (reason := broker_unavailable_reason(self.report)) is None
         ):
             return pending
-        self.report(sentence)
+        self.report(reason)
         return [name for name in pending if name not in KAFKA_SERVICES]
 
     def _set_up_databases(self) -> None:

@@ -64,7 +64,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 def read_only_app(routes: Sequence[Route], middleware: Sequence[Middleware] = ()) -> Starlette:
     """An application that answers GET and HEAD; every error is a JSON object with a message.
 
-    Path parameters are percent-encoded, as they were sent: a ``%2F`` is no separator.
+    Path parameters are percent-encoded, as they were sent: a ``%2F`` is not a separator.
     """
     pages = ", ".join(sorted(route.path for route in routes))
 
@@ -102,7 +102,7 @@ async def _check_request(request: Request, call_next: RequestResponseEndpoint) -
     return await call_next(request)
 
 
-_NOT_HTTP = "this is no HTTP request"
+_NOT_HTTP = "this is not an HTTP request"
 _HEAD_TOO_LARGE = f"the head of a request may have {MAX_HEAD_BYTES} bytes"
 
 

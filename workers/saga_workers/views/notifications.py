@@ -36,15 +36,15 @@ async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
 
 async def _with_delivery_state(row: NotificationView, run: RunInfo) -> NotificationView:
     """PENDING, DELIVERED, EXHAUSTED, or STOPPED if it was ended in Temporal."""
-    told = (await run.memo()).get(NOTIFICATION_MEMO) or {}
-    error = told.get("error")
+    memo = (await run.memo()).get(NOTIFICATION_MEMO) or {}
+    error = memo.get("error")
     return replace(
         row,
         state="PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED"),
-        attempts=told.get("attempts"),
+        attempts=memo.get("attempts"),
         error=None if error is None else ErrorView.from_json(error),
-        next_attempt_at=told.get("next_attempt_at"),
-        ended_at=told.get("ended_at"),
+        next_attempt_at=memo.get("next_attempt_at"),
+        ended_at=memo.get("ended_at"),
     )
 
 

@@ -95,8 +95,8 @@ async def read_view_with_stuck(temporal: Temporal, saga_id: str, *, web_ui: str 
     described = None if view.state in FINAL_STATES else await running_of(temporal, view.id)
     if described is None:
         return view
-    told = {step.id for step in view.steps}
-    return _with_reasons(view, await temporal_reasons(temporal, described, workers, told)) or view
+    shown = {step.id for step in view.steps}
+    return _with_reasons(view, await temporal_reasons(temporal, described, workers, shown)) or view
 
 
 def _with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
@@ -110,8 +110,8 @@ async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_u
     view = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
-        told = {step.id for step in view.steps}
-        reasons = await temporal_reasons(temporal, described, workers, told) + reported_reasons(view)
+        shown = {step.id for step in view.steps}
+        reasons = await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
     elif view.state == "TERMINATED" and terminated_reasons(view):
         definition = await read_definition(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []

@@ -1,4 +1,4 @@
-"""`saga reconcile`: do the books agree?"""
+"""`saga reconcile`: do sagas, participants, topics and outputs agree?"""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def reconcile(
         try:
             found = await look(client, settings, scope, runner)
             if repair and not found["agree"]:
-                mended = await repair_findings(
+                repairs = await repair_findings(
                     client, settings, found["findings"], who=operator_name(as_) or client.identity
                 )
-                found = {**await look(client, settings, scope, runner), "mended": mended}
+                found = {**await look(client, settings, scope, runner), "mended": repairs}
             return found
         finally:
             await runner.close()

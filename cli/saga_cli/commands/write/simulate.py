@@ -50,7 +50,7 @@ def simulate(
 
 
 def read_or_sample_input(definition: Definition, json_text: str | None, outside: Environment) -> tuple[Any, bool]:
-    """The input, and whether it is made up. Raises UsageError: ``text`` is no JSON."""
+    """The input, and whether it is made up. Raises UsageError: ``text`` is not JSON."""
     if json_text is not None:
         return read_input(json_text, []), False
     return sample_input(definition, outside), True
