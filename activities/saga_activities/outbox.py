@@ -34,7 +34,10 @@ from sagas.protocol.payloads import Invocation
 NEW = "NEW"
 """Committed; the relay will publish it."""
 HELD = "HELD"
-"""Waits for the saga's commit point: then NEW, or DROPPED if the saga is rolled back."""
+"""Waits for the saga's commit point: then NEW, or DROPPED if the saga is rolled back.
+
+The guard's transaction of the step's confirm or undo changes it, see ``held_decision_of`` in guard/rules.py.
+"""
 PUBLISHED = "PUBLISHED"
 DROPPED = "DROPPED"
 REFUSED = "REFUSED"

@@ -28,7 +28,7 @@ PRELOADED = (
     "temporalio.worker",
     "typer._adapters",
     "saga_workers.runtime.logs",
-    "saga_workers.relay.held_events",
+    "saga_workers.relay.check_back",
     "saga_workers.relay.relay_process",
     "saga_workers.worker.worker_process",
     "saga_workers.trigger.trigger_process",

@@ -83,7 +83,7 @@ async def undo(
     if await tx.insert("do", "undo"):
         if known_done:
             return ScriptResult(unknown_effect())
-        await write_tombstones(tx)
+        await seal_other_rows(tx)
         return ScriptResult(nothing_to_undo(), commit=True)
     fenced = await tx.insert("confirm", "undo")
     first = await tx.insert("undo", "undo")
@@ -122,7 +122,7 @@ async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMod
 async def seal(tx: GuardTransaction) -> ScriptResult:
     """Find out whether the step happened; if not, make sure that it never does."""
     if await tx.insert("do", "undo"):
-        await write_tombstones(tx)
+        await seal_other_rows(tx)
         return ScriptResult(sealed(), commit=True)
     return ScriptResult(stored_seal_outcome(await tx.rows()))
 
@@ -139,7 +139,7 @@ async def drop_held(tx: GuardTransaction) -> ScriptResult:
     Also inserts the fence of an undo, so that a late confirm is refused.
     """
     if await tx.insert("do", "undo"):
-        await write_tombstones(tx)
+        await seal_other_rows(tx)
     else:
         await tx.insert("confirm", "undo")
     return decide_held("drop")
@@ -206,7 +206,7 @@ def held_decision_of(op: RowOp) -> HeldDecision | None:
     return {"confirm": "release", "undo": "drop"}.get(op)  # pyright: ignore[reportReturnType]
 
 
-async def write_tombstones(tx: GuardTransaction) -> None:
+async def seal_other_rows(tx: GuardTransaction) -> None:
     """Insert the other rows of a sealed step as well, so that no confirm and no undo can insert them later."""
     await tx.insert("confirm", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))
     await tx.insert("undo", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))

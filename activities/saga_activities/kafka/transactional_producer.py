@@ -61,7 +61,7 @@ class TransactionalProducer:
         self._failed_deliveries: list[tuple[KafkaErrorInfo, Any]] = []
         self._client_errors: list[KafkaErrorInfo] = []
 
-    def open(self) -> TransactionalProducer:
+    def fence_and_open(self) -> TransactionalProducer:
         """Fence the previous producer of the id and end its transaction."""
         from confluent_kafka import Producer
 
@@ -130,7 +130,7 @@ class TransactionalProducer:
             self._retry(lambda: self._producer.commit_transaction(_CALL_SLICE))
         if commit_may_be_resent(time.monotonic() - began):
             self.close()
-            self.open()
+            self.fence_and_open()
 
     def abort(self) -> None:
         """Abort the transaction."""

@@ -39,7 +39,7 @@ def pivot_done(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(ReachCommitPoint())
 
 
-def continue_forward(run: SagaRun) -> None:
+def commit_or_complete(run: SagaRun) -> None:
     """All steps may be settled: without a pivot that reaches the commit point; past it, it completes the saga."""
     if run.steps_open:
         return

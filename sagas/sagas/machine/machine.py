@@ -399,7 +399,7 @@ def _end_phase(run: SagaRun) -> None:
     if run.phase == "backward":
         rollback.finish_when_compensated(run)
     else:
-        commit.continue_forward(run)
+        commit.commit_or_complete(run)
 
 
 def _update_parked_state(run: SagaRun) -> None:

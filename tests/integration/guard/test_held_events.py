@@ -9,7 +9,7 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.backoff import Backoff
 from saga_workers.devstack.ports import choose_ports
-from saga_workers.relay.held_events import MAX_UNANSWERED, CheckBack, decide_event, list_undecided
+from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, list_undecided
 from sagas.errors import RefusedError
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 

@@ -65,7 +65,7 @@ def test_the_reason_of_a_row_tells_a_seal_from_an_effect(monkeypatch: pytest.Mon
 
     async def leaves_gaps(tx: Any) -> None: ...
 
-    monkeypatch.setattr(rules, "write_tombstones", leaves_gaps)
+    monkeypatch.setattr(rules, "seal_other_rows", leaves_gaps)
     assert "told done without an effect" in broken_promises()
 
 
@@ -180,7 +180,7 @@ def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def leaves_gaps(tx: Any) -> None: ...
 
-    monkeypatch.setattr(rules, "write_tombstones", leaves_gaps)
+    monkeypatch.setattr(rules, "seal_other_rows", leaves_gaps)
     assert reported() is None
 
 

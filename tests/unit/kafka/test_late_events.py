@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saga_workers.doctor.checks import _event_results
-from saga_workers.relay.held_events import UndecidedEvent
+from saga_workers.relay.check_back import UndecidedEvent
 from saga_workers.relay.outbox_table import WaitingEvents
 
 

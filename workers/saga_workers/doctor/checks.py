@@ -26,7 +26,7 @@ from sagas.settings import Connection, Settings
 from sagas.settings.project import Project
 
 if TYPE_CHECKING:
-    from saga_workers.relay.held_events import UndecidedEvent
+    from saga_workers.relay.check_back import UndecidedEvent
     from saga_workers.relay.outbox_table import WaitingEvents
 
 # Beyond this, durations and ages measured on two machines contradict each other visibly.
@@ -204,7 +204,7 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
 
     from saga_activities.guard.tables import metadata, now_sql
     from saga_activities.outbox import NEW
-    from saga_workers.relay.held_events import list_undecided
+    from saga_workers.relay.check_back import list_undecided
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
     from saga_workers.runtime.databases import driver_message, open_engine
 

@@ -22,7 +22,7 @@ from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.reconcile.reconciliation import ledger_connection
-from saga_workers.relay.held_events import TemporalUnreachable, entry_status, query_saga
+from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run, no_poller_message
 from saga_workers.views.saga_view import read_view

@@ -54,7 +54,7 @@ class Publisher:
         self._checked_topics: set[str] = set()
         self.hanging = HangingTransactions(settings, self._producer, self._topic, shard)
 
-    def open(self) -> ProgressRecord:
+    def fence_and_open(self) -> ProgressRecord:
         """Fence the previous producer of the shard and end its transaction; returns the last progress record.
 
         Also raises SagaError if the progress topic is missing or unreadable, and HangingTransaction, see
@@ -63,7 +63,7 @@ class Publisher:
         KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).ensure_topic(
             self._topic, self._identity.shards, cleanup_policy="compact"
         )
-        self._producer.open()
+        self._producer.fence_and_open()
         return self.last_progress()
 
     def last_progress(self) -> ProgressRecord:

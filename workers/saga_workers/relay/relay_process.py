@@ -248,7 +248,7 @@ def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:
 
 
 def _check_back_task(settings: Settings) -> MaintenanceTask:
-    from saga_workers.relay.held_events import CHECK_PERIOD, CheckBack
+    from saga_workers.relay.check_back import CHECK_PERIOD, CheckBack
     from saga_workers.temporal.temporal_client import connect
 
     asking = CheckBack(lambda: connect(settings))

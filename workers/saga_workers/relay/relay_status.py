@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.outbox import HELD, NEW, REFUSED
-from saga_workers.relay.held_events import list_undecided
+from saga_workers.relay.check_back import list_undecided
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, read_lag, topics_used

@@ -126,7 +126,7 @@ class Shard:
         if self._state.state == "standby":
             self._set_state("starting")
         try:
-            done = await self._in_thread(publisher.open)
+            done = await self._in_thread(publisher.fence_and_open)
         except HangingTransaction as undecided:
             self._set_error(undecided.message)
             await recover_transactions(self._outbox, self._number, publisher.hanging, self._in_thread)

@@ -182,7 +182,7 @@ class BridgeRunner:
             self._moved_partitions.add(one.partition)
             self._positions.pop(one.partition, None)
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
-            self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
+            self._producers[one.partition] = TransactionalProducer(self._settings, id).fence_and_open()
             self._checked_topics[one.partition] = set()
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))

@@ -47,7 +47,7 @@ from saga_spark.sinks.iceberg.snapshot_history import (
     visible_snapshot,
     was_reverted,
 )
-from saga_spark.sinks.iceberg.table_transaction import TableTransaction
+from saga_spark.sinks.iceberg.table_draft import TableDraft
 from saga_spark.sinks.sink import CommitConflict, Publication, Published, refuse_other_manifest
 from saga_spark.storage import resolve_uri
 from sagas.errors import UsageError
@@ -156,16 +156,16 @@ class IcebergSink:
                 raise CommitConflict(f"the table {table_name} was changed concurrently")
             return None
 
-        return self._commit(publications, together, TableTransaction.publish, find_existing)
+        return self._commit(publications, together, TableDraft.publish, find_existing)
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        return self._commit(publications, together, TableTransaction.revert, lambda *_: None)
+        return self._commit(publications, together, TableDraft.revert, lambda *_: None)
 
     def _commit(
         self,
         publications: Sequence[Publication],
         together: bool,
-        write: Callable[[TableTransaction, Publication], Published],
+        write: Callable[[TableDraft, Publication], Published],
         find_existing: Callable[[Publication, Table | None, TableName], Published | None],
     ) -> list[Published]:
         """Write each publication that ``find_existing`` does not find; ``together``: in one commit for all of them."""
@@ -178,7 +178,7 @@ class IcebergSink:
     def _commit_group(
         self,
         group: Sequence[Publication],
-        write: Callable[[TableTransaction, Publication], Published],
+        write: Callable[[TableDraft, Publication], Published],
         find_existing: Callable[[Publication, Table | None, TableName], Published | None],
     ) -> list[Published]:
         done: list[Published] = []
@@ -192,7 +192,7 @@ class IcebergSink:
             )
         [catalog] = catalogs.values()
         tables: dict[TableName, Table | None] = {}
-        transactions: dict[TableName, TableTransaction] = {}
+        transactions: dict[TableName, TableDraft] = {}
         try:
             for publication in group:
                 table_name = TableName.parse(publication.output.destination)
@@ -201,7 +201,7 @@ class IcebergSink:
                 published = find_existing(publication, tables[table_name], table_name)
                 if published is None:
                     if table_name not in transactions:
-                        transactions[table_name] = TableTransaction.begin(
+                        transactions[table_name] = TableDraft.begin(
                             catalog, table_name, tables[table_name], publication
                         )
                     published = write(transactions[table_name], publication)
@@ -247,7 +247,7 @@ class IcebergSink:
             table = load_table(catalog, table_name)
             if table is None:
                 return
-            transaction = TableTransaction.begin(catalog, table_name, table, publication)
+            transaction = TableDraft.begin(catalog, table_name, table, publication)
             if transaction.drop_undo_data(target):
                 commit(catalog, [transaction.to_commit()])
             if not ever_committed(transaction.metadata, target):
@@ -273,7 +273,7 @@ class IcebergSink:
         )
 
 
-def _abandon_all(transactions: Mapping[TableName, TableTransaction]) -> None:
+def _abandon_all(transactions: Mapping[TableName, TableDraft]) -> None:
     for draft in transactions.values():
         draft.abandon()
 

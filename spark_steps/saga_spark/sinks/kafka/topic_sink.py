@@ -171,7 +171,7 @@ class TopicSink:
         producer = self._producer(publication.tag.target)
         try:
             topic_progress.ensure_progress_topic(self._kafka)
-            producer.open()
+            producer.fence_and_open()
         except KafkaOperationError as error:
             if error.error_info is None or classify_kafka_error(error.error_info).action != "refused":
                 raise
@@ -203,7 +203,7 @@ class TopicSink:
         with _translate_errors():
             topic_progress.ensure_progress_topic(self._kafka)
             try:
-                yield producer.open()
+                yield producer.fence_and_open()
             finally:
                 producer.close()
 

@@ -18,7 +18,7 @@ from saga_activities.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.relay.held_events import CheckBack
+from saga_workers.relay.check_back import CheckBack
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.settings import load_settings

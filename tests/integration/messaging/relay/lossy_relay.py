@@ -11,7 +11,7 @@ class LossyPublisher(Publisher):
     """Opens normally, but without the record of what was published last."""
 
     def open(self) -> ProgressRecord:
-        return ProgressRecord(super().open().batch, ())
+        return ProgressRecord(super().fence_and_open().batch, ())
 
 
 def forget() -> None:

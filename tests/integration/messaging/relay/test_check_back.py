@@ -16,7 +16,7 @@ import pytest
 from saga_activities.guard import EntryKey
 from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.checks import run_checks
-from saga_workers.relay.held_events import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
+from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
 from saga_workers.relay.relay_process import run_relay
 from sagas import Rejected, Step, action
 from sagas.actions.step import Event

@@ -67,7 +67,7 @@ def write_and_sleep(env: OutboxEnvironment, topic: str, ids: list[str], progress
         "select home, shards, (select min(shard) from saga_outbox) from saga_outbox_home"
     )
     KafkaAdmin(env.kafka).ensure_topic(progress_topic(env.kafka, home), shards, cleanup_policy="compact")
-    producer = TransactionalProducer(env.kafka, transactional_id(env.kafka, home, shard)).open()
+    producer = TransactionalProducer(env.kafka, transactional_id(env.kafka, home, shard)).fence_and_open()
     producer.begin(60.0)
     for number, id in enumerate(ids):
         record = record_codec.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")

@@ -60,7 +60,7 @@ async def test_a_record_after_a_hanging_transaction_is_copied_once(
 
 def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: range) -> None:
     """A transaction written by a bridge that freezes forever."""
-    producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").open()
+    producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").fence_and_open()
     producer.begin(60.0)
     for number in numbers:
         producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{place}/0/{number}".encode())])

@@ -18,7 +18,7 @@ from tests.integration.spark.staged_outputs import Publisher
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
 PLACE = "sink.prepare(publication)"
-ARM = "from saga_spark.sinks.iceberg import catalog, data_files, table_transaction\nat({})"
+ARM = "from saga_spark.sinks.iceberg import catalog, data_files, table_draft\nat({})"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def seen(lake: Lake) -> list[tuple[int, str]]:
 
 PUBLISH_POINTS = {
     "sql: a file is linked": ("sql", "data_files, 'link_or_copy', 'after'", PLACE, OLD),
-    "sql: files are rewritten": ("sql", "table_transaction, 'find_replaced_files', 'after'", PUBLISH, OLD),
+    "sql: files are rewritten": ("sql", "table_draft, 'find_replaced_files', 'after'", PUBLISH, OLD),
     "sql: before the swap": ("sql", "catalog, '_swap_metadata_location', 'before'", PUBLISH, OLD),
     "sql: in the transaction of the swap": ("sql", "catalog, '_swap_metadata_location', 'after'", PUBLISH, OLD),
     "sql: the answer is lost": ("sql", "catalog, '_commit_sql', 'after'", PUBLISH, NEW),

@@ -119,7 +119,7 @@ def test_a_column_is_the_value_and_an_empty_output_is_published(env: Environment
 
 def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path) -> None:
     env.publish(env.stage())
-    producer = TransactionalProducer(env.settings.kafka, f"other-{env.topic}").open()
+    producer = TransactionalProducer(env.settings.kafka, f"other-{env.topic}").fence_and_open()
     with pytest.raises(Killed):
         producer.write(aborted(env.topic))
     producer.close()
@@ -148,7 +148,7 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
     with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         for topic in (env.topic, "not-there"):
             rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now)
-    producer = TransactionalProducer(kafka, f"relay-{env.topic}").open()
+    producer = TransactionalProducer(kafka, f"relay-{env.topic}").fence_and_open()
     for source in (f"/{kafka.prefix}/shop", "/others/shop"):
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
         producer.write([(env.topic, -1, event)])

@@ -124,7 +124,7 @@ def test_hanging_transactions_of_others_block_nobody(env: Environment) -> None:
     same = next(
         one for number in itertools.count() if progress_partition(one := f"other-{number}") == progress_partition(name)
     )
-    dead = TransactionalProducer(settings, f"{settings.prefix}-dead").open()
+    dead = TransactionalProducer(settings, f"{settings.prefix}-dead").fence_and_open()
     dead.begin(60.0)
     topic, partition, record = topic_progress.progress_record(settings, same, TopicProgress(env.topic))
     dead.produce(topic, record.value, record.key, partition=partition)

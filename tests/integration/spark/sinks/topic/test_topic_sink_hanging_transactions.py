@@ -45,7 +45,7 @@ def write_first_file(settings: SparkSettings, publication: Publication) -> None:
     kafka = settings.kafka
     producer = TransactionalProducer(
         kafka, f"{topic_progress.progress_topic(kafka)}-{publication.tag.target.publish_key}"
-    ).open()
+    ).fence_and_open()
     producer.begin(60.0)
     for record in row_records(publication, 0, prefix=kafka.prefix, time=0.0):
         producer.produce(publication.output.destination, record.value, record.key, record.headers)

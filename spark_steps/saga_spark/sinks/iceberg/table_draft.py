@@ -50,7 +50,7 @@ from sagas.errors import Rejected
 
 
 @dataclass(slots=True)
-class TableTransaction:
+class TableDraft:
     """A sequence of changes to one table that become one commit."""
 
     name: TableName
@@ -59,22 +59,20 @@ class TableTransaction:
     written_files: list[str]
 
     @staticmethod
-    def begin(catalog: Catalog, name: TableName, table: Table | None, first: Publication) -> TableTransaction:
+    def begin(catalog: Catalog, name: TableName, table: Table | None, first: Publication) -> TableDraft:
         """``table`` None: the table is created from the schema of the first publication."""
         if table is not None:
-            return TableTransaction(name, table.transaction(), False, [])
+            return TableDraft(name, table.transaction(), False, [])
         schema = staged_schema(first.manifest)
         spec = partition_spec(schema, first.output.partition_by)
         location = planned_location(catalog, name)
         if location is None:
             catalog.create_namespace_if_not_exists(name.namespace)
-            return TableTransaction(
-                name, catalog.create_table_transaction(name.identifier, schema, None, spec), True, []
-            )
+            return TableDraft(name, catalog.create_table_transaction(name.identifier, schema, None, spec), True, [])
         metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location)
         io = load_file_io(catalog.properties, location)
         staged = StagedTable(name.identifier, metadata, f"{location}/metadata", io, catalog)
-        return TableTransaction(name, CreateTableTransaction(staged), True, [])
+        return TableDraft(name, CreateTableTransaction(staged), True, [])
 
     def to_commit(self) -> TableCommit:
         return TableCommit(self.name, self.table, self.creates_table, pending_updates(self.transaction))
