@@ -35,13 +35,16 @@ class Project:
         return json.loads(self.saga("dev", "status", "-o", "json"))
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    root = tmp_path / "my shop"
+def make_project(root: Path) -> Project:
     root.mkdir()
     (root / "saga.toml").write_text('[connections.shop]\nschema = "schema.sql"\n', encoding="utf-8")
     (root / "schema.sql").write_text("create table if not exists stock (sku text primary key);", encoding="utf-8")
-    made = Project(root)
+    return Project(root)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = make_project(tmp_path / "my shop")
     try:
         yield made
     finally:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.integration.dev.conftest import Project
+from tests.integration.dev.conftest import Project, make_project
 
 NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project in which nothing is started."""
+    made = make_project(tmp_path_factory.mktemp("only") / "my shop")
+    yield made
+    made.call("dev", "down", "--wipe")
 
 
 @pytest.mark.parametrize(
@@ -27,17 +37,20 @@ NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
         ("relay", "the relay cannot start without postgres and kafka; run ", "--only postgres,kafka,relay"),
     ],
 )
-def test_a_wrong_value_gives_a_one_line_error(project: Project, value: str, message: str, help: str) -> None:
-    done = project.call("dev", "up", "--only", value)
+def test_a_wrong_value_gives_a_one_line_error(stopped: Project, value: str, message: str, help: str) -> None:
+    done = stopped.call("dev", "up", "--only", value)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: {message}")
     assert help in done.stderr
     assert done.stdout == ""
-    assert {one["state"] for name, one in project.status().items() if "state" in one} == {"stopped"}
 
 
-def test_logs_of_spark(project: Project) -> None:
-    done = project.call("dev", "logs", "spark")
+def test_wrong_values_have_started_nothing(stopped: Project) -> None:
+    assert {one["state"] for name, one in stopped.status().items() if "state" in one} == {"stopped"}
+
+
+def test_logs_of_spark(stopped: Project) -> None:
+    done = stopped.call("dev", "logs", "spark")
     assert done.returncode == 2
     assert "spark is not a separate service" in done.stderr
 
