@@ -131,7 +131,7 @@ class SagaTrigger:
                 return
         view = await read_view(temporal, saga_id)
         if not _already_received(view, by, reject):
-            raise PoisonMessage(f"{saga_id} is over: {view.state}")
+            raise PoisonMessage(f"{saga_id} has already ended {view.state}")
 
 
 class SagaNotFound(AttemptFailed):

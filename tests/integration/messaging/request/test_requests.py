@@ -191,6 +191,7 @@ async def test_an_unreadable_reply_is_a_dead_letter(
     env: Environment, headers: dict[str, str], value: bytes, reason: str
 ) -> None:
     before = env.listener.counts["malformed"]
+    await until(lambda: f"{env.prefix}-replies" in env.kafka.topics())  # the listener creates it
     env.kafka.produce(f"{env.prefix}-replies", value, headers=headers)
     await until(lambda: env.listener.counts["malformed"] > before)
     last = env.kafka.read_committed(f"{env.prefix}-replies.dlq")[-1]
