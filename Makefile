@@ -30,7 +30,7 @@ format: setup
 # concurrently by itself, and ends with their table: so it runs alone, and last.
 test: setup
 	@failed=0; \
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 

@@ -10,7 +10,7 @@ from saga_workers.relay.publisher import Publisher
 class LossyPublisher(Publisher):
     """Opens normally, but without the record of what was published last."""
 
-    def open(self) -> ProgressRecord:
+    def fence_and_open(self) -> ProgressRecord:
         return ProgressRecord(super().fence_and_open().batch, ())
 
 

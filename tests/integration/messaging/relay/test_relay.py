@@ -167,7 +167,7 @@ async def test_a_malformed_row_is_refused_and_does_not_block_others(env: OutboxE
         connection.execute("update saga_outbox set topic = '__consumer_offsets' where event_id = %s", (internal,))
     async with env.relaying():
         await env.all_published()
-    assert env.rows("select status, note like '%cannot be written as a record%' from saga_outbox order by id") == [
+    assert env.rows("select status, note like '%cannot be encoded as a record%' from saga_outbox order by id") == [
         ("REFUSED", True),
         ("REFUSED", True),
         ("PUBLISHED", None),

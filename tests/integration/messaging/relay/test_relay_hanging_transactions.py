@@ -58,7 +58,7 @@ async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
     if found == "events alone":
         assert "hanging transaction is aborted" in log
     else:
-        assert "of 50 events 0 can be read" in log
+        assert "of 50 events 0 are visible" in log
 
 
 def write_and_sleep(env: OutboxEnvironment, topic: str, ids: list[str], progress: bool) -> None:
