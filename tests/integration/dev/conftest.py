@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +35,19 @@ class Project:
 
     def status(self) -> dict[str, Any]:
         return json.loads(self.saga("dev", "status", "-o", "json"))
+
+
+@contextlib.contextmanager
+def usual_port_taken() -> Iterator[None]:
+    """A stack that starts meanwhile gets a port that the stacks of other tests do not want.
+
+    Whichever test has the usual port at the moment keeps it.
+    """
+    with socket.socket() as holder:
+        with contextlib.suppress(OSError):
+            holder.bind(("127.0.0.1", 7233))
+            holder.listen()
+        yield
 
 
 def make_project(root: Path) -> Project:

@@ -28,7 +28,7 @@ from saga_workers.temporal.search_attributes import missing_attributes
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import ProcessId, start_mark
-from tests.integration.dev.conftest import SAGA, Project
+from tests.integration.dev.conftest import SAGA, Project, usual_port_taken
 
 
 def sql(status: dict, statement: LiteralString) -> list[tuple]:
@@ -58,7 +58,8 @@ async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Pro
 
 
 async def test_killed_servers_restart_with_their_data_and_ports(project: Project) -> None:
-    before = project.up()
+    with usual_port_taken():
+        before = project.up()
     sql(before, "insert into stock values ('apple')")
     client = await connect(load_settings(project.root, env={}))
     await client.start_workflow("nobody-serves-this", id="kept", task_queue="none")

@@ -13,7 +13,7 @@ import pytest
 
 from saga_cli import main
 from tests.helpers.processes import TemporalServer
-from tests.integration.dev.conftest import Project
+from tests.integration.dev.conftest import Project, usual_port_taken
 
 DOWN = "the dev stack of this project is not running; start it with saga dev up"
 COMMANDS = (
@@ -138,7 +138,8 @@ def test_a_stack_without_temporal_is_reported(project: Project) -> None:
 
 
 def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Project, other: Project) -> None:
-    before = project.up()
+    with usual_port_taken():
+        before = project.up()
     for name in ("temporal", "postgres"):
         os.kill(before[name]["pid"], signal.SIGKILL)
     address = before["temporal"]["address"]
