@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saga_activities.http.call import run_http
+from saga_activities.http.attempt import run_http
 from saga_activities.http.connection import HttpConnection, HttpConnections
 from saga_activities.http.settings import HttpSettings, http_settings
 

@@ -11,9 +11,10 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
+from saga_activities.http.bounded_read import ACCEPT_ENCODING, send_bounded
 from saga_activities.http.credentials import SIGNATURE_HEADERS, Credentials, CredentialsError, signature_headers
 from saga_activities.http.request import HttpRequest, same_origin
-from saga_activities.http.response import MAX_BODY_BYTES, HttpResponse
+from saga_activities.http.response import HttpResponse
 from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings
 from sagas.errors import UsageError
 
@@ -58,7 +59,7 @@ class HttpConnection:
     async def exchange(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
         """Send once and read the response. Only read requests follow redirects, and only within the same origin.
 
-        Raises httpx.HTTPError; ConnectError and ProxyError mean that nothing was sent.
+        Raises httpx.HTTPError (ConnectError and ProxyError mean that nothing was sent) and UnreadableBodyError.
         """
         url = request.url
         response = await self._send(request, url, headers)
@@ -79,11 +80,7 @@ class HttpConnection:
             headers={**self.settings.headers, **request.headers, **headers},
             content=request.content,
         )
-        response = await client.send(message, stream=True)
-        try:
-            return await _read_response(response, self.credentials)
-        finally:
-            await response.aclose()
+        return await send_bounded(client, message, self.credentials.mask)
 
     async def aclose(self) -> None:
         """Close the pool. A later use of the connection opens a new one."""
@@ -108,7 +105,11 @@ class HttpConnection:
                 timeout=None,
                 limits=_LIMITS,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                headers={"user-agent": "saga-orchestrator", "accept": "application/json, */*;q=0.5"},
+                headers={
+                    "user-agent": "saga-orchestrator",
+                    "accept": "application/json, */*;q=0.5",
+                    "accept-encoding": ACCEPT_ENCODING,
+                },
             )
         return self._client
 
@@ -140,22 +141,6 @@ def _limit_log_levels() -> None:
     """The HTTP library logs headers (DEBUG) and queries (INFO), which hold secrets and personal data."""
     logging.getLogger("httpcore").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-async def _read_response(response: httpx.Response, credentials: Credentials) -> HttpResponse:
-    headers = {name.lower(): credentials.mask(value) for name, value in response.headers.items()}
-    body = bytearray()
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            announced = headers.get("content-length", "") if "content-encoding" not in headers else ""
-            size = int(announced) if announced.isdecimal() else len(body)
-            return HttpResponse(response.status_code, headers, omitted=max(size, len(body)))
-    try:
-        text = body.decode(response.charset_encoding or "utf-8", errors="replace")
-    except LookupError:
-        text = body.decode("utf-8", errors="replace")
-    return HttpResponse(response.status_code, headers, credentials.mask(text))
 
 
 class HttpConnections:

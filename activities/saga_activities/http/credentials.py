@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +16,13 @@ from urllib.parse import quote_plus
 
 import httpx
 
+from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
 from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretSetting
 from sagas.errors import UsageError
 
 _MIN_MASKED_LENGTH = 6
+_MAX_MASKED_SECRETS = 64
+_MAX_TOKEN_LENGTH = 16 * 1024
 
 
 class CredentialsError(Exception):
@@ -38,7 +43,7 @@ class Credentials:
         self._clock = clock
         self._token: _AccessToken | None = None
         self._renewal_lock = asyncio.Lock()
-        self._secrets: set[str] = set()
+        self._secrets: deque[str] = deque(maxlen=_MAX_MASKED_SECRETS)
 
     @property
     def header(self) -> str | None:
@@ -98,19 +103,22 @@ class Credentials:
         else:
             # RFC 6749 section 2.3.1: both are form-encoded before they are joined.
             headers["authorization"] = self._basic(quote_plus(identity), quote_plus(secret))
+        request = client.build_request("POST", auth.token_url, data=form, headers=headers)
         try:
-            response = await client.post(auth.token_url, data=form, headers=headers)
-        except (httpx.HTTPError, OSError) as error:
+            response = await send_bounded(client, request, lambda text: text)
+        except (httpx.HTTPError, OSError, UnreadableBodyError) as error:
             raise CredentialsError(f"the token endpoint did not respond ({type(error).__name__})") from None
-        if response.status_code != HTTPStatus.OK:
-            raise CredentialsError(f"the token endpoint responded {response.status_code} {response.reason_phrase}")
+        if response.status != HTTPStatus.OK:
+            raise CredentialsError(f"the token endpoint responded {response.status_line}")
         try:
             body = response.json()
             token, lifetime = body["access_token"], float(body.get("expires_in", "inf"))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise CredentialsError("the token endpoint responded without an access_token") from None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise CredentialsError("the token endpoint responded with an access_token that is not a string")
+        if not 0 < len(token) <= _MAX_TOKEN_LENGTH or math.isnan(lifetime):
+            raise CredentialsError("the token endpoint responded with an access_token that cannot be used")
         self._remember(token)
         # Renewed a little early, so that it does not expire in transit.
         return _AccessToken(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
@@ -130,8 +138,8 @@ class Credentials:
 
     def _remember(self, secret: str) -> None:
         # Masking a very short secret would garble ordinary responses.
-        if len(secret) >= _MIN_MASKED_LENGTH:
-            self._secrets.add(secret)
+        if len(secret) >= _MIN_MASKED_LENGTH and secret not in self._secrets:
+            self._secrets.append(secret)
 
 
 # Signatures according to Standard Webhooks. `webhook-id` is the idempotency key, the same in every attempt;

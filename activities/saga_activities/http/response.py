@@ -1,17 +1,18 @@
 """Reads a response: status classes, Retry-After, and the result, an expression over ``response``. Pure.
 
-The outcome of the attempt is decided in ``call``.
+The outcome of the attempt is decided in ``attempt``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
@@ -52,7 +53,9 @@ class HttpResponse:
     def json(self) -> Any:
         """The parsed body; None if it is not JSON."""
         try:
-            return json.loads(self.text, parse_constant=_reject_constant) if self.text else None
+            if not self.text:
+                return None
+            return json.loads(self.text, parse_constant=_reject_constant, parse_float=_finite)
         except (ValueError, RecursionError):
             return None
 
@@ -132,8 +135,14 @@ def limit_size(result: Any) -> Any:
     return result if size <= MAX_RESULT_BYTES else omitted(size)
 
 
-def _reject_constant(constant: str) -> None:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    # Written as JSON again it would be `Infinity`, which no other reader accepts.
+    return value if math.isfinite(value) else _reject_constant(number)
 
 
 # `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.

@@ -8,6 +8,7 @@ a status in ``rejected``                   rejected
 429                                        failed in the first attempt, unknown in a later one; Retry-After is kept
 any other status                           unknown, retried; Retry-After is kept
 no response in time, or a lost connection  unknown, retried
+a body that cannot be decoded              unknown, retried
 nothing was sent (refused, no token)       failed in the first attempt, unknown in a later one
 the arguments are not a valid request      the same, and not retried
 =========================================  =======================================================================
@@ -27,6 +28,7 @@ from typing import Any, Literal
 
 import httpx
 
+from saga_activities.http.bounded_read import UnreadableBodyError
 from saga_activities.http.connection import HttpConnection
 from saga_activities.http.credentials import CredentialsError
 from saga_activities.http.request import HttpRequest, InvalidRequestError, build_request, encode_key
@@ -109,6 +111,10 @@ async def run_http(
         return call.no_response(
             "HttpConnection",
             f"the connection to {call.participant} broke during {request.target}: {_error_text(error)}",
+        )
+    except UnreadableBodyError as error:
+        return call.no_response(
+            "HttpBody", f"{call.participant} responded to {request.target} with a body that cannot be read: {error}"
         )
     if op == "probe":
         return Outcome.done(_probe_result(response), attempt=attempt)

@@ -1,0 +1,82 @@
+"""Reads responses within limits. Whoever answers is not trusted: not a participant, not a token endpoint.
+
+The HTTP client would decode a body without a limit, layer by layer: a few hundred bytes become a gigabyte. So the
+bytes are taken as they arrive, and decoded here. Heads are limited by h11 (100 KiB), time by the caller.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from saga_activities.http.response import MAX_BODY_BYTES, HttpResponse
+
+ACCEPT_ENCODING = "gzip"
+_IDENTITY = ("", "identity")
+_GZIP = ("gzip", "x-gzip")
+
+# Python's other codecs may be quadratic (punycode), strict in spite of `errors` (idna), or not about text (zlib).
+_CHARSETS = re.compile(
+    r"us-ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d|utf-?(8|16|16le|16be|32)|koi8-[ru]|gbk|gb18030|big5|euc-(jp|kr)"
+    r"|shift_jis",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+class UnreadableBodyError(Exception):
+    """A response arrived, but its body cannot be decoded; the message says why."""
+
+
+async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: Callable[[str], str]) -> HttpResponse:
+    """Send once and read the response, with ``mask`` applied to headers and text.
+
+    Raises httpx.HTTPError and UnreadableBodyError.
+    """
+    response = await client.send(request, stream=True)
+    try:
+        headers = {name.lower(): mask(value) for name, value in response.headers.items()}
+        body = await _read_body(response, headers)
+        if isinstance(body, int):
+            return HttpResponse(response.status_code, headers, omitted=body)
+        return HttpResponse(response.status_code, headers, mask(_text(body, response.charset_encoding)))
+    finally:
+        await response.aclose()
+
+
+async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:
+    """The decoded body; its size, as far as it is known, if it is too large to keep."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if coding in _GZIP else None
+    body, received = bytearray(), 0
+    async for part in response.aiter_raw():
+        if gzip is None and coding not in _IDENTITY:
+            raise UnreadableBodyError(f"it has the content-encoding {coding[:50]!r}; only a single gzip is accepted")
+        received += len(part)
+        body += part if gzip is None else _gunzip(gzip, part, MAX_BODY_BYTES + 1 - len(body))
+        if max(len(body), received) > MAX_BODY_BYTES:
+            announced = headers.get("content-length", "") if gzip is None else ""
+            return max(int(announced) if announced.isdecimal() else 0, len(body), received)
+    if gzip is not None and received and not gzip.eof:
+        raise UnreadableBodyError("its gzip data is incomplete")
+    return bytes(body)
+
+
+def _gunzip(gzip: zlib._Decompress, part: bytes, limit: int) -> bytes:
+    try:
+        decoded = gzip.decompress(part, limit)
+    except zlib.error:
+        raise UnreadableBodyError("its gzip data is corrupt") from None
+    if gzip.unused_data:
+        raise UnreadableBodyError("something follows its gzip data")
+    return decoded
+
+
+def _text(body: bytes, charset: str | None) -> str:
+    known = charset is not None and _CHARSETS.fullmatch(charset)
+    try:
+        return body.decode(charset if known and charset else "utf-8", errors="replace")
+    except LookupError:
+        return body.decode("utf-8", errors="replace")

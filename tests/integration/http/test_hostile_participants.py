@@ -1,0 +1,170 @@
+"""Responses made to exhaust or confuse the worker: bounded in memory and time, and never taken for more than they say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from saga_activities.http import HttpConnection, run_http
+from saga_activities.http.response import MAX_BODY_BYTES
+from sagas.protocol.outcomes import Outcome
+from tests.integration.http.conftest import Connect
+from tests.integration.http.raw_server import RawServer, raw_server, response
+
+CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1"}}
+MEGABYTE = 1024 * 1024
+BOMB = gzip.compress(bytes(200 * MEGABYTE), 9)
+
+
+@pytest.fixture
+async def participant() -> AsyncIterator[RawServer]:
+    async with raw_server() as server:
+        yield server
+
+
+@pytest.fixture
+def crm(connect: Connect, participant: RawServer) -> HttpConnection:
+    return connect(participant.url)
+
+
+async def call(connection: HttpConnection, arguments: dict[str, Any] = CHARGE, **options: Any) -> Outcome:
+    return await run_http(
+        arguments, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options}
+    )
+
+
+async def peak_of(connection: HttpConnection, **options: Any) -> tuple[Outcome, int]:
+    """The outcome of a call, and the most memory it took at once."""
+    tracemalloc.start()
+    try:
+        outcome = await call(connection, **options)
+        return outcome, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("op", ["do", "probe"])
+async def test_a_decompression_bomb_is_cut_off(participant: RawServer, crm: HttpConnection, op: str) -> None:
+    participant.answer = [response(BOMB, "Content-Encoding: gzip")]
+    outcome, peak = await peak_of(crm, op=op)
+    assert outcome.kind == "done"
+    assert outcome.result["omitted"] == "size"
+    assert outcome.result["bytes"] > MAX_BODY_BYTES
+    assert peak < 20 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        (gzip.compress(BOMB, 9), "gzip, gzip"),
+        (gzip.compress(zlib.compress(bytes(MEGABYTE))), "deflate, gzip"),
+        (zlib.compress(b"{}"), "deflate"),
+        (b"x", "br"),
+        (b"not gzip", "gzip"),
+        (gzip.compress(b'{"id": "ch-1"}')[:-6], "gzip"),
+        (gzip.compress(b'{"id": ') + gzip.compress(b'"ch-1"}'), "gzip"),
+    ],
+    ids=["stacked", "mixed", "deflate", "brotli", "corrupt", "truncated", "two members"],
+)
+async def test_a_body_that_cannot_be_decoded_leaves_the_effect_in_doubt(
+    participant: RawServer, crm: HttpConnection, body: bytes, coding: str
+) -> None:
+    participant.answer = [response(body, f"Content-Encoding: {coding}")]
+    outcome, peak = await peak_of(crm)
+    assert (outcome.kind, outcome.retryable) == ("unknown", True)
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith("crm responded to POST /charges with a body that cannot be read: ")
+    assert peak < 20 * MEGABYTE
+
+
+async def test_a_compressed_body_is_read(participant: RawServer, crm: HttpConnection) -> None:
+    participant.answer = [response(gzip.compress(b'{"id": "ch-1"}'), "Content-Encoding: gzip")]
+    assert (await call(crm)).result == {"id": "ch-1"}
+    assert b"accept-encoding: gzip\r\n" in participant.requests[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("answer", "forever", "pause"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X-Header: y\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nX-Header: ", b"y" * 65_536, 0.0),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", 0.05),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x" * 65_536, 0.0),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X-Trailer: y\r\n", 0.0),
+    ],
+    ids=["headers", "header", "interim responses", "drip", "chunk extension", "trailers"],
+)
+async def test_a_response_without_end_is_unknown_in_time(
+    participant: RawServer, crm: HttpConnection, answer: bytes, forever: bytes, pause: float
+) -> None:
+    participant.answer, participant.forever, participant.pause = [answer], forever, pause
+    started = time.monotonic()
+    outcome, peak = await peak_of(crm, timeout=1.0)
+    assert (outcome.kind, outcome.retryable) == ("unknown", True)
+    assert time.monotonic() - started < 4
+    assert peak < 20 * MEGABYTE
+
+
+async def test_a_body_without_end_is_not_kept(participant: RawServer, crm: HttpConnection) -> None:
+    participant.answer, participant.forever = [b"HTTP/1.1 200 OK\r\n\r\n"], b"x" * 65_536
+    outcome, peak = await peak_of(crm)
+    assert (outcome.kind, outcome.result["omitted"]) == ("done", "size")
+    assert peak < 20 * MEGABYTE
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "zlib", "unicode_escape", "utf-7", ""])
+async def test_a_charset_that_is_none_is_read_as_utf_8(
+    participant: RawServer, crm: HttpConnection, charset: str
+) -> None:
+    text = '{"name": "Zoë", "filler": "%s"}' % ("a-" * 100_000)
+    participant.answer = [response(text.encode(), f"Content-Type: application/json; charset={charset}")]
+    started = time.monotonic()
+    outcome = await call(crm)
+    assert outcome.result["name"] == "Zoë"
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("text", ["1e999", '{"a": -1e999}'])
+async def test_a_number_without_a_finite_value_is_no_json(
+    participant: RawServer, crm: HttpConnection, text: str
+) -> None:
+    participant.answer = [response(text.encode(), "Content-Type: application/json")]
+    assert (await call(crm)).result == text
+
+
+OAUTH2 = {"client_id": "saga", "client_secret": {"env": "CRM_CLIENT_SECRET"}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(BOMB, "Content-Encoding: gzip"),
+        response(gzip.compress(BOMB), "Content-Encoding: gzip, gzip"),
+        response(b"[" * 100_000),
+        response(json.dumps({"access_token": "x" * 1_000_000}).encode()),
+        response(b'{"access_token": "token-1", "expires_in": "nan"}'),
+        response(b'{"access_token": ""}'),
+        response(b"{}", status="302 Found"),
+    ],
+    ids=["bomb", "stacked", "nested", "long", "never expires", "empty", "redirect"],
+)
+async def test_a_hostile_token_endpoint_sends_nothing_to_the_participant(
+    participant: RawServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setenv("CRM_CLIENT_SECRET", "secret-of-the-client")
+    participant.answer = [answer]
+    crm = connect(participant.url, auth={"oauth2": {**OAUTH2, "token_url": f"{participant.url}/token"}})
+    outcome, peak = await peak_of(crm)
+    assert (outcome.kind, outcome.retryable) == ("failed", True)
+    assert outcome.failure is not None
+    assert "the token endpoint" in outcome.failure.message
+    assert [sent.split()[1] for sent in participant.requests] == [b"/token"]
+    assert peak < 20 * MEGABYTE
