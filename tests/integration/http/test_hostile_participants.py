@@ -1,4 +1,4 @@
-"""Responses made to exhaust or confuse the worker: bounded in memory and time, and never taken for more than they say."""
+"""Responses made to exhaust or confuse the worker: bounded in memory and time, never taken for more than they say."""
 
 from __future__ import annotations
 

@@ -46,6 +46,24 @@ async def test_the_three_pages() -> None:
         assert (answer.status_code, answer.text) == (503, "Temporal does not answer\n")
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo"])
+async def test_more_connections_than_there_is_room_for_do_not_keep_probes_out(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 60.0)
+    async with open_health(asyncio.Event()) as server:
+        held = []
+        for _ in range(8):
+            _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
+            writer.write(sent)
+            held.append(writer)
+        for _ in range(8):
+            assert (await get(server, "/livez")).status_code == 200
+        for writer in held:
+            writer.transport.abort()
+
+
 async def test_idle_and_slow_clients_do_not_delay_livez(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT", 60.0)
     async with open_health(asyncio.Event()) as server:

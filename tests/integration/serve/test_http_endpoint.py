@@ -155,23 +155,50 @@ async def test_a_large_body_is_refused_unread(method: str, status: int) -> None:
         writer.close()
 
 
-async def test_too_many_connections_get_503_until_some_close(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_refused_only_while_all_connections_are_being_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+    wait = asyncio.Event()
+    async with serving(wait) as server:
+        held = [asyncio.create_task(raw(server, head("GET /slow HTTP/1.1", "Connection: close"))) for _ in range(3)]
+        await until(lambda: server.busy == 3)
+        assert (await raw(server, head("GET /a HTTP/1.1"))).startswith(b"HTTP/1.1 503 ")
+        wait.set()
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in await asyncio.gather(*held))
+        answer = await raw(server, head("GET /a HTTP/1.1", "Connection: close"))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_the_connection_that_has_been_idle_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     async with serving() as server:
-        held = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
-        for _, writer in held:
+        first, second, third = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
+        for reader, writer in (third, second, first):
             writer.write(head("GET /a HTTP/1.1"))
-        for reader, _ in held:
             await reader.readuntil(b"\r\n\r\n")
-        assert (await raw(server, head("GET /a HTTP/1.1"))).startswith(b"HTTP/1.1 503 ")
+            await reader.readline()
+        assert (await raw(server, head("GET /a HTTP/1.1", "Connection: close"))).startswith(b"HTTP/1.1 200 ")
+        with contextlib.suppress(ConnectionResetError):
+            assert await third[0].read() == b""
+        for reader, writer in (first, second):
+            writer.write(head("GET /b HTTP/1.1", "Connection: close"))
+            assert b'"/b"' in await reader.read()
+
+
+async def test_a_client_that_does_not_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http_server, "SEND_TIMEOUT", 60.0)
+    async with serving() as server:
+        held = [await asyncio.open_connection(HOST, server.port, limit=1024) for _ in range(2)]
         for _, writer in held:
-            writer.close()
-        for _ in range(100):
-            answer = await raw(server, head("GET /a HTTP/1.1", "Connection: close"))
-            if answer.startswith(b"HTTP/1.1 200 "):
-                break
-            await asyncio.sleep(0.05)
+            writer.write(head("GET /large HTTP/1.1"))
+        await until(lambda: server.busy == 2)
+        answer = await raw(server, head("GET /a HTTP/1.1", "Connection: close"))
         assert answer.startswith(b"HTTP/1.1 200 ")
+        assert server.busy == 1
+        for _, writer in held:
+            writer.transport.abort()
 
 
 async def test_requests_in_progress_are_answered_before_shutdown() -> None:

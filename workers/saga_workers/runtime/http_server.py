@@ -1,7 +1,8 @@
 """The HTTP server of long-running processes: Starlette routes on uvicorn, for GET and HEAD only.
 
 Clients are untrusted: request heads are limited in size and time, responses have to be read in time, connections are
-limited in number, and bodies are never read. uvicorn limits the size; :class:`_BoundedProtocol` adds the rest.
+limited in number, and bodies are never read. uvicorn limits the size; :class:`_BoundedProtocol` adds the rest. Idle
+and slow clients cannot keep others out: their connections are closed first when there are too many.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ SEND_TIMEOUT = 15.0
 """Seconds until the client must have read a response."""
 
 MAX_CONNECTIONS = 512
-"""At the same time; further ones get 503."""
+"""At the same time. A further one takes the place of the one that has been waiting for its client for longest; if all
+are being answered, it gets 503."""
 
 SHUTDOWN_GRACE = 5
 """Seconds that responses under way have to end when the server stops."""
@@ -183,6 +185,7 @@ class _BoundedProtocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
+    _waiting_since = 0.0
     refused = False
 
     @property
@@ -197,12 +200,26 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # so that writing is paused as long as anything is not sent
+        self._waiting_since = self.loop.time()
         if len(self.connections) > 2 * MAX_CONNECTIONS:
             transport.abort()
-        elif sum(isinstance(one, _BoundedProtocol) and not one.refused for one in self.connections) > MAX_CONNECTIONS:
+        elif not self._has_place():
             self._refuse(503, "too many connections at once; try again")
         else:
             self._watch_head()
+
+    def _has_place(self) -> bool:
+        """Whether this new connection can be served, if need be in place of one that waits for its client."""
+        served = [one for one in self.connections if isinstance(one, _BoundedProtocol) and not one.refused]
+        if len(served) <= MAX_CONNECTIONS:
+            return True
+        waiting = [one for one in served if one is not self and (one.flow.write_paused or not one._answering)]
+        if not waiting:
+            return False
+        longest = min(waiting, key=lambda one: one._waiting_since)
+        longest.refused = True
+        longest.transport.abort()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -216,10 +233,12 @@ class _BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._waiting_since = self.loop.time()
         self._watch_head()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._waiting_since = self.loop.time()
         # close() would wait until the client has read everything.
         self._send_timer = self.loop.call_later(SEND_TIMEOUT, self.transport.abort)
 
