@@ -81,7 +81,8 @@ async def run_http(
                 traceparent=traceparent,
             )
     try:
-        request = build_request(arguments, connection.settings.url, connection.managed_headers)
+        settings = connection.settings
+        request = build_request(arguments, settings.url, connection.managed_headers, settings.allowed_hosts.permits)
         check_patterns(arguments)
         to_result = compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
@@ -104,8 +105,8 @@ async def run_http(
         return call.no_response(
             "HttpConnection", f"{call.participant} cannot be reached for {request.target}: {_error_text(error)}"
         )
-    except httpx.InvalidURL as error:
-        return _no_effect(Failure("definition", f"the URL cannot be used: {error}"), attempt, retryable=False)
+    except InvalidRequestError as error:
+        return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
     except (httpx.HTTPError, OSError) as error:
         # A TLS alert after the handshake arrives as a bare SSLError, which is an OSError.
         return call.no_response(
@@ -136,10 +137,15 @@ class _HttpAttempt:
         """Authenticate and send; if the token is refused, renew it and send once more."""
         credentials = self.connection.credentials
         while True:
-            auth = await self.connection.authenticate()
+            auth = await self.connection.authenticate(self.request)
             self.reached = True
             response = await self.connection.exchange(self.request, {**headers, **auth})
-            if response.status != HTTPStatus.UNAUTHORIZED or not credentials.renewable or self.was_unauthorized:
+            if (
+                response.status != HTTPStatus.UNAUTHORIZED
+                or not auth
+                or not credentials.renewable
+                or self.was_unauthorized
+            ):
                 return response
             self.was_unauthorized = True
             credentials.forget_token(auth)

@@ -7,20 +7,23 @@ import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from urllib.parse import urljoin, urlsplit
+from typing import Any
 
 import httpx
 
+from saga_activities.http.allowed_hosts import send_foreign
 from saga_activities.http.bounded_read import ACCEPT_ENCODING, send_bounded
 from saga_activities.http.credentials import SIGNATURE_HEADERS, Credentials, CredentialsError, signature_headers
-from saga_activities.http.request import HttpRequest, same_origin
+from saga_activities.http.request import HttpRequest, redirect_target
 from saga_activities.http.response import HttpResponse
-from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings
+from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings, MutualTLS
 from sagas.errors import UsageError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=15.0)
+_FOREIGN_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class HttpConnection:
@@ -33,6 +36,7 @@ class HttpConnection:
         self.settings = settings
         self.credentials = Credentials(settings.auth)
         self._client: httpx.AsyncClient | None = None
+        self._foreign_client: httpx.AsyncClient | None = None
 
     @property
     def managed_headers(self) -> tuple[str, ...]:
@@ -42,51 +46,61 @@ class HttpConnection:
 
     def label(self, url: str) -> str:
         """The participant's name in messages: the connection's name, else the host."""
-        return self.settings.name or urlsplit(url).netloc
+        return self.settings.name or httpx.URL(url).netloc.decode("ascii")
 
-    async def authenticate(self) -> dict[str, str]:
-        """The headers that authenticate a request. Raises CredentialsError, before any request is sent."""
-        return await self.credentials.headers(self._open_client())
+    async def authenticate(self, request: HttpRequest) -> dict[str, str]:
+        """The headers that authenticate a request: none for another host than the connection's.
+
+        Raises CredentialsError, before any request is sent.
+        """
+        return {} if request.foreign else await self.credentials.headers(self._open_client())
 
     def sign(self, request: HttpRequest, id: str) -> dict[str, str]:
         """The headers with which the participant can verify this request; empty if the connection does not sign.
 
-        Raises CredentialsError, before any request is sent.
+        Another host gets none: it could show the signed request to the participant. Raises CredentialsError, before
+        any request is sent.
         """
         secret = self.settings.signing_secret
-        return {} if secret is None or request.is_read else signature_headers(secret, id, request.content)
+        if secret is None or request.is_read or request.foreign:
+            return {}
+        return signature_headers(secret, id, request.content)
 
     async def exchange(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
         """Send once and read the response. Only read requests follow redirects, and only within the same origin.
 
-        Raises httpx.HTTPError (ConnectError and ProxyError mean that nothing was sent) and UnreadableBodyError.
+        Raises InvalidRequestError if the host must not be called, UnreadableBodyError, and httpx.HTTPError, of which
+        ConnectError and ProxyError mean that nothing was sent.
         """
         url = request.url
         response = await self._send(request, url, headers)
         for _ in range(_MAX_REDIRECTS):
-            target = urljoin(url, response.headers.get("location", ""))
             # Credentials are never sent to another origin, and a redirected write would be another effect.
-            if not (request.is_read and response.status in _REDIRECTS and same_origin(url, target)):
+            if not (request.is_read and response.status in _REDIRECTS):
+                break
+            target = redirect_target(url, response.headers.get("location", ""))
+            if target is None:
                 break
             url = target
             response = await self._send(request, url, headers)
         return response
 
     async def _send(self, request: HttpRequest, url: str, headers: Mapping[str, str]) -> HttpResponse:
+        merged = {**self.settings.headers, **request.headers, **headers}
+        mask = self.credentials.mask
+        if request.foreign:
+            client, hosts = self._open_foreign_client(), self.settings.allowed_hosts
+            return await send_foreign(client, hosts, request.method, url, merged, request.content, mask)
         client = self._open_client()
-        message = client.build_request(
-            request.method,
-            url,
-            headers={**self.settings.headers, **request.headers, **headers},
-            content=request.content,
-        )
-        return await send_bounded(client, message, self.credentials.mask)
+        message = client.build_request(request.method, url, headers=merged, content=request.content)
+        return await send_bounded(client, message, mask)
 
     async def aclose(self) -> None:
         """Close the pool. A later use of the connection opens a new one."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.aclose()
+        clients, self._client, self._foreign_client = (self._client, self._foreign_client), None, None
+        for client in clients:
+            if client is not None:
+                await client.aclose()
 
     async def __aenter__(self) -> HttpConnection:
         return self
@@ -98,23 +112,20 @@ class HttpConnection:
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
-            _limit_log_levels()
-            # The caller enforces one overall timeout. Cookies would carry one saga's session into another.
-            self._client = httpx.AsyncClient(
-                verify=self._tls(),
-                timeout=None,
-                limits=_LIMITS,
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                headers={
-                    "user-agent": "saga-orchestrator",
-                    "accept": "application/json, */*;q=0.5",
-                    "accept-encoding": ACCEPT_ENCODING,
-                },
-            )
+            # A proxy of the environment would read what is sent over plain HTTP to this machine.
+            direct = {f"all://{host}": None for host in _LOOPBACK}
+            self._client = _new_client(verify=self._tls(self.settings.mtls), limits=_LIMITS, mounts=direct)
         return self._client
 
-    def _tls(self) -> ssl.SSLContext:
-        mtls, ca = self.settings.mtls, self.settings.ca
+    def _open_foreign_client(self) -> httpx.AsyncClient:
+        """Without a proxy, which would resolve the name again; a connection is used once, because the pool does not
+        distinguish names with the same address."""
+        if self._foreign_client is None:
+            self._foreign_client = _new_client(verify=self._tls(None), limits=_FOREIGN_LIMITS, trust_env=False)
+        return self._foreign_client
+
+    def _tls(self, mtls: MutualTLS | None) -> ssl.SSLContext:
+        ca = self.settings.ca
         try:
             context = ssl.create_default_context(cafile=str(ca)) if ca else httpx.create_ssl_context()
         except OSError as error:
@@ -135,6 +146,21 @@ class HttpConnection:
                 f"({getattr(error, 'strerror', None) or type(error).__name__})"
             ) from None
         return context
+
+
+def _new_client(**options: Any) -> httpx.AsyncClient:
+    _limit_log_levels()
+    # The caller enforces one overall timeout. Cookies would carry one saga's session into another.
+    return httpx.AsyncClient(
+        timeout=None,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        headers={
+            "user-agent": "saga-orchestrator",
+            "accept": "application/json, */*;q=0.5",
+            "accept-encoding": ACCEPT_ENCODING,
+        },
+        **options,
+    )
 
 
 def _limit_log_levels() -> None:

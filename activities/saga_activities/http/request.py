@@ -1,12 +1,18 @@
-"""Builds the request from the arguments of ``uses: http``. Pure; all errors are found before anything is sent."""
+"""Builds the request from the arguments of ``uses: http``. Pure; all errors are found before anything is sent.
+
+URLs are read by the parser of the client that connects: with two parsers a URL could name two hosts.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
+
+import httpx
 
 from sagas.builtins.registry import BUILTINS, READ_METHODS
 
@@ -14,6 +20,8 @@ METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_DONE = ("2xx",)
 DEFAULT_REJECTED = (409, 422)
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 
 
@@ -23,24 +31,42 @@ class InvalidRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, ready to be sent. ``target`` is its name in messages: the method and the path without the query."""
+    """One request, ready to be sent. ``target`` is its name in messages: the method and the path without the query.
+
+    ``foreign``: the URL names another host than the connection, one of its allowed hosts.
+    """
 
     method: str
     url: str
     target: str
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
+    foreign: bool = False
 
     @property
     def is_read(self) -> bool:
         return self.method in READ_METHODS
 
 
-def build_request(arguments: Mapping[str, Any], base: str | None, managed_headers: tuple[str, ...] = ()) -> HttpRequest:
+def build_request(
+    arguments: Mapping[str, Any],
+    base: str | None,
+    managed_headers: tuple[str, ...] = (),
+    permits: Callable[[str], bool] = lambda _: False,
+) -> HttpRequest:
     """Build the request; ``base`` is the connection's URL, ``managed_headers`` are those that the engine sets itself.
 
-    Raises InvalidRequestError.
+    ``permits`` says whether a URL may name another host than the connection's. Raises InvalidRequestError.
     """
+    try:
+        return _build(arguments, base, managed_headers, permits)
+    except UnicodeEncodeError:
+        raise InvalidRequestError("half a surrogate pair cannot be sent") from None
+
+
+def _build(
+    arguments: Mapping[str, Any], base: str | None, managed_headers: tuple[str, ...], permits: Callable[[str], bool]
+) -> HttpRequest:
     unknown = sorted(set(arguments) - FIELDS)
     if unknown:
         raise InvalidRequestError(f"http has no field {unknown[0]!r}")
@@ -53,11 +79,13 @@ def build_request(arguments: Mapping[str, Any], base: str | None, managed_header
         raise InvalidRequestError(f"a {method} request has no body; name the method, such as `method: POST`")
     if kind is not None:
         headers.setdefault("content-type", kind)
-    url = _with_query(_url(arguments, base), arguments.get("query"))
-    return HttpRequest(method, url, f"{method} {urlsplit(url).path or '/'}", headers, content)
+    url = _with_query(_url(arguments, base, permits), arguments.get("query"))
+    path = _parsed(url).raw_path.partition(b"?")[0].decode("ascii")
+    foreign = base is not None and not same_origin(url, base)
+    return HttpRequest(method, url, f"{method} {path}", headers, content, foreign)
 
 
-def _url(arguments: Mapping[str, Any], base: str | None) -> str:
+def _url(arguments: Mapping[str, Any], base: str | None, permits: Callable[[str], bool]) -> str:
     url, path = arguments.get("url"), arguments.get("path")
     if (url is None) == (path is None):
         raise InvalidRequestError("http needs `path` (below the connection's url) or `url`, and not both")
@@ -65,15 +93,22 @@ def _url(arguments: Mapping[str, Any], base: str | None) -> str:
         if base is None:
             raise InvalidRequestError("`path` needs a connection; without one write the whole `url`")
         return base.rstrip("/") + "/" + _address_part(path, "path").lstrip("/")
-    parts = urlsplit(_address_part(url, "url"))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    text = _address_part(url, "url")
+    target = _parsed(text)
+    if target.scheme not in DEFAULT_PORTS or not target.host:
         raise InvalidRequestError("`url` must be a complete http:// or https:// URL")
-    if parts.username or parts.password:
+    if target.userinfo:
         raise InvalidRequestError("`url` contains a user or password; put them under `auth` of a connection")
-    if base is not None and _origin(str(url)) != _origin(base):
-        # A URL computed from data must not send the connection's credentials to another host.
-        raise InvalidRequestError("`url` names another host than its connection")
-    return str(url)
+    if base is not None and not same_origin(text, base) and not permits(target.host):
+        raise InvalidRequestError("`url` names another host than its connection and none of its `allowed_hosts`")
+    return text
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        return httpx.URL(url)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidRequestError(f"the URL cannot be used: {error}") from None
 
 
 def _address_part(value: Any, name: str) -> str:
@@ -89,14 +124,26 @@ def _address_part(value: Any, name: str) -> str:
     return value
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
 def same_origin(one: str, other: str) -> bool:
-    """True when both addresses are the same scheme, host and port."""
-    return _origin(one) == _origin(other)
+    """True when both addresses are the same scheme, host and port. Raises InvalidRequestError."""
+    left, right = (
+        (url.scheme, url.raw_host, url.port or DEFAULT_PORTS.get(url.scheme)) for url in map(_parsed, (one, other))
+    )
+    return left == right
+
+
+def redirect_target(url: str, location: str) -> str | None:
+    """Where a redirect from ``url`` leads within the same origin; None if it leads elsewhere or nowhere."""
+    try:
+        target = httpx.URL(url).join(location)
+        usable = bool(location) and not target.userinfo and same_origin(url, str(target))
+    except (httpx.InvalidURL, ValueError):
+        return None
+    return str(target) if usable else None
+
+
+def is_header_name(name: str) -> bool:
+    return _HEADER_NAME.fullmatch(name) is not None
 
 
 def _with_query(url: str, query: Any) -> str:
@@ -126,12 +173,12 @@ def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
         lower = str(name).lower()
         if lower in reserved:
             raise InvalidRequestError(f"the header {name} is set by the engine or the connection")
-        if not lower or not all(character.isalnum() or character in "!#$%&'*+-.^_`|~" for character in lower):
+        if not is_header_name(lower):
             raise InvalidRequestError(f"{name!r} is not a header name")
         if value is None:
             continue
-        text = _scalar_string(value, f"headers.{name}")
-        if not text.isascii() or any(ord(character) < 32 or ord(character) == 127 for character in text):
+        text = _scalar_string(value, f"headers.{name}").strip(" ")
+        if not text.isascii() or not text.isprintable():
             raise InvalidRequestError(f"the header {name} may contain printable ASCII only")
         result[lower] = text
     return result

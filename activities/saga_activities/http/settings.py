@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from saga_activities.http.allowed_hosts import AllowedHosts, parse_allowed_hosts
+from saga_activities.http.request import is_header_name
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.model import Connection
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
+_FIELDS = {
+    *("auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"),
+    *("allow_plain_http", "allowed_hosts"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,7 @@ class HttpSettings:
     key_header: str | None = DEFAULT_KEY_HEADER
     headers: Mapping[str, str] = field(default_factory=dict)
     signing_secret: SecretSetting | None = None
+    allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
 
 
 def http_settings(connection: Connection) -> HttpSettings:
@@ -100,9 +108,7 @@ def http_settings(connection: Connection) -> HttpSettings:
     """
     where, options, root = f"connections.{connection.name}", connection.options, connection.root
     # `idempotent` and `settle` are defaults for steps, already applied when the definition was loaded.
-    _check_fields(
-        where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"}
-    )
+    _check_fields(where, options, _FIELDS)
     url = connection.url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -111,10 +117,13 @@ def http_settings(connection: Connection) -> HttpSettings:
         raise UsageError(f"{where}.url contains a user or password", help="put it under auth = { basic = { … } }")
     if parts.query or parts.fragment:
         raise UsageError(f"{where}.url must end before ? and #", help="put them into `query` of the step")
+    refuse_plain_credentials(connection.name, url, options)
     auth, mtls = _auth(f"{where}.auth", options.get("auth"), root)
     if mtls is not None and parts.scheme != "https":
         raise UsageError(f"{where}.auth.mtls needs an https:// URL")
     header = _text(where, "idempotency", options.get("idempotency", DEFAULT_KEY_HEADER))
+    if not is_header_name(header):
+        raise UsageError(f"{where}.idempotency is not a header name")
     key_header = None if header.lower() == "none" else header
     signing = options.get("signing_secret")
     return HttpSettings(
@@ -126,6 +135,7 @@ def http_settings(connection: Connection) -> HttpSettings:
         key_header,
         _headers(where, options),
         None if signing is None else _secret(f"{where}.signing_secret", signing, root),
+        _allowed_hosts(where, options.get("allowed_hosts", [])),
     )
 
 
@@ -140,11 +150,27 @@ def _ca(setting: str, verify: Any, root: Path) -> Path | None:
     return root / verify
 
 
+def _allowed_hosts(setting: str, entries: Any) -> AllowedHosts:
+    try:
+        if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
+            return parse_allowed_hosts(entries)
+        wrong = entries
+    except ValueError as error:
+        wrong = str(error)
+    raise UsageError(
+        f"{setting}.allowed_hosts contains {wrong!r}",
+        help='it takes host names, "*.example.com" for those below, and addresses or networks such as "10.1.0.0/16"',
+    )
+
+
 def _headers(setting: str, options: Mapping[str, Any]) -> Mapping[str, str]:
     headers = options.get("headers", {})
     if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
         raise UsageError(f"{setting}.headers must be a table of strings", help="put secrets under auth")
-    return {name.lower(): value for name, value in headers.items()}
+    for name, value in headers.items():
+        if not is_header_name(name) or not value.isascii() or not value.isprintable():
+            raise UsageError(f"{setting}.headers.{name} is not a header; it takes a name and printable ASCII")
+    return {name.lower(): value.strip(" ") for name, value in headers.items()}
 
 
 def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTLS | None]:
@@ -172,6 +198,8 @@ def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTL
     if kind == "header":
         _check_fields(key, value, {"name", "value"})
         header = _text(key, "name", value.get("name"))
+        if not is_header_name(header):
+            raise UsageError(f"{key}.name is not a header name")
         return HeaderAuth(header, _secret(f"{key}.value", value.get("value"), folder)), mtls
     return _oauth2(key, value, folder), mtls
 

@@ -20,6 +20,7 @@ from sagas.builtins.spark import (
     UNPUBLISH,
     spark_long_form,
 )
+from sagas.builtins.url_templates import encoded_path, encoded_url
 from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
@@ -102,6 +103,10 @@ class BuildContext:
                 arguments["connection"] = connection
         if uses == "sql":
             arguments = _sql_long_form_arguments(arguments)
+        elif uses == "http":
+            for name, encoded in (("path", encoded_path), ("url", encoded_url)):
+                if isinstance(arguments.get(name), str):
+                    arguments[name] = encoded(arguments[name])
         elif uses in messaging.EMITTERS:
             arguments = messaging.events_long_form(arguments)
         elif uses == SPARK:

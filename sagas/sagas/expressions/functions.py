@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Any, Literal
+from urllib.parse import quote
 
 from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
@@ -265,6 +266,30 @@ def date(run: Evaluation, value: Any) -> str:
     )
 
 
+def url_segment(run: Evaluation, value: Any) -> str:
+    """A scalar, percent-encoded as one segment of a path or one value of a query."""
+    return _percent_encoded(run, "url_segment", value, "")
+
+
+def url_path(run: Evaluation, value: Any) -> str:
+    """A path, percent-encoded except for its ``/`` and for what is encoded already."""
+    if "?" in _as_string("url_path", value) or "#" in value:
+        raise ExpressionError("a path has no '?' and no '#'; write its query under `query`")
+    return _percent_encoded(run, "url_path", value, "/%")
+
+
+def _percent_encoded(run: Evaluation, name: str, value: Any, keep: str) -> str:
+    if value.__class__ not in (str, bool, int, Decimal, datetime, timedelta):
+        raise _type_error(name, "a string, a number or a boolean", value)
+    try:
+        encoded = quote(string(run, value), safe=keep)
+    except UnicodeEncodeError:
+        raise ExpressionError(f"{name} cannot encode half a surrogate pair") from None
+    run.charge_text(len(encoded))
+    check_string_length(len(encoded))
+    return encoded
+
+
 FUNCTIONS: dict[str, Function] = {
     "size": Function(size, 1, 1, result="integer"),
     "contains": Function(_string_test("contains", lambda text, part: part in text), 2, 2, "method", "boolean"),
@@ -288,9 +313,11 @@ FUNCTIONS: dict[str, Function] = {
     "lower": Function(_case_function("lower", str.lower), 1, 1, result="string"),
     "upper": Function(_case_function("upper", str.upper), 1, 1, result="string"),
     "date": Function(date, 1, 1, result="string"),
+    "url_segment": Function(url_segment, 1, 1, "function", "string"),
+    "url_path": Function(url_path, 1, 1, "function", "string"),
 }
 
-STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date"})
+STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "url_segment", "url_path"})
 """Functions that always return a string, so ``+`` next to one is concatenation."""
 
 UNSUPPORTED = {

@@ -16,6 +16,7 @@ from typing import Any
 
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
+from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
 from sagas.settings.model import DEFAULT_TASK_QUEUE, Connection, Settings, TemporalSettings, Tls, spark_ledger
 from sagas.settings.secrets import Secret, parse_secret
@@ -193,6 +194,8 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
         case _:
             raise UsageError(f"connections.{name}.url must be a string")
     options = {key: value for key, value in table.items() if key not in ("kind", "url")}
+    if kind == "http" and isinstance(written, str):
+        refuse_plain_credentials(name, written, options)
     if not isinstance(options.get("schema", ""), str):
         raise UsageError(f"connections.{name}.schema must be the name of a SQL file")
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)

@@ -156,6 +156,20 @@ HTTP_CONNECTION = SettingsTable(
             '"certificates/crm.pem"',
         ),
         Setting(
+            "allow_plain_http",
+            "boolean",
+            "`true`: send credentials over http:// to another machine, where the network between is trusted",
+            "false",
+            "false",
+        ),
+        Setting(
+            "allowed_hosts",
+            "list of strings",
+            "further hosts that a `url` may name, see [hosts](../how-to/call-http.md#hosts-that-come-from-data)",
+            '["files.crm.shop", "*.customers.shop"]',
+            "[]",
+        ),
+        Setting(
             "signing_secret",
             "secret",
             "signs every request except reads, see [signatures](../how-to/notify.md#signatures)",

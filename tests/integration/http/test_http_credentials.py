@@ -150,6 +150,13 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
         ({"verify": False}, "cannot be switched off"),
         ({"idempotency": 7}, "needs idempotency"),
         ({"headers": {"a": 1}}, "table of strings"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers.a is not a header"),
+        ({"auth": {"header": {"name": "x y", "value": {"env": "A"}}}}, "not a header name"),
+        ({"idempotency": "x\ny"}, "not a header name"),
+        ({"allowed_hosts": "crm.example.com"}, "allowed_hosts contains 'crm.example.com'"),
+        ({"allowed_hosts": ["https://crm.example.com"]}, "allowed_hosts contains 'https://crm.example.com'"),
+        ({"allowed_hosts": ["10.0.0.1/8"]}, "allowed_hosts contains '10.0.0.1/8'"),
+        ({"allowed_hosts": ["*"]}, "allowed_hosts contains '*'"),
     ],
 )
 def test_wrong_settings_are_one_sentence(connect: Any, options: dict[str, Any], message: str) -> None:

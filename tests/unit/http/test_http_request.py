@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http.request import InvalidRequestError, build_request, encode_key
+from saga_activities.http.request import InvalidRequestError, build_request, encode_key, redirect_target
 from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, classify_status, retry_after
 
 BASE = "https://crm.example.com/v1/"
@@ -57,7 +57,20 @@ def test_address(arguments: dict[str, Any], url: str) -> None:
         ({"path": "/a", "headers": {"idempotency-key": "x"}}, "set by the engine"),
         ({"path": "/a", "headers": {"Saga-Undoes": "x"}}, "set by the engine"),
         ({"path": "/a", "headers": {"x-y": "a\nb"}}, "printable ASCII"),
+        ({"path": "/a", "headers": {"x-y": "a\x7f"}}, "printable ASCII"),
         ({"path": "/a", "headers": {"x y": "a"}}, "not a header name"),
+        ({"path": "/a", "headers": {"x-y\r\nz": "a"}}, "not a header name"),
+        ({"path": "/a", "headers": {"é": "a"}}, "not a header name"),
+        ({"path": "/a", "headers": {"Host": "evil.example.com"}}, "set by the engine"),
+        ({"path": "/a", "method": "POST", "body": "\ud800"}, "surrogate"),
+        ({"path": "/a", "query": {"a": "\ud800"}}, "surrogate"),
+        ({"path": "/\ud800"}, "surrogate|cannot be used"),
+        ({"url": "https://[::1/"}, "cannot be used"),
+        ({"url": "https://crm.example.com:99999/"}, "another host|cannot be used"),
+        ({"url": "https://crm.example.com:x/"}, "cannot be used"),
+        ({"url": "https://crm.example.com@evil.example.com/"}, "user or password"),
+        ({"url": "https:///x"}, "complete http"),
+        ({"path": "/" + "a" * 70_000}, "cannot be used"),
         ({"path": "/a", "query": {"a": {"b": 1}}}, "query.a"),
         ({"path": "/a", "colour": "blue"}, "no field 'colour'"),
     ],
@@ -65,6 +78,35 @@ def test_address(arguments: dict[str, Any], url: str) -> None:
 def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message.replace("`.", "`[.]")):
         build_request(arguments, BASE, ("Idempotency-Key",))
+
+
+def test_spaces_around_a_header_value_are_not_sent() -> None:
+    assert build_request({"path": "/a", "headers": {"x": " Zoe "}}, BASE).headers["x"] == "Zoe"
+
+
+def test_another_host_needs_permission_and_is_marked() -> None:
+    arguments = {"url": "https://Files.example.com/a"}
+    assert build_request(arguments, BASE, permits=lambda host: host == "files.example.com").foreign
+    with pytest.raises(InvalidRequestError, match="another host than its connection and none of its `allowed_hosts`"):
+        build_request(arguments, BASE, permits=lambda host: host == "example.com")
+    assert not build_request({"url": "https://crm.example.com/a"}, BASE, permits=lambda _: True).foreign
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/b", "https://crm.example.com/b"),
+        ("https://CRM.example.com:443/b", "https://crm.example.com/b"),
+        ("http://crm.example.com/b", None),
+        ("//evil.example.com/b", None),
+        ("https://user:pw@crm.example.com/b", None),
+        ("https://crm.example.com@evil.example.com/b", None),
+        ("https://[::1", None),
+        ("", None),
+    ],
+)
+def test_redirects_stay_on_the_host(location: str, target: str | None) -> None:
+    assert redirect_target("https://crm.example.com/v1/a", location) == target
 
 
 def test_bodies() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.registry import BUILTINS, PLANNED
 from sagas.builtins.sql_statements import RefusedStatement, validate_statement
+from sagas.builtins.url_templates import has_computed_host
 from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.draft import OperationDraft, SagaDraft
@@ -141,6 +142,10 @@ def _check_exclusive(uses: str, given: Mapping[str, Any], position: Positioned, 
             report.add("SAGA402", position, "`http` needs the argument `path` or `url`")
         elif "path" in given and "connection" not in given:
             report.add("SAGA402", position, "`http` needs the argument `connection` for a `path`")
+        elif "connection" not in given and has_computed_host(str(given.get("url"))):
+            message = "`http` needs the argument `connection` for a `url` whose host comes from data"
+            help = "write the host as text, or name a connection with `url` or `allowed_hosts` for it"
+            report.add("SAGA402", position, message, help)
     if uses == "wait":
         if not any(name in given for name in ("for", "until", "signal")):
             report.add("SAGA402", position, "`wait` needs one of the arguments `for`, `until` and `signal`")

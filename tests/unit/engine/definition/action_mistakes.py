@@ -27,6 +27,11 @@ ACTION_MISTAKES = [
         saga("  - {id: a, uses: shop.book, compensate: ⟦shop.release}\n"),
     ),
     Mistake("SAGA402", "neither path nor url", saga("  - {id: a, uses: http, with: ⟦{connection: crm}}\n")),
+    Mistake(
+        "SAGA402",
+        "a host from data without a connection",
+        saga("  - {id: a, uses: http, with: ⟦{url: 'https://${{ saga.id }}/a'}}\n"),
+    ),
     Mistake("SAGA402", "wait for nothing", saga("  - {id: a, uses: wait, with: ⟦{}}\n")),
     Mistake(
         "SAGA403",
