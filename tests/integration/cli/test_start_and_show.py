@@ -13,7 +13,7 @@ from tests.integration.cli.conftest import CommandLine, fresh
 
 async def until(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
     """Poll until Temporal's visibility index has caught up."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         found = (await cli.saga("--json", *words)).json
         if holds(found) or time.monotonic() > end:

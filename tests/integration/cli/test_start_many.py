@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client as Temporal
 
+from saga_workers.client import Client
+from saga_workers.control import bulk_start
+from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from tests.integration.cli.conftest import CommandLine, fresh
-from tests.integration.cli.test_start_and_show import until
 
 
 def write(cli: CommandLine, name: str, lines: list[str]) -> Path:
@@ -34,6 +37,25 @@ async def test_each_row_starts_one_saga_and_a_rerun_starts_none(cli: CommandLine
     tolerant = await cli.saga("start", "trip", "--from", str(file), "--tolerate", "10%")
     assert tolerant.code == 0, tolerant
     assert "now: 1 COMPENSATED, 39 COMPLETED" in tolerant.out
+
+
+async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = fresh("ends")
+    file = write(cli, "one.jsonl", [json.dumps({"number": id})])
+
+    async def described_late(temporal: Temporal, saga_id: str) -> RunDescription | None:
+        found = await describe_run(temporal, saga_id)
+        if found is not None and found.run.running:
+            await Client(temporal, cli.client.project).signal(id, "delivered", {})
+            await temporal.get_workflow_handle(id).result()
+            await asyncio.sleep(0.5)  # the command waits for the same end
+        return found
+
+    monkeypatch.setattr(bulk_start, "describe_run", described_late)
+    answer = await cli.saga("--json", "start", "order", "--from", str(file))
+    assert answer.json["ended"] == {"COMPLETED": 1}
 
 
 async def test_tolerated_failures_of_an_earlier_run_count_as_success(cli: CommandLine) -> None:
@@ -108,9 +130,11 @@ async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: Command
     argv += ["--config", str(cli.folder / "saga.toml"), "--batch", "long"]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
-    await until(cli, ("list",), lambda rows: len(rows) >= 3)
-    child.send_signal(signal.SIGINT)
-    _, reported = await asyncio.wait_for(child.communicate(), 30)
+    async with asyncio.timeout(60):
+        while (await cli.saga("show", "long-3")).code:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        _, reported = await child.communicate()
     assert child.returncode == 130, reported
     assert "run the same command again to continue" in reported.decode()
     assert (await cli.saga("show", "long-2000")).code == 2

@@ -172,6 +172,7 @@ async def _final_state(temporal: Temporal, saga_id: str) -> str:
     try:
         while True:
             await asyncio.wait({closed}, timeout=_POLL_INTERVAL)
+            had_closed = closed.done()  # it may close while it is described
             described = await describe_run(temporal, saga_id)
             if described is None:
                 return "TERMINATED"
@@ -180,7 +181,7 @@ async def _final_state(temporal: Temporal, saga_id: str) -> str:
                 return await closed_state(described.run)
             if state == "PARKED" or await _is_blocked(temporal, described.run):
                 return "PARKED"
-            if closed.done():
+            if had_closed:
                 closed.result()
                 return state  # it has been started again
     finally:
