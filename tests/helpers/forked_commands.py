@@ -7,10 +7,14 @@ of a Python start, and the tests start hundreds.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +48,8 @@ _one_at_a_time = threading.Lock()
 class ForkedCommand:
     """`saga` with these arguments; its output is appended to ``log``. Has the interface of ``subprocess.Popen``.
 
-    ``first``, a module-level function, is called in it before anything else.
+    ``first``, a module-level function, is called in it before anything else. ``errors`` is another file for its
+    standard error.
     """
 
     def __init__(
@@ -54,8 +59,10 @@ class ForkedCommand:
         env: Mapping[str, str],
         log: Path,
         first: Callable[[], None] | None = None,
+        errors: Path | None = None,
     ) -> None:
-        given = (list(words), str(folder), dict(env), str(log), first)
+        path = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
+        given = (list(words), str(folder), dict(env), path, str(log), str(errors or log), first)
         self._process = _context.Process(target=_live, args=given, daemon=True)
         with _one_at_a_time:
             self._process.start()
@@ -89,19 +96,42 @@ class ForkedCommand:
         return False
 
 
-def _live(words: list[str], folder: str, env: dict[str, str], log: str, first: Callable[[], None] | None) -> None:
+def run_command(
+    words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None = None, timeout: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end, as ``subprocess.run`` does with ``capture_output`` and ``text``."""
+    with tempfile.TemporaryDirectory(prefix="saga-command-") as name:
+        out, errors = Path(name, "out"), Path(name, "errors")
+        command = ForkedCommand(words, folder, os.environ if env is None else env, out, errors=errors)
+        try:
+            code = command.wait(timeout)
+        except BaseException:
+            os.killpg(command.pid, signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(["saga", *words], code, out.read_text("utf-8"), errors.read_text("utf-8"))
+
+
+def _live(
+    words: list[str],
+    folder: str,
+    env: dict[str, str],
+    path: list[str],
+    log: str,
+    errors: str,
+    first: Callable[[], None] | None,
+) -> None:
     os.setsid()
-    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
+    write = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, log, write), (2, errors, write)):
         opened = os.open(name, flags)
         os.dup2(opened, number)
         os.close(opened)
-    os.dup2(1, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has put another there
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    sys.path[:] = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
+    sys.path[:] = path
     sys.argv = ["saga", *words]
     if first is not None:
         first()
@@ -110,7 +140,8 @@ def _live(words: list[str], folder: str, env: dict[str, str], log: str, first: C
     main()
 
 
+@functools.cache
 def _path_of_a_new_python() -> list[str]:
     """Without the folders of other projects, which the tests have read in their own process."""
-    own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
-    return [one for one in sys.path if one.startswith(own)]
+    program = [sys.executable, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"]
+    return json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)

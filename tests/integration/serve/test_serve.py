@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,8 @@ from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
 from sagas import Rejected
 from tests.helpers.database_servers import HOST, free_port
-from tests.helpers.processes import Process, TemporalServer
+from tests.helpers.forked_commands import run_command
+from tests.helpers.processes import CommandProcess, TemporalServer
 from tests.integration.engine.environment import Environment, begin, handle, open_environment, resolve, run_saga, until
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -35,12 +34,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "saga.toml").write_text(TOML.format(address=self.address))
-        self.port, self.health = free_port(), free_port()
-        argv = [sys.executable, "-P", "-m", "saga_cli.main", "serve"]
-        argv += ["--listen", f"{HOST}:{self.port}", "--health", f"{HOST}:{self.health}"]
-        env = {"PATH": "/usr/bin:/bin", "SERVE_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", "HOME": str(self.folder)}
-        ready = lambda: http_get(self.health, "/readyz")[0] == 200  # noqa: E731
-        self.process = Process("serve", argv, self.folder, ready, env)
+        self.port = free_port()
+        words = ("serve", "--listen", f"{HOST}:{self.port}")
+        self.process = CommandProcess("serve", self.folder, *words, env={"SERVE_TOKEN": TOKEN})
+        self.health = self.process.health_port
 
     @property
     def client(self) -> httpx.AsyncClient:
@@ -219,8 +216,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
 )
 def test_serve_without_a_token_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], message: str) -> None:
     (tmp_path / "saga.toml").write_text(serve)
-    argv = [sys.executable, "-P", "-m", "saga_cli.main", "serve", "--listen", f"{HOST}:{free_port()}"]
-    ended = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    ended = run_command(["serve", "--listen", f"{HOST}:{free_port()}"], tmp_path, env=env)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr

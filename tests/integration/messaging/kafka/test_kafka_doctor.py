@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
+from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
 
@@ -105,9 +105,7 @@ def test_the_setup_command_creates_missing_topics(
 ) -> None:
     def saga(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TEMPORAL_ADDRESS": temporal.address}
-        argv = [sys.executable, "-P", "-m", "saga_cli.main", *words]
-        root = doctor_project.project.settings.root
-        return subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(words, doctor_project.project.settings.root, env=env)
 
     printed = json.loads(saga("setup", "--print", "-o", "json").stdout)
     assert sum(command.startswith("kafka-topics.sh") for command in printed["commands"]) == 3

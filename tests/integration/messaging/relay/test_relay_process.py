@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from saga_workers.devstack.service import http_get
 from saga_workers.relay.lease import LEASE_TERM
 from sagas.actions.step import Event
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
@@ -50,8 +49,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 def status(env: OutboxEnvironment) -> Any:
-    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--status", "-o", "json"]
-    done = subprocess.run(argv, cwd=env.folder, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(["relay", "--status", "-o", "json"], env.folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["outboxes"][0]
 
@@ -165,8 +163,7 @@ async def test_a_persistent_error_is_not_retried_in_a_tight_loop(env: OutboxEnvi
 
 def test_an_unknown_connection_gives_a_one_line_error(env: OutboxEnvironment) -> None:
     env.write_project()
-    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--connection", "shops"]
-    done = subprocess.run(argv, cwd=env.folder, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(["relay", "--connection", "shops"], env.folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no connection shops in the settings; did you mean shop?" in done.stderr
 
