@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -33,10 +34,9 @@ def test_driver_options_include_the_archive_and_the_project_options(archive: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is seen in /proc")
 def test_the_archive_is_mapped(archive: Path, spark: SparkSession) -> None:
-    java = spark._jvm
-    assert java is not None
+    java: Any = spark._jvm
     pid = java.java.lang.ProcessHandle.current().pid()
-    assert str(archive) in Path(f"/proc/{pid}/maps").read_text()
+    assert str(archive.resolve()) in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_java_ignores_a_mismatched_archive(tmp_path: Path) -> None:

@@ -107,7 +107,13 @@ schema = "schema.sql"
 [spark]
 ledger = "shop"
 master = "local[1]"
-conf = {{"spark.ui.enabled" = "false", "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"}}
+[spark.conf]  # a handful of rows: what would make large queries fast takes longer here than it saves
+"spark.sql.shuffle.partitions" = "1"
+"spark.sql.adaptive.enabled" = "false"
+"spark.ui.enabled" = "false"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
 
 [kafka]
 bootstrap_servers = "{kafka}"
@@ -141,7 +147,7 @@ class Shop:
         name = f"reconcile_{uuid.uuid4().hex[:12]}"
         self.orders, self.holds = (kafka.create_topic(f"{name}-{one}") for one in ("orders", "holds"))
         with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
+            connection.execute(f"create database {name}".encode())
         self.url = server.url(name)
         folder.mkdir()
         for file, text in (
@@ -159,7 +165,7 @@ class Shop:
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         """The rows, if the statement has any."""
         with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
-            done = connection.execute(text)  # pyright: ignore[reportArgumentType]
+            done = connection.execute(text.encode())
             return done.fetchall() if done.description else []
 
     def held(self, saga_id: str) -> bool:
