@@ -59,13 +59,11 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
     from temporalio.client import WorkflowFailureError
 
     from saga_activities.backoff import Backoff
-    from saga_workers.temporal.temporal_runs import describe_run
-    from saga_workers.views.saga_view import FINAL_STATES, read_view, with_blocking_checked
-    from sagas.protocol.payloads import UNDO_SUFFIX
+    from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of, with_blocking_checked
 
     async def end() -> None:
-        undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
-        id = saga_id + UNDO_SUFFIX if undoing is not None and undoing.run.running else saga_id
+        running = await running_of(temporal, saga_id)
+        id = saga_id if running is None else running.run.id
         try:
             await temporal.get_workflow_handle(id).result()
         except WorkflowFailureError:

@@ -28,6 +28,8 @@ NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"}
 
 DEFINITION_HEADER = "saga-definition"
 GENERATION_HEADER = "saga-generation"
+OWNER_HEADER = "saga-owner"
+"""Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 CANCEL_SIGNAL = "saga-cancel"
 RESIDUE_SIGNAL = "saga-residue"
 PARKED_SIGNAL = "saga-parked"

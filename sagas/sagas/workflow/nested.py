@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
+from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import SagaView
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.limits import limit_summary, to_payload
@@ -51,6 +52,8 @@ class NestedSagas:
         undo = saga_id.endswith(UNDO_SUFFIX)
         state = "COMPENSATED" if undo else "COMPLETED"
         try:
+            if (problem := workflow_id_problem(saga_id)) is not None:
+                raise DefinitionError(problem)
             payload = to_payload(input, f"the input of {saga}")
             await self._context.throttle.wait_for_room(len(payload.data))
             handle = await workflow.start_child_workflow(

@@ -27,8 +27,10 @@ from sagas.protocol.payloads import (
     decode_result,
     encode_call,
 )
+from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.workflow.failures import SagaApplicationError, activity_outcome
 from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.run_start import refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500
@@ -60,6 +62,9 @@ class Notifications:
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         await self._context.throttle.wait_for_room(len(payload.data))
+        if (problem := workflow_id_problem(command.workflow_id)) is not None:
+            self._end(command, f"notification not sent: {problem}")
+            return
         try:
             await workflow.start_child_workflow(
                 NOTIFICATION_WORKFLOW,
@@ -72,6 +77,11 @@ class Notifications:
             )
         except WorkflowAlreadyStartedError:
             workflow.logger.info("notification %s is already being delivered", command.workflow_id)
+        self._end(command)
+
+    def _end(self, command: Notify, problem: str | None = None) -> None:
+        if problem is not None:
+            workflow.logger.warning(problem)
         self._starting.discard(command.id)
         self._context.tasks.discard(f"notify {command.id}")
 
@@ -118,6 +128,7 @@ class NotifyWorkflow:
 
     @workflow.run
     async def run(self, order: dict[str, Any]) -> dict[str, Any]:
+        refuse_foreign_id(needs_owner=True)
         self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *order["intervals"]) if order["call"] is not None else ():

@@ -22,15 +22,20 @@ from sagas.protocol.payloads import (
     DEFINITION_HEADER,
     GENERATION_HEADER,
     LOAD_ACTIVITY,
+    OWNER_HEADER,
     UNDO_SUFFIX,
     pack_state,
     unpack_state,
 )
+from sagas.protocol.saga_ids import saga_id_problem
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
+
+CHECKS_IDS = "checks-ids"
+"""The Temporal patch id of :func:`refuse_foreign_id`; only a run that is refused has its marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,13 @@ class RunStart:
 async def start_run(value: Any) -> RunStart:
     """Create or restore the machine of the current run, started with ``value``.
 
-    Raises SagaApplicationError when the definition or the run to undo cannot be loaded.
+    Raises SagaApplicationError when its id belongs to another run, or the definition or the run to undo cannot be
+    loaded.
     """
     info = workflow.info()
     if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
         return _continue_run(value)
+    refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)))
     definition = info.headers.get(DEFINITION_HEADER)
@@ -75,6 +82,29 @@ async def start_run(value: Any) -> RunStart:
         parent=info.parent.workflow_id if info.parent else None,
     )
     return RunStart("begins", machine, Started(at=workflow.time()), known.attributes)
+
+
+def refuse_foreign_id(*, needs_owner: bool = False) -> None:
+    """Raise SagaApplicationError if the run has an id that only the engine gives, and the engine has not started it.
+
+    Nested sagas and notifications have a parent, which Temporal itself records; runs that our clients start for a saga
+    have a header. A run that an older worker has accepted goes on.
+    """
+    info = workflow.info()
+    owner = info.parent.workflow_id if info.parent is not None else _owner_in_header()
+    problem = saga_id_problem(info.workflow_id, owner=owner)
+    if problem is None and needs_owner and owner is None:
+        problem = f"{info.workflow_type} is started by a saga only; start the saga"
+    if problem is not None and workflow.patched(CHECKS_IDS):
+        raise refused_error(problem)
+
+
+def _owner_in_header() -> str | None:
+    header = workflow.info().headers.get(OWNER_HEADER)
+    try:
+        return None if header is None else str(workflow.payload_converter().from_payload(header))
+    except (KeyError, RuntimeError, TypeError, ValueError):
+        return None  # any client may send any header
 
 
 def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:

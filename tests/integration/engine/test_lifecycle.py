@@ -47,13 +47,7 @@ PLAIN = """
 async def test_a_completed_saga_and_its_undo_share_one_view(env: Environment) -> None:
     async with env.serving(PLAIN) as client:
         saga = (await run_saga(client, "plain"))["id"]
-        run = await client.temporal.start_workflow(
-            "plain",
-            {"reason": "returned", "who": "ada"},
-            id=f"{saga}~undo",
-            task_queue=client.project.settings.temporal.task_queue,
-        )
-        await run.result()
+        await (await client.undo(saga, reason="returned", who="ada")).result()
         story = await client.show(saga)
     assert (story["state"], story["reason"]["kind"], story["id"]) == ("COMPENSATED", "undone", saga)
     assert env.log() == ["do a", "do b", "undo b", "undo a"]

@@ -176,10 +176,7 @@ async def test_an_undo_notifies_compensated(env: Environment, receiver: Receiver
     receiver.server.start()
     async with env.serving(TOLD) as client:
         story = await run_saga(client, "told")
-        queue = client.project.settings.temporal.task_queue
-        request = {"reason": "returned", "who": "ada"}
-        undo = await client.temporal.start_workflow("told", request, id=f"{story['id']}~undo", task_queue=queue)
-        await undo.result()
+        await (await client.undo(story["id"], reason="returned", who="ada")).result()
         story = await settled(client, story["id"])
     assert notified(story) == {ID: "DELIVERED", "notify-0-compensated": "DELIVERED"}
     assert [event["type"] for event in receiver.received()] == ["saga.completed", "saga.compensated"]

@@ -20,19 +20,23 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     START_WORKER_HELP,
     RunDescription,
+    RunInfo,
     count_pollers,
     describe_run,
+    describe_undo,
     no_poller_message,
     read_definition,
 )
 from saga_workers.views.saga_view import read_view, unknown_saga_error
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
-from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
+from sagas.workflow.limits import limit_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -225,18 +229,25 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
             help=f"saga show {saga_id}",
         )
     await _require_poller(temporal, described)
+    return await start_undo(temporal, described.run, reason=reason, who=who)
+
+
+async def start_undo(temporal: Temporal, run: RunInfo, *, reason: str, who: str) -> str:
+    """Start the run that undoes a saga; returns its workflow id. Raises RefusedError if there is one already."""
+    undo_id = run.id + UNDO_SUFFIX
     try:
-        await temporal.start_workflow(
-            view.saga,
-            {"reason": reason, "who": who},
-            id=saga_id + UNDO_SUFFIX,
-            task_queue=described.run.task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            static_summary=f"undo of {saga_id}: {reason}",
-        )
+        with start_headers({OWNER_HEADER: run.id}):
+            await temporal.start_workflow(
+                run.workflow_type,
+                {"reason": reason, "who": who},
+                id=undo_id,
+                task_queue=run.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                static_summary=limit_summary(f"undo of {run.id}: {reason}"),
+            )
     except WorkflowAlreadyStartedError:
-        raise RefusedError(f"{saga_id} is already being undone", help=f"saga watch {saga_id}") from None
-    return saga_id + UNDO_SUFFIX
+        raise RefusedError(f"{run.id} is already being undone", help=f"saga watch {run.id}") from None
+    return undo_id
 
 
 async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
@@ -246,7 +257,7 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
         raise unknown_saga_error(temporal, saga_id)
     if described.run.running:
         return described
-    undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    undoing = await describe_undo(temporal, described.run)
     if undoing is not None and undoing.run.running:
         return undoing
     raise RefusedError(

@@ -28,7 +28,8 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
-from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, UNDO_SUFFIX
+from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER
+from sagas.protocol.saga_ids import check_saga_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,7 @@ class SagaStarter:
         Raises UsageError if the id is not valid; RefusedError if the id belongs to another saga or input, to a run that
         was undone (use ``again``), or to one that was terminated.
         """
-        saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
-        if saga_id.endswith(UNDO_SUFFIX):
-            raise UsageError(f"a saga id must not end in {UNDO_SUFFIX}, which marks the undo of a saga")
+        saga_id = check_saga_id(id or request.id or f"{self._definition.saga}-{uuid7()}")
         headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again:

@@ -24,7 +24,7 @@ from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_workers.runtime.databases import driver_message, open_engine
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import bare_view, closed_view, may_be_undone, with_undo
 from sagas.errors import SagaError
@@ -86,7 +86,7 @@ async def current_view(temporal: Temporal, saga_id: str) -> SagaView | None:
     base = await describe_run(temporal, saga_id)
     if base is None:
         return None
-    undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    undo = await describe_undo(temporal, base.run)
     return await _combined_view(base.run, undo.run if undo else None)
 
 
@@ -127,7 +127,7 @@ async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[Sa
 
 async def _combined_view(run: RunInfo, undo: RunInfo | None) -> SagaView:
     view = await _summary(run)
-    if undo is None or undo.start_time < run.start_time or not may_be_undone(view.state):
+    if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
         return view
     if undo.running:
         return replace(view, state="COMPENSATING", ended_at=None)

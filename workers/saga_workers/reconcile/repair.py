@@ -10,8 +10,6 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
-from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from saga_activities.guard import EntryKey, Guard
 from saga_spark import ledger
@@ -21,13 +19,13 @@ from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
+from saga_workers.control.interventions import start_undo
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
-from saga_workers.temporal.temporal_runs import count_pollers, describe_run, no_poller_message
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, no_poller_message
 from saga_workers.views.saga_view import read_view
-from sagas.errors import SagaError
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.errors import RefusedError, SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
@@ -77,17 +75,10 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
     if not await count_pollers(temporal, described.run.task_queue):
         return f"not repaired: {no_poller_message(described.run.task_queue)}"
     try:
-        await temporal.start_workflow(
-            described.run.workflow_type,
-            {"reason": REASON, "who": who},
-            id=saga_id + UNDO_SUFFIX,
-            task_queue=described.run.task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            static_summary=f"undo of {saga_id}: {REASON}",
-        )
-    except WorkflowAlreadyStartedError:
+        await start_undo(temporal, described.run, reason=REASON, who=who)
+    except RefusedError:
         return "it is already being undone"
-    view = await _wait_for_undo(temporal, saga_id)
+    view = await _wait_for_undo(temporal, described.run)
     match view.state:
         case "PARKED":
             return f"continued, and waits for an operator: saga show {saga_id}"
@@ -139,12 +130,12 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
     return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
 
 
-async def _wait_for_undo(temporal: Temporal, saga_id: str) -> SagaView:
+async def _wait_for_undo(temporal: Temporal, run: RunInfo) -> SagaView:
     """The view when the undo has ended or parked, or after the timeout."""
     until = time.monotonic() + UNDO_TIMEOUT
     while True:
-        undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
-        view = await read_view(temporal, saga_id)
+        undo = await describe_undo(temporal, run)
+        view = await read_view(temporal, run.id)
         if undo is None or not undo.run.running or view.waits_for_a_person or time.monotonic() > until:
             return view
         await asyncio.sleep(0.5)

@@ -30,6 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import ViewState
 
 _PAUSED_STATUS = 8
@@ -73,6 +74,8 @@ class RunDescription:
 
 async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDescription | None:
     """The newest run of an id, or the given one; None if Temporal knows none."""
+    if workflow_id_problem(id) is not None:
+        return None
     request = DescribeWorkflowExecutionRequest(
         namespace=temporal.namespace, execution=Execution(workflow_id=id, run_id=run_id)
     )
@@ -83,6 +86,21 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
             return None
         raise
     return RunDescription(_run_info(temporal, answer.workflow_execution_info), answer)
+
+
+async def describe_undo(temporal: Temporal, run: RunInfo) -> RunDescription | None:
+    """The newest run that undoes this one; None if there is none."""
+    undo = await describe_run(temporal, run.id + UNDO_SUFFIX)
+    return undo if undo is not None and undoes(undo.run, run) else None
+
+
+def undoes(undo: RunInfo, run: RunInfo) -> bool:
+    """Whether the run with the id of an undo is that of ``run``.
+
+    A workflow of another type has nothing to do with the saga, whoever started it. An older undo belongs to an earlier
+    run of the saga's id, before it was started again.
+    """
+    return undo.workflow_type == run.workflow_type and undo.start_time >= run.start_time
 
 
 async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:

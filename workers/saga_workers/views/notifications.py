@@ -10,10 +10,17 @@ from typing import Any
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
+from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from sagas.errors import RefusedError, UsageError, did_you_mean
-from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW, RETRY_NOTIFICATION_SIGNAL
+from sagas.protocol.payloads import (
+    NOTIFICATION_MEMO,
+    NOTIFICATION_WORKFLOW,
+    OWNER_HEADER,
+    RETRY_NOTIFICATION_SIGNAL,
+)
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
+from sagas.workflow.limits import limit_summary
 
 _CONCURRENCY = 16
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
@@ -123,14 +130,15 @@ async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)
         return "tried now"
     order, saga_id = await _read_delivery(temporal, row.run, described.run.run_id)
-    await temporal.start_workflow(
-        NOTIFICATION_WORKFLOW,
-        order,
-        id=row.run,
-        task_queue=described.run.task_queue,
-        memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
-        static_summary=f"✉ {row.uses}, sent again",
-    )
+    with start_headers({OWNER_HEADER: saga_id}):
+        await temporal.start_workflow(
+            NOTIFICATION_WORKFLOW,
+            order,
+            id=row.run,
+            task_queue=described.run.task_queue,
+            memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
+            static_summary=limit_summary(f"✉ {row.uses}, sent again"),
+        )
     return "sent again"
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
 from saga_workers.views.answering import Workers
 from saga_workers.views.saga_view import (
     bare_view,
@@ -148,11 +148,14 @@ async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> SagaVie
     if run.id != saga_id:  # its undo, which is always newer than the saga
         base = await describe_run(temporal, saga_id)
         mine = await _summary(run)
-        return mine if base is None else with_undo(await _summary(base.run), mine)
+        if base is None:
+            return mine
+        view = await _summary(base.run)
+        return with_undo(view, mine) if undoes(run, base.run) else view
     view = await _summary(run)
     if may_be_undone(view.state) and view.can_undo:
-        undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
-        if undo is not None and undo.run.start_time >= run.start_time:
+        undo = await describe_undo(temporal, run)
+        if undo is not None:
             return with_undo(view, await view_of_run(temporal, undo))
     return view
 

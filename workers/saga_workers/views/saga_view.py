@@ -22,7 +22,7 @@ from temporalio.client import (
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, visible_state
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, describe_undo, visible_state
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.notifications import with_notifications
 from sagas.errors import UsageError
@@ -76,9 +76,8 @@ async def read_view(
         raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=f"saga show {saga}")
     view = await view_of_run(temporal, described, timeout, workers)
     if may_be_undone(view.state):
-        undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
-        # An older undo belongs to an earlier run of this id, before it was started again.
-        if undo is not None and undo.run.start_time >= described.run.start_time:
+        undo = await describe_undo(temporal, described.run)
+        if undo is not None:
             view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
     view = await with_notifications(temporal, view)
     return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id))
@@ -86,11 +85,11 @@ async def read_view(
 
 async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
     """The open run: the saga's, or that of its undo; None if neither is open."""
-    for id in (saga_id, saga_id + UNDO_SUFFIX):
-        described = await describe_run(temporal, id)
-        if described is not None and described.run.running:
-            return described
-    return None
+    described = await describe_run(temporal, saga_id)
+    if described is None or described.run.running:
+        return described
+    undo = await describe_undo(temporal, described.run)
+    return undo if undo is not None and undo.run.running else None
 
 
 async def with_blocking_checked(temporal: Temporal, view: SagaView) -> SagaView:

@@ -1,0 +1,85 @@
+"""What a saga may be called: the one place that decides about ids, for starts from anywhere and for the workers.
+
+The engine forms the ids of its own runs from the saga's: ``<id>/<ledger id>`` for a nested saga, ``<id>~undo`` and
+``<id>~notify-…``. Therefore no other run may contain ``/`` or ``~`` in its id: it would be taken for one of these.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sagas.errors import UsageError
+from sagas.protocol.payloads import UNDO_SUFFIX
+
+MAX_SAGA_ID_BYTES = 512
+"""Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
+
+MAX_WORKFLOW_ID_BYTES = 1000
+"""Temporal's limit for every id, which is also that of nested sagas."""
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters (also those that change the direction of text, and line separators) and lone surrogates. A fixed
+list: workers with different versions of Unicode must decide alike."""
+
+_SHOWN = 80
+
+
+def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
+    """None, or why no saga may be started under this id, as an error message.
+
+    ``owner`` is the id of the run that starts this one, or to which this one belongs: a nested saga, an undo or a
+    notification has the id of its owner and more.
+    """
+    if (problem := workflow_id_problem(id)) is not None:
+        return problem
+    shown = shown_id(id)
+    if owner is not None and id.startswith((f"{_saga_of(owner)}/", f"{_saga_of(owner)}~")):
+        return None
+    if _UNPRINTABLE.search(id):
+        return f"the id {shown} must not contain control characters"
+    if id != id.strip():
+        return f"the id {shown} must not begin or end with white space"
+    if id.endswith(UNDO_SUFFIX):
+        return f"the id {shown} must not end in {UNDO_SUFFIX}, which marks the undo of a saga"
+    if "~" in id:
+        return f"the id {shown} must not contain ~, which marks runs of the engine"
+    if "/" in id:
+        return f"the id {shown} must not contain /, which marks nested sagas"
+    if (size := len(id.encode())) > MAX_SAGA_ID_BYTES:
+        return f"the id {shown} has {size} bytes; the maximum is {MAX_SAGA_ID_BYTES}"
+    return None
+
+
+def check_saga_id(id: object) -> str:
+    """The id. Raises UsageError if no saga may be started under it."""
+    if not isinstance(id, str):
+        raise UsageError(f"the id of a saga is a string, not {type(id).__name__}")
+    if (problem := saga_id_problem(id)) is not None:
+        raise UsageError(problem)
+    return id
+
+
+def workflow_id_problem(id: str) -> str | None:
+    """None, or why no run of any kind can have this id: then there is nothing to look up, either."""
+    if not id.strip():
+        return "the id is empty"
+    try:
+        size = len(id.encode())
+    except UnicodeEncodeError:
+        return f"the id {shown_id(id)} cannot be encoded in UTF-8"
+    if "\0" in id:
+        return f"the id {shown_id(id)} must not contain control characters"
+    if size > MAX_WORKFLOW_ID_BYTES:
+        return f"the id {shown_id(id)} has {size} bytes; the maximum is {MAX_WORKFLOW_ID_BYTES}"
+    return None
+
+
+def shown_id(id: str) -> str:
+    """An id for a message: at most 80 characters, with escapes for those that cannot be printed."""
+    short = id if len(id) <= _SHOWN else id[:_SHOWN] + "…"
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", short)
+
+
+def _saga_of(run: str) -> str:
+    """The id of the saga of a run, which may be its undo."""
+    return run.removesuffix(UNDO_SUFFIX)
