@@ -16,10 +16,12 @@ in a new call
 
 from __future__ import annotations
 
+import hmac
 import json
+import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
@@ -31,6 +33,14 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey, request_table
+from saga_activities.kafka.record_codec import (
+    OUTCOME_HEADER,
+    REPLY_TO_HEADER,
+    REPLY_TOKEN_HEADER,
+    STEP_KEY_HEADER,
+    TRACEPARENT_HEADER,
+    UNDOES_HEADER,
+)
 from saga_activities.outbox import insert_event, key_text
 from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
@@ -63,18 +73,20 @@ class KafkaRequestAction:
             return await self._probe(invocation, attempt)
         if not attempt.task_token:
             raise UsageError(f"{REQUEST} needs Temporal, which resumes the saga when the reply arrives")
-        command = _command(invocation, self._kafka.prefix, attempt.traceparent)
+        reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._kafka.prefix)
+        command = _command(invocation, reply_topic, attempt.traceparent)
         waiter = Waiter(attempt.task_token, attempt.number, invocation.earlier_attempts)
 
         async def request(sql: SqlSession) -> Any:
-            row = await lock_request(sql, _row_values(invocation, attempt))
+            row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
             is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, invocation)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
             if row.is_new or is_repeated:
-                event = replace(command, id=_event_id(invocation, is_repeated))
+                token = {} if row.reply_token is None else {REPLY_TOKEN_HEADER: row.reply_token}
+                event = replace(command, id=_event_id(invocation, is_repeated), headers={**command.headers, **token})
                 await insert_event(sql, event, invocation, max_bytes=self._kafka.max_message_bytes)
-            await register_waiter(sql, invocation.key, waiter)
+            await register_waiter(sql, invocation.key, waiter, reply_topic if is_repeated else row.reply_topic)
             return _REPLY_PENDING
 
         outcome = await self._transaction(invocation, attempt, request)
@@ -120,7 +132,8 @@ def _is_new_call(row: RequestRow, invocation: Invocation) -> bool:
     return row.waiter is not None and invocation.earlier_attempts > row.waiter.earlier_attempts
 
 
-def _row_values(invocation: Invocation, attempt: AttemptContext) -> dict[str, Any]:
+def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: str | None = None) -> dict[str, Any]:
+    """The columns of a new row. One with a ``reply_topic`` gets a token, which all attempts then read from the row."""
     return {
         "step_key": invocation.key,
         "saga_id": invocation.saga_id,
@@ -128,6 +141,8 @@ def _row_values(invocation: Invocation, attempt: AttemptContext) -> dict[str, An
         "generation": invocation.generation,
         "op": invocation.op,
         "created_at": attempt.scheduled_at,
+        "reply_topic": reply_topic,
+        "reply_token": None if reply_topic is None else secrets.token_urlsafe(_TOKEN_BYTES),
     }
 
 
@@ -137,13 +152,13 @@ def _event_id(invocation: Invocation, resend: bool) -> str:
     return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
 
 
-def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Event:
+def _command(invocation: Invocation, reply_topic: Any, traceparent: str | None) -> Event:
     """The message a participant receives. Raises UsageError."""
     given = invocation.arguments
     unknown = [name for name in given if name not in ("topic", "reply_topic", "key", "value", "headers")]
     if unknown:
         raise UsageError(f"{REQUEST} has no argument {unknown[0]!r}")
-    topic, reply_topic = given.get("topic"), given.get("reply_topic") or default_reply_topic(prefix)
+    topic = given.get("topic")
     if not isinstance(topic, str) or not topic or not isinstance(reply_topic, str):
         raise UsageError(f"{REQUEST} needs `topic`, a string; `reply_topic` is a string too")
     headers = given.get("headers") or {}
@@ -152,11 +167,11 @@ def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Ev
     for name in headers:
         if is_reserved(name):
             raise UsageError(f"the header {name!r} of {REQUEST} is reserved for the engine: choose another name")
-    ours = {KEY_HEADER: invocation.key, "sagaop": invocation.op, "sagareplyto": reply_topic}
+    ours = {STEP_KEY_HEADER: invocation.key, "sagaop": invocation.op, REPLY_TO_HEADER: reply_topic}
     if traceparent is not None:
-        ours["traceparent"] = traceparent
+        ours[TRACEPARENT_HEADER] = traceparent
     if invocation.op == "undo":
-        ours["sagaundoes"] = invocation.forward_key
+        ours[UNDOES_HEADER] = invocation.forward_key
     key = given.get("key")
     # By default, do and undo of one saga stay in order.
     written = invocation.saga_id if key is None else key_text(key)
@@ -172,6 +187,8 @@ def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Ev
 
 SEALED = "sealed"
 """The outcome of a command that was never written and never will be."""
+
+_TOKEN_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +213,13 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A row as read. ``outcome`` None: no reply yet."""
+    """A row as read. ``outcome`` None: no reply yet. ``reply_topic`` and ``reply_token`` are what a reply must have."""
 
     outcome: str | None
     data: str | None
     waiter: Waiter | None
+    reply_topic: str | None = None
+    reply_token: str | None = field(default=None, repr=False)
 
     @property
     def is_new(self) -> bool:
@@ -218,20 +237,35 @@ async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
     return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()))
 
 
-async def register_waiter(sql: SqlSession, key: str, waiter: Waiter) -> None:
+async def register_waiter(sql: SqlSession, key: str, waiter: Waiter, reply_topic: str | None) -> None:
     """Register the attempt that receives the reply, and clear an earlier reply."""
-    values = {"outcome": None, "data": None, "answered_at": None, "token": waiter.to_text()}
+    values = {
+        "outcome": None,
+        "data": None,
+        "answered_at": None,
+        "token": waiter.to_text(),
+        "reply_topic": reply_topic,
+    }
     await sql.execute(sa.update(request_table).where(request_table.c.step_key == key).values(**values))
 
 
-async def record_reply(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, RequestRow | None]:
+async def record_reply(
+    engine: AsyncEngine, reply: Reply, now: float, *, token_required: bool = True
+) -> tuple[bool, RequestRow | None]:
     """Write a reply. Returns whether it was the first one, and the row; None: there is no such command (any more).
 
     The waiter is read after the reply is written, so an attempt in between finds the reply itself.
+
+    Raises :class:`RefusedReply` if it is not from the recipient of the command. ``token_required`` False accepts a
+    reply without a token; a wrong one is refused in any case.
     """
     values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
     here = request_table.c.step_key == reply.key
     async with engine.connect() as connection:
+        row = (await connection.execute(_select_row(reply.key))).first()
+        if row is None:
+            return False, None
+        _verify_sender(reply, _to_request_row(row), token_required)
         written = await connection.execute(
             sa.update(request_table).where(here, request_table.c.outcome.is_(None)).values(**values)
         )
@@ -241,14 +275,31 @@ async def record_reply(engine: AsyncEngine, reply: Reply, now: float) -> tuple[b
     return written.rowcount == 1, _to_request_row(row)
 
 
-def _select_row(key: str) -> sa.Select[Any, Any, Any]:
-    return sa.select(request_table.c.outcome, request_table.c.data, request_table.c.token).where(
-        request_table.c.step_key == key
+def _verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
+    """Raise RefusedReply unless the reply comes from where the command went. A key can be guessed, its token cannot."""
+    if row.reply_topic is not None and reply.topic != row.reply_topic:
+        raise RefusedReply(f"the command asks for its reply in {row.reply_topic}, not in {reply.topic}")
+    if row.reply_token is None or (reply.token is None and not token_required):
+        return
+    if reply.token is None:
+        raise RefusedReply(
+            f"the header {REPLY_TOKEN_HEADER} is missing: the participant must copy it from the command, or set "
+            f"accept_replies_without_token under [kafka] until it does"
+        )
+    if not hmac.compare_digest(reply.token.encode(), row.reply_token.encode()):
+        raise RefusedReply(f"the header {REPLY_TOKEN_HEADER} is not that of the command")
+
+
+def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any]:
+    columns = request_table.c
+    return sa.select(columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token).where(
+        columns.step_key == key
     )
 
 
 def _to_request_row(row: Any) -> RequestRow:
-    return RequestRow(row.outcome, row.data, None if row.token is None else Waiter.from_text(row.token))
+    waiter = None if row.token is None else Waiter.from_text(row.token)
+    return RequestRow(row.outcome, row.data, waiter, row.reply_topic, row.reply_token)
 
 
 def _insert_statement(dialect: str) -> str:
@@ -259,8 +310,9 @@ def _insert_statement(dialect: str) -> str:
     """
     mysql = dialect in ("mysql", "mariadb")
     return f"""
-    INSERT INTO saga_request (step_key, saga_id, step, generation, op, outcome, created_at)
-    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at)
+    INSERT INTO saga_request
+        (step_key, saga_id, step, generation, op, outcome, created_at, reply_topic, reply_token)
+    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at, :reply_topic, :reply_token)
     ON {"DUPLICATE KEY UPDATE step_key = saga_request.step_key" if mysql else "CONFLICT DO NOTHING"}
     """
 
@@ -270,9 +322,6 @@ def _insert_statement(dialect: str) -> str:
 DONE, REJECTED, FAILED = "done", "rejected", "failed"
 REPLY_OUTCOMES = (DONE, REJECTED, FAILED)
 
-KEY_HEADER = "sagakey"
-OUTCOME_HEADER = "sagaoutcome"
-
 _MAX_STEP_KEY: int = request_table.c.step_key.type.length  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -280,22 +329,31 @@ class MalformedReply(ValueError):
     """A reply that cannot be used; the message says why."""
 
 
+class RefusedReply(Exception):
+    """A reply that is not from the recipient of the command; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``key`` is the key of the command, ``data`` JSON: the result, or ``{"reason": …, "details": …}``."""
+    """``key`` is the key of the command, ``data`` JSON: the result, or ``{"reason": …, "details": …}``.
+
+    ``topic`` is where it was found, ``token`` what it gives to prove that its sender has received the command.
+    """
 
     key: str
     outcome: str
     data: str
+    topic: str
+    token: str | None = field(default=None, repr=False)
 
 
-def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
+def decode_reply(topic: str, headers: Mapping[str, str], value: bytes | None) -> Reply:
     """Raises :class:`MalformedReply`."""
-    key, outcome = headers.get(KEY_HEADER, ""), headers.get(OUTCOME_HEADER, "")
+    key, outcome = headers.get(STEP_KEY_HEADER, ""), headers.get(OUTCOME_HEADER, "")
     if not key:
-        raise MalformedReply(f"the header {KEY_HEADER} is missing: the command cannot be identified")
+        raise MalformedReply(f"the header {STEP_KEY_HEADER} is missing: the command cannot be identified")
     if len(key) > _MAX_STEP_KEY or "\0" in key:
-        raise MalformedReply(f"the header {KEY_HEADER} is not the key of a command")
+        raise MalformedReply(f"the header {STEP_KEY_HEADER} is not the key of a command")
     if outcome not in REPLY_OUTCOMES:
         problem = f"is {outcome!r}" if outcome else "is missing"
         raise MalformedReply(f"the header {OUTCOME_HEADER} {problem}; it is one of {', '.join(REPLY_OUTCOMES)}")
@@ -308,7 +366,7 @@ def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
     if size > MAX_RESULT_BYTES:
         placeholder = omitted(size)
         text = json.dumps(placeholder if outcome == DONE else _refusal_data(placeholder, outcome))
-    return Reply(key, outcome, text)
+    return Reply(key, outcome, text, topic, headers.get(REPLY_TOKEN_HEADER) or None)
 
 
 def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:

@@ -134,15 +134,18 @@ def reply(*replies: tuple[str, str, Any]) -> After:
         databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
         engine = databases.engine("shop")
 
-        async def waits(key: str) -> bool:
-            question = text("select count(*) from saga_request where step_key = :key and token is not null")
+        async def waits(key: str) -> Any:
+            question = text(
+                "select reply_topic, reply_token from saga_request where step_key = :key and token is not null"
+            )
             async with engine.connect() as connection:
-                return (await connection.execute(question, {"key": key})).scalar_one() == 1
+                return (await connection.execute(question, {"key": key})).first()
 
         for ending, outcome, value in replies:
             key = f"{id}/ask{ending}"
-            await until(lambda key=key: waits(key))
-            _, found = await kafka_request.record_reply(engine, Reply(key, outcome, json.dumps(value)), time.time())
+            row = await until(lambda key=key: waits(key))
+            given = Reply(key, outcome, json.dumps(value), row.reply_topic, row.reply_token)
+            _, found = await kafka_request.record_reply(engine, given, time.time())
             assert found is not None
             await complete_attempt(client.temporal, found, key)
         await databases.close()

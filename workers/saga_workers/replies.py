@@ -1,7 +1,8 @@
 """Consumes the reply topics: records each reply in the row of its request, wakes the saga, then commits the offset.
 
 After a crash in between, the same replies are read again. Recording is one conditional update, so the first reply
-counts; waking an attempt that is over has no effect. Unreadable replies go to the dead letters.
+counts; waking an attempt that is over has no effect. Replies that cannot be read, or do not come from the recipient of
+the command, go to the dead letters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import read_headers
-from saga_activities.kafka_request import MalformedReply, Reply, RequestRow, decode_reply, outcome_of_reply
+from saga_activities.kafka_request import (
+    MalformedReply,
+    RefusedReply,
+    Reply,
+    RequestRow,
+    decode_reply,
+    outcome_of_reply,
+)
 from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
 from sagas.builtins.messaging import REQUEST, default_reply_topic
@@ -71,7 +79,8 @@ class ReplyListener:
     """Receives the replies for this process; several processes share the partitions.
 
     ``counts`` has the replies by result: ``woken``, ``late`` (recorded, but the attempt is over), ``duplicate``,
-    ``unknown`` (no such request) and ``malformed``; ``on_reply`` is called with each result.
+    ``unknown`` (no such request), ``refused`` (not from the recipient of the command) and ``malformed``.
+    ``on_reply`` is called with each result.
     """
 
     def __init__(
@@ -169,22 +178,26 @@ class ReplyListener:
             cluster.ensure_topic(topic, REPLY_PARTITIONS)
 
     async def _handle_batch(self, engine: AsyncEngine, group: str, batch: Sequence[Message]) -> None:
-        by_key: dict[str, list[Reply]] = {}
+        by_key: dict[str, list[tuple[Message, Reply]]] = {}
         for message in batch:
             raw: Any = message.value()
             try:
-                reply = decode_reply(read_headers(message), raw)
+                reply = decode_reply(message.topic() or "", read_headers(message), raw)
             except MalformedReply as error:
                 await self._dead_letter_sink(message, group, str(error), self._stopping)
                 self._count("malformed")
             else:
-                by_key.setdefault(reply.key, []).append(reply)
+                by_key.setdefault(reply.key, []).append((message, reply))
         room = asyncio.Semaphore(MAX_CONCURRENT_REPLIES)
 
-        async def take(replies: Sequence[Reply]) -> None:
+        async def take(replies: Sequence[tuple[Message, Reply]]) -> None:
             async with room:
-                for reply in replies:
-                    await self._record_reply(engine, reply)
+                for message, reply in replies:
+                    try:
+                        await self._record_reply(engine, reply)
+                    except RefusedReply as error:
+                        await self._dead_letter_sink(message, group, str(error), self._stopping)
+                        self._count("refused")
 
         # Wait for all: after a failure no reply may still be in process when the next batch begins.
         ends = await asyncio.gather(*(take(replies) for replies in by_key.values()), return_exceptions=True)
@@ -193,7 +206,8 @@ class ReplyListener:
                 raise end
 
     async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> None:
-        first, found = await kafka_request.record_reply(engine, reply, time.time())
+        required = not self._kafka.accept_replies_without_token
+        first, found = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
         if found is None:
             self._count("unknown")
             log.warning("reply without a request ignored", extra=fields(key=reply.key, outcome=reply.outcome))

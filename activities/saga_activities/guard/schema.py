@@ -6,7 +6,7 @@ nothing but an index is ever dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, version_table
+from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, request_table, version_table
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _ADVISORY_LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around the creation of the tables: an arbitrary number."""
@@ -35,8 +35,11 @@ _CREATED_AT_INDEX = (
 )
 """Reconciliation reads the rows of a time window; a block range index for that costs the guard almost nothing."""
 
-_ADDED_COLUMNS = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
-"""Columns of the outbox that were added in version 3."""
+_ADDED_COLUMNS: Mapping[int, tuple[sa.Table, tuple[str, ...]]] = {
+    3: (outbox_table, ("event_type", "shard", "published_at", "checks", "next_check_at", "note")),
+    4: (request_table, ("reply_topic", "reply_token")),
+}
+"""The columns that a version added to an existing table."""
 
 _OLD_INDEX = "saga_outbox_status"
 """The index of the outbox before version 3, replaced by ``saga_outbox_scan``."""
@@ -93,9 +96,10 @@ async def _stored_version(connection: AsyncConnection) -> int | None:
 
 
 def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
-    """The statements that upgrade the outbox of an older version."""
-    columns = {column["name"] for column in inspector.get_columns(outbox_table.name)}
-    yield from (_add_column(name, dialect) for name in _ADDED_COLUMNS if name not in columns)
+    """The statements that upgrade the tables of an older version."""
+    for table, names in _ADDED_COLUMNS.values():
+        columns = {column["name"] for column in inspector.get_columns(table.name)}
+        yield from (_add_column(table, name, dialect) for name in names if name not in columns)
     indexes = {index["name"] for index in inspector.get_indexes(outbox_table.name)}
     if dialect.name in _MYSQL_DIALECTS:  # elsewhere CREATE INDEX IF NOT EXISTS does it
         for index in outbox_table.indexes:
@@ -105,9 +109,9 @@ def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterato
         yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox_table.name}" if dialect.name in _MYSQL_DIALECTS else "")
 
 
-def _add_column(name: str, dialect: sa.Dialect, condition: str = "") -> str:
-    column = CreateColumn(outbox_table.c[name]).compile(dialect=dialect)
-    return f"ALTER TABLE {outbox_table.name} ADD COLUMN {condition}{column}"
+def _add_column(table: sa.Table, name: str, dialect: sa.Dialect, condition: str = "") -> str:
+    column = CreateColumn(table.c[name]).compile(dialect=dialect)
+    return f"ALTER TABLE {table.name} ADD COLUMN {condition}{column}"
 
 
 async def _apply_upgrade(connection: AsyncConnection, statement: str) -> None:
@@ -184,20 +188,27 @@ def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
     """
     compiled = DIALECTS[dialect]()
     parts = [*_table_ddl(compiled), *_index_ddl(compiled), *_initial_rows(dialect, shards), _SET_VERSION]
-    changes = _upgrade_ddl(dialect, compiled)
+    changes = {version: list(_upgrade_ddl(version, dialect, compiled)) for version in _ADDED_COLUMNS}
     if dialect in ("postgresql", "mariadb"):
         after = len(metadata.sorted_tables)
-        return ";\n\n".join([*parts[:after], *changes, *parts[after:]]) + ";\n"
-    comments = "".join(f"-- {one};\n" for one in changes)
-    return (
-        f"-- Only where the tables have version 2, before all that follows:\n{comments}\n" + ";\n\n".join(parts) + ";\n"
+        upgrade = [one for statements in changes.values() for one in statements]
+        return ";\n\n".join([*parts[:after], *upgrade, *parts[after:]]) + ";\n"
+    comments = "".join(
+        f"-- Only where the tables have version {version - 1}, before all that follows:\n"
+        + "".join(f"-- {one};\n" for one in statements)
+        for version, statements in changes.items()
     )
+    return f"{comments}\n" + ";\n\n".join(parts) + ";\n"
 
 
-def _upgrade_ddl(dialect: str, compiled: sa.Dialect) -> Iterator[str]:
+def _upgrade_ddl(version: int, dialect: str, compiled: sa.Dialect) -> Iterator[str]:
+    """The statements from the version before to ``version``."""
     condition = "" if dialect in ("mysql", "sqlite") else "IF NOT EXISTS "
-    for name in _ADDED_COLUMNS:
-        yield _add_column(name, compiled, condition)
+    table, names = _ADDED_COLUMNS[version]
+    for name in names:
+        yield _add_column(table, name, compiled, condition)
+    if table is not outbox_table:
+        return
     if dialect in _MYSQL_DIALECTS:
         for index in outbox_table.indexes:
             yield str(CreateIndex(index, if_not_exists=dialect == "mariadb").compile(dialect=compiled)).strip()

@@ -40,7 +40,7 @@ TOPIC: dict[str, Any] = {
 }
 
 _ENGINE_HEADER_PREFIXES = ("saga", "ce_", "content-type")
-_REPLY_HEADERS = ("sagakey", "sagaoutcome", "sagareplyto")
+_REPLY_HEADERS = ("sagakey", "sagaoutcome", "sagareplyto", "sagatoken")
 """Engine headers that an event may set: a saga or a consumer may itself answer or reject a command, or request a
 reply, with an event."""
 

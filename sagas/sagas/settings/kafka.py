@@ -24,7 +24,9 @@ class KafkaSettings:
     ``prefix`` starts the name of every transactional id, group id and topic of the engine. ``transaction_timeout`` and
     ``retention`` are in seconds, ``batch`` is the number of events per transaction, ``max_message_bytes`` limits key,
     value and headers of one event together, ``shards`` is how many relays can work on one outbox concurrently.
-    ``topics`` are the topics that only Python code names, not a definition. ``client`` holds properties of librdkafka.
+    ``topics`` are the topics that only Python code names, not a definition. ``accept_replies_without_token``: replies
+    to `kafka.request` need not prove that their sender has received the command. ``client`` holds properties of
+    librdkafka.
     """
 
     root: Path = Path()
@@ -39,6 +41,7 @@ class KafkaSettings:
     shards: int = 4
     retention: float = 7 * 86_400.0
     topics: tuple[str, ...] = ()
+    accept_replies_without_token: bool = False
     client: Mapping[str, str | Secret] = field(default_factory=dict)
 
     @property
@@ -137,6 +140,7 @@ def parse_kafka(
         shards=_count(given, "shards", _DEFAULT.shards, most=256),
         retention=_seconds(given, "retention", _DEFAULT.retention, least=1.0),
         topics=_topics(given.get("topics", [])),
+        accept_replies_without_token=_boolean(given, "accept_replies_without_token"),
         client=dict(_client_properties(given.get("client", {}))),
     )
 
@@ -185,6 +189,13 @@ def _string(table: Mapping[str, Any], key: str) -> str | None:
     value = table.get(key)
     if value is not None and not (isinstance(value, str) and value.strip()):
         raise UsageError(f"kafka.{key} must be a string")
+    return value
+
+
+def _boolean(table: Mapping[str, Any], key: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"kafka.{key} must be true or false, not {value!r}")
     return value
 
 

@@ -256,6 +256,14 @@ KAFKA = SettingsTable(
             '["orders", "mails"]',
             "[]",
         ),
+        Setting(
+            "accept_replies_without_token",
+            "boolean",
+            "`true`: also accept replies to `kafka.request` without the header `sagatoken`, from participants that do "
+            "not copy it yet. Whoever may write to the reply topic can then answer for them",
+            "false",
+            "false",
+        ),
         Setting("client", "table", "properties of librdkafka, see below", ""),
     ),
 )

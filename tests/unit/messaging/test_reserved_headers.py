@@ -46,7 +46,8 @@ def test_reserved_headers_are_refused(emit: Emit, name: str) -> None:
 
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
 def test_reply_headers_are_allowed(emit: Emit) -> None:
-    headers = {"kind": "x", "traceparent": "t", "sagareplyto": "answers", "sagakey": "s/ask", "sagaoutcome": "rejected"}
+    reply = {"sagareplyto": "answers", "sagakey": "s/ask", "sagatoken": "t", "sagaoutcome": "rejected"}
+    headers = {"kind": "x", "traceparent": "t", **reply}
     [event] = emit(headers)
     assert event.headers == headers
 

@@ -18,6 +18,15 @@ def read(root: Path, kafka: str = "", env: dict[str, str] | None = None, dev: st
     return load_settings(root, env=env or {}).kafka
 
 
+def test_replies_without_token_are_accepted_only_when_configured(tmp_path: Path) -> None:
+    setting = "accept_replies_without_token"
+    assert read(tmp_path, "[kafka]").accept_replies_without_token is False
+    assert read(tmp_path, f"[kafka]\n{setting} = true").accept_replies_without_token is True
+    assert read(tmp_path, "[kafka]", env={f"SAGA_KAFKA__{setting.upper()}": "true"}).accept_replies_without_token
+    with pytest.raises(UsageError, match="true or false"):
+        read(tmp_path, f'[kafka]\n{setting} = "yes"')
+
+
 def test_without_the_kafka_table_kafka_is_unused(tmp_path: Path) -> None:
     kafka = read(tmp_path)
     assert not kafka.configured

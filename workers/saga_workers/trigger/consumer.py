@@ -16,6 +16,7 @@ from saga_activities import inbox
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
+from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
 from saga_activities.outbox import insert_event
 from saga_activities.python_action import jsonable
 from saga_workers.runtime.logs import fields
@@ -30,7 +31,9 @@ from sagas.protocol.payloads import Invocation
 
 log = logging.getLogger("saga.trigger")
 
-REPLY_TO_HEADER, KEY_HEADER, SAGA_HEADER = "sagareplyto", "sagakey", "sagaid"
+_ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
+"""Headers of a message that its reply returns."""
+
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
@@ -156,17 +159,17 @@ class ConsumerRunner:
         topic = headers.get(REPLY_TO_HEADER)
         if not topic:
             return
-        forwarded = {name: headers[name] for name in (KEY_HEADER, SAGA_HEADER) if name in headers}
-        key = headers.get(SAGA_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
+        forwarded = {name: headers[name] for name in _ECHOED_HEADERS if name in headers}
+        key = headers.get(SAGA_ID_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
         await self._emit(sql, Event(topic, key, value, {**forwarded, OUTCOME_HEADER: outcome}), record)
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
         name = self._consumer.name
-        saga_id = record.headers.get(SAGA_HEADER, "")
+        saga_id = record.headers.get(SAGA_ID_HEADER, "")
         origin = Invocation(
             action=name,
             arguments={},
-            key=record.headers.get(KEY_HEADER, record.id),
+            key=record.headers.get(STEP_KEY_HEADER, record.id),
             saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID else "",
             entry=f"consumer/{name}"[:MAX_ENTRY],
             op="do",

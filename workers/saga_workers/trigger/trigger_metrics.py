@@ -64,5 +64,5 @@ class TriggerMetrics:
         self._dead.labels(group, topic).inc()
 
     def replied(self, outcome: str) -> None:
-        """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown`` or ``malformed``."""
+        """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown``, ``refused``, ``malformed``."""
         self._replies.labels(outcome).inc()

@@ -40,11 +40,12 @@ stopped: list[int] = []
 
 
 def reply(headers: dict[str, str], outcome: str, value: object, *, raw: bytes | None = None) -> None:
+    echoed = {name: headers[name] for name in ("sagakey", "sagatoken") if name in headers}
     producer.produce(
         headers["sagareplyto"],
         raw if raw is not None else json.dumps(value).encode(),
         key=headers["sagakey"],
-        headers={"sagakey": headers["sagakey"], "sagaoutcome": outcome, "content-type": "application/json"},
+        headers={**echoed, "sagaoutcome": outcome, "content-type": "application/json"},
     )
 
 

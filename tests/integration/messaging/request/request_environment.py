@@ -74,6 +74,12 @@ class Environment:
             row = found.mappings().first()
         return None if row is None else dict(row)
 
+    async def token(self, key: str) -> str:
+        """The token of a command, which its reply returns."""
+        row = await self.row(key)
+        assert row is not None
+        return row["reply_token"]
+
     async def sent(self, saga_id: str) -> list[Mapping[str, Any]]:
         """The commands of a saga in the outbox, in their order."""
         async with self.engine.connect() as connection:
@@ -109,9 +115,12 @@ class Environment:
         """A held answer may leave now."""
         (self.folder / f"go-{saga_id}").touch()
 
-    def answer(self, key: str, outcome: str = "done", value: Any = None, *, topic: str | None = None) -> None:
-        """A reply that does not come from the participant."""
-        headers = {"sagakey": key, "sagaoutcome": outcome}
+    async def answer(
+        self, key: str, outcome: str = "done", value: Any = None, *, topic: str | None = None, token: str | None = ""
+    ) -> None:
+        """A reply that does not come from the participant; ``token`` is by default that of the command, None: none."""
+        token = await self.token(key) if token == "" else token
+        headers = {"sagakey": key, "sagaoutcome": outcome} | ({} if token is None else {"sagatoken": token})
         self.kafka.produce(topic or f"{self.prefix}-replies", value, key=key, headers=headers)
 
     def new_listener(self) -> ReplyListener:

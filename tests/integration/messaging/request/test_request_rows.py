@@ -20,7 +20,7 @@ from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_activities.guard.watermark import clean_up
-from saga_activities.kafka_request import KafkaRequestAction, Reply
+from saga_activities.kafka_request import KafkaRequestAction, RefusedReply, Reply
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
@@ -66,19 +66,24 @@ class RequestSetup:
         return reported.result
 
     async def reply(
-        self, outcome: str, data: Any = None, *, op: str = "do"
+        self, outcome: str, data: Any = None, *, op: str = "do", topic: str = "saga-replies", **options: Any
     ) -> tuple[bool, kafka_request.RequestRow | None]:
+        """``options``: ``token``, by default that of the row, and ``token_required``."""
         key = f"{self.saga_id}/reserve" + ("" if op == "do" else f"/{op}")
         output = data if outcome == "done" else {"reason": data, "details": {}}
-        reply = Reply(key, outcome, json.dumps(output))
-        return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time())
+        token = options.pop("token") if "token" in options else await self.token(key)
+        reply = Reply(key, outcome, json.dumps(output), topic, token)
+        return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time(), **options)
+
+    async def token(self, key: str) -> str | None:
+        return await self.one("select reply_token from saga_request where step_key = :key", key=key)
+
+    async def one(self, statement: str, **parameters: str) -> Any:
+        async with self.databases.engine("shop").connect() as connection:
+            return (await connection.execute(text(statement), parameters)).scalar()
 
     async def commands(self) -> int:
-        async with self.databases.engine("shop").connect() as connection:
-            found = await connection.execute(
-                text("select count(*) from saga_outbox where saga_id = :id"), {"id": self.saga_id}
-            )
-            return found.scalar_one()
+        return await self.one("select count(*) from saga_outbox where saga_id = :id", id=self.saga_id)
 
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
@@ -119,6 +124,56 @@ async def test_the_first_reply_counts(setup: RequestSetup) -> None:
     assert reported is not None
     assert reported.failure is not None
     assert (reported.kind, reported.failure.message, reported.retryable) == ("rejected", "no", False)
+
+
+async def test_all_attempts_of_a_command_have_one_token(setup: RequestSetup) -> None:
+    await setup.attempt(1)
+    key = f"{setup.saga_id}/reserve"
+    token = await setup.token(key)
+    assert token is not None
+    assert len(token) == 32, "192 bits"
+    await setup.attempt(2)
+    assert await setup.token(key) == token
+    headers = await setup.one("select headers from saga_outbox where saga_id = :id", id=setup.saga_id)
+    assert json.loads(headers)["sagatoken"] == token
+    assert token not in repr(await setup.reply("done")), "not in a traceback or a log"
+
+
+@pytest.mark.parametrize("forged", [{"token": None}, {"token": "guessed"}, {"topic": "orders"}])
+async def test_a_forged_reply_is_not_recorded(setup: RequestSetup, forged: dict[str, Any]) -> None:
+    await setup.attempt()
+    with pytest.raises(RefusedReply):
+        await setup.reply("rejected", "forged", **forged)
+    assert await setup.attempt(2) is None, "it waits for the reply of the participant"
+    assert (await setup.reply("done", 1))[0]
+    with pytest.raises(RefusedReply):
+        await setup.reply("rejected", "forged", **forged)
+
+
+async def test_a_reply_without_the_token_is_accepted_if_configured(setup: RequestSetup) -> None:
+    await setup.attempt()
+    with pytest.raises(RefusedReply, match="not that of the command"):
+        await setup.reply("done", token="guessed", token_required=False)
+    with pytest.raises(RefusedReply, match="asks for its reply in saga-replies"):
+        await setup.reply("done", topic="orders", token=None, token_required=False)
+    assert (await setup.reply("done", token=None, token_required=False))[0]
+
+
+async def test_a_request_of_an_older_version_accepts_a_reply_without_token(setup: RequestSetup) -> None:
+    await setup.attempt()
+    async with setup.databases.engine("shop").begin() as connection:
+        await connection.execute(text("update saga_request set reply_token = null, reply_topic = null"))
+    assert await setup.attempt(2) is None
+    assert (await setup.reply("done", 1, topic="other-replies"))[0]
+
+
+async def test_a_command_that_is_sent_again_expects_its_reply_where_it_asks_for_it(setup: RequestSetup) -> None:
+    await setup.attempt(1, op="undo")
+    await setup.reply("rejected", "no", op="undo")
+    assert await setup.attempt(1, op="undo", earlier=2, reply_topic="other-replies") is None
+    with pytest.raises(RefusedReply):
+        await setup.reply("done", op="undo")
+    assert (await setup.reply("done", op="undo", topic="other-replies"))[0]
 
 
 async def test_a_reply_without_a_request_is_ignored(setup: RequestSetup) -> None:

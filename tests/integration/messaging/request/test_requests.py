@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -47,6 +48,9 @@ SHORT_TIMEOUT = (
 )
 PAUSES = f"saga: pauses\ndefaults: {{timeout: 2s, retry: {{intervals: [6s], max_attempts: 3}}}}\n{INPUT}{RESERVE}"
 PIVOT = f"saga: pivot\n{INPUT}{COMMAND}    pivot: true\n"
+ELSEWHERE = f"saga: elsewhere\n{INPUT}{COMMAND}    pivot: true\n".replace(
+    "with: {", "with: {reply_topic: PREFIX-elsewhere, "
+)
 BOTH = f"""
 saga: both
 {INPUT}
@@ -68,7 +72,7 @@ async def env(
     tmp_path_factory: pytest.TempPathFactory, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> AsyncIterator[Environment]:
     folder = tmp_path_factory.mktemp("requests") / "project"
-    definitions = (ORDER, SHORT_TIMEOUT, PAUSES, PIVOT, BOTH)
+    definitions = (ORDER, SHORT_TIMEOUT, PAUSES, PIVOT, ELSEWHERE, BOTH)
     async with open_environment(folder, temporal, kafka, postgres_server, *definitions) as found:
         yield found
 
@@ -105,13 +109,20 @@ async def test_a_later_failure_sends_the_undo_command(env: Environment) -> None:
     assert row_of(story, "reserve")["state"] == "COMPENSATED"
     do, undo = await env.sent(story["id"])
     key = f"{story['id']}/reserve"
-    assert sent_headers(do) == {"sagakey": key, "sagaop": "do", "sagareplyto": f"{env.prefix}-replies"}
+    assert sent_headers(do) == {
+        "sagakey": key,
+        "sagaop": "do",
+        "sagareplyto": f"{env.prefix}-replies",
+        "sagatoken": await env.token(key),
+    }
     assert sent_headers(undo) == {
         "sagakey": f"{key}/undo",
         "sagaop": "undo",
         "sagaundoes": key,
         "sagareplyto": f"{env.prefix}-replies",
+        "sagatoken": await env.token(f"{key}/undo"),
     }
+    assert sent_headers(do)["sagatoken"] != sent_headers(undo)["sagatoken"], "who sees one command answers only that"
     assert env.seen(story["id"]) == ["do", "undo"]
     assert env.effects(story["id"]) == []
 
@@ -127,7 +138,7 @@ async def test_no_reply_in_time_is_unknown_and_undone_by_a_command(env: Environm
 
     # A reply now is too late for this saga; it is stored.
     before = env.listener.counts["late"]
-    env.answer(f"{story['id']}/reserve", "done", {"late": True})
+    await env.answer(f"{story['id']}/reserve", "done", {"late": True})
     await until(lambda: env.listener.counts["late"] > before)
     row = await env.row(f"{story['id']}/reserve")
     assert row is not None
@@ -158,7 +169,7 @@ async def test_a_second_reply_changes_nothing(env: Environment) -> None:
     story = await env.run_saga("order", do="twice")
     assert story["state"] == "COMPLETED"
     await until(lambda: env.listener.counts["duplicate"] > before)
-    env.answer(f"{story['id']}/reserve", "rejected", {"reason": "changed my mind"})
+    await env.answer(f"{story['id']}/reserve", "rejected", {"reason": "changed my mind"})
     await until(lambda: env.listener.counts["duplicate"] > before + 1)
     row = await env.row(f"{story['id']}/reserve")
     assert row is not None
@@ -172,6 +183,53 @@ async def test_an_unsolicited_reply_does_not_block_others(env: Environment, capl
     assert env.listener.counts["unknown"] == before + 1
     [ignored] = [record for record in caplog.records if record.getMessage() == "reply without a request ignored"]
     assert record_context(ignored) == {"key": "nobody/asked", "outcome": "done"}
+
+
+@pytest.mark.parametrize(
+    ("saga", "forged", "reason"),
+    [
+        ("order", {"token": None}, "the header sagatoken is missing: the participant must copy it from the command"),
+        ("order", {"token": "guessed"}, "the header sagatoken is not that of the command"),
+        ("order", {"token": "größe\ud800".encode("utf-8", "replace").decode()}, "the header sagatoken is not that"),
+        ("elsewhere", {}, "the command asks for its reply in PREFIX-elsewhere, not in PREFIX-replies"),
+    ],
+)
+async def test_a_forged_reply_is_a_dead_letter_and_the_saga_still_waits(
+    env: Environment, saga: str, forged: dict[str, Any], reason: str
+) -> None:
+    saga_id = await env.begin(saga, do="held")
+    key = f"{saga_id}/reserve"
+    await env.waits(saga_id)
+    before = env.listener.counts["refused"]
+    await env.answer(key, "rejected", {"reason": "forged"}, **forged)
+    await until(lambda: env.listener.counts["refused"] > before)
+    last = env.kafka.read_committed(f"{env.prefix}-replies.dlq")[-1]
+    assert last.headers["sagadlqreason"].startswith(reason.replace("PREFIX", env.prefix))
+    row = await env.row(key)
+    assert row is not None
+    assert (row["outcome"], row["data"]) == (None, None)
+    env.let_go(saga_id)
+    story = await env.ended(saga_id)
+    assert (story["state"], row_of(story, "reserve")["result"]) == ("COMPLETED", {"id": key, "op": "do"})
+
+
+async def test_the_token_of_a_command_is_neither_shown_nor_logged(
+    env: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    saga_id = await env.begin("order", do="held", go=False)
+    await env.waits(saga_id)
+    token = await env.token(f"{saga_id}/reserve")
+    before = env.listener.counts["refused"]
+    await env.answer(f"{saga_id}/reserve", token=f"{token}x")
+    await until(lambda: env.listener.counts["refused"] > before)
+    env.let_go(saga_id)
+    story = await env.ended(saga_id)
+    history = await env.client.temporal.get_workflow_handle(saga_id).fetch_history()
+    logged = "".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
+    for place in (json.dumps(story), history.to_json(), logged):
+        assert token not in place
+        assert base64.b64encode(token.encode()).decode()[:-2] not in place
 
 
 @pytest.mark.parametrize(
