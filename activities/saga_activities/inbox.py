@@ -72,7 +72,7 @@ async def record(
         partition=entry.partition,
         offset=entry.offset,
         status=status,
-        reason=reason,
+        reason=None if reason is None else reason.replace("\0", ""),  # PostgreSQL's text cannot contain it
         at=time.time(),
     )
     if touched:

@@ -233,7 +233,9 @@ def _is_uuid(text: str) -> bool:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_ID_LENGTH else f"{text[: MAX_ID_LENGTH - 33]}-{_hash(text)[:32]}"
+    if len(text) <= MAX_ID_LENGTH and "\0" not in text:
+        return text
+    return f"{text[: MAX_ID_LENGTH - 33]}-{_hash(text)[:32]}".replace("\0", "")
 
 
 def _hash(text: str) -> str:

@@ -6,6 +6,7 @@ Sources: PostgreSQL's appendix A (SQLSTATE), the server error lists of MySQL and
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +64,12 @@ _SQLITE_INFRASTRUCTURE = frozenset({5, 6, 10, 13, 14, 15})
 
 _MISSING_TABLE_CODES = ("42P01", 1146)
 
-_OUTDATED_OUTBOX_MESSAGES = ('of relation "saga_outbox" does not exist', "table saga_outbox has no column")
-"""A column is missing: the table is older than this engine. (MariaDB reports a missing newer table first.)"""
+_OUTDATED_TABLE = re.compile(
+    r'of relation "saga_(outbox|request)" does not exist|column saga_request\.\w+ does not exist'  # PostgreSQL
+    r"|table saga_(outbox|request) has no column|no such column: saga_request\."  # SQLite
+    r"|Unknown column '(saga_request\.)?reply_topic'"  # MySQL; of the outbox it reports a missing newer table first
+)
+"""A column is missing: the table is older than this engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
             if isinstance(error, sa.SQLAlchemyError)
             else None
         )
-    if (code in _MISSING_TABLE_CODES and "saga_" in str(origin)) or any(
-        one in str(origin) for one in _OUTDATED_OUTBOX_MESSAGES
-    ):
+    if (code in _MISSING_TABLE_CODES and "saga_" in str(origin)) or _OUTDATED_TABLE.search(str(origin)):
         return _missing_tables()
     if isinstance(code, str):
         return _classify_postgresql(origin, code)

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.step import Event
+from sagas.builtins.messaging import TOPIC_NAME
 from sagas.consumers import Consumer, Message
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
@@ -37,6 +39,8 @@ _ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
+_RECORD_ATTEMPTS = 5
+"""Attempts to record a message that is given up, unless a dependency is unavailable."""
 
 
 class ConsumerRunner:
@@ -53,7 +57,9 @@ class ConsumerRunner:
         *,
         max_bytes: int,
         threads: ThreadPoolExecutor,
+        prefix: str = "saga",
     ) -> None:
+        """``prefix``: that of ``[kafka]``, with which the engine's own topics begin."""
         self._consumer = consumer
         self._guard = guard
         self._group = group
@@ -62,6 +68,7 @@ class ConsumerRunner:
         self._stop = stop
         self._max_bytes = max_bytes
         self._threads = threads
+        self._prefix = prefix
 
     async def __call__(self, record: ConsumedRecord) -> None:
         """Return when the database has the outcome and, if the message is given up, Kafka has its dead letter."""
@@ -75,11 +82,7 @@ class ConsumerRunner:
         about = fields(group=self._group, record=record.position)
         reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=self._consumer.max_attempts)
         if reason is not None:
-
-            async def give_up(_: int) -> None:
-                await self._record_dead_letter(record, reason)
-
-            await retry_until_done(give_up, about=about, stop=self._stop, max_attempts=1_000_000)
+            await self._give_up(record, reason)
             dead.append(reason)
         if dead:
             await self._dead_letters.send(record, self._group, dead[0], self._stop)
@@ -93,6 +96,7 @@ class ConsumerRunner:
             message = replace(record.message(), attempt=number)
         except MalformedRecord as error:
             raise PoisonMessage(str(error)) from None
+        self._reply_topic(record)
         outcome = await self._run_guarded(functools.partial(self._run_effect, message, record), self._consumer.timeout)
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
@@ -139,15 +143,33 @@ class ConsumerRunner:
         log.info("message rejected: %s", reason, extra=fields(group=self._group, record=record.position))
         await self._record_outcome(record, "REJECTED", reason, details)
 
-    async def _record_dead_letter(self, record: ConsumedRecord, reason: str) -> None:
-        """Record that the message is given up: it can have no effect from now on, and a requester gets a reply."""
-        await self._record_outcome(record, "DEAD", reason, {"dead_letter": record.position})
+    async def _give_up(self, record: ConsumedRecord, reason: str) -> None:
+        """Record that the message is given up: it can have no effect from now on, and a requester gets a reply.
+
+        If the reply cannot be written, it is left out: no message may block those behind it.
+        """
+        about, details = fields(group=self._group, record=record.position), {"dead_letter": record.position}
+        for reply in (True, False):
+
+            async def record_dead(_: int, reply: bool = reply) -> None:
+                await self._record_outcome(record, "DEAD", reason, details, reply=reply)
+
+            why = await retry_until_done(record_dead, about=about, stop=self._stop, max_attempts=_RECORD_ATTEMPTS)
+            if why is None:
+                return
+            log.error("dead letter not recorded %s: %s", "with a reply" if reply else "in the inbox", why, extra=about)
 
     async def _record_outcome(
-        self, record: ConsumedRecord, status: inbox.InboxStatus, reason: str, details: Mapping[str, Any]
+        self,
+        record: ConsumedRecord,
+        status: inbox.InboxStatus,
+        reason: str,
+        details: Mapping[str, Any],
+        *,
+        reply: bool = True,
     ) -> None:
         async def body(sql: SqlSession) -> None:
-            if await inbox.record(sql, self._inbox_entry(record), status, reason) is None:
+            if await inbox.record(sql, self._inbox_entry(record), status, reason) is None and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})
 
         outcome = await self._run_guarded(body, _RECORD_TIMEOUT)
@@ -155,13 +177,26 @@ class ConsumerRunner:
             await self._raise_failure(outcome)
 
     async def _reply(self, sql: SqlSession, record: ConsumedRecord, outcome: str, value: Any) -> None:
-        headers = record.headers
-        topic = headers.get(REPLY_TO_HEADER)
-        if not topic:
+        headers, topic = record.headers, self._reply_topic(record)
+        if topic is None:
             return
         forwarded = {name: headers[name] for name in _ECHOED_HEADERS if name in headers}
         key = headers.get(SAGA_ID_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
+        key = None if key is None else key.replace("\0", "")  # PostgreSQL's text cannot contain it
         await self._emit(sql, Event(topic, key, value, {**forwarded, OUTCOME_HEADER: outcome}), record)
+
+    def _reply_topic(self, record: ConsumedRecord) -> str | None:
+        """The topic for the reply, which the message names; None: it requests none.
+
+        Raises PoisonMessage for a topic of the engine: whoever can send a message must not steer a relay with it.
+        """
+        topic = record.headers.get(REPLY_TO_HEADER)
+        if not topic:
+            return None
+        internal = topic == f"{self._prefix}-spark" or topic.startswith(f"{self._prefix}-relay-")
+        if internal or not re.fullmatch(TOPIC_NAME, topic):
+            raise PoisonMessage(f"the header {REPLY_TO_HEADER} is {topic[:60]!r}, which is no topic for replies")
+        return topic
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
         name = self._consumer.name
@@ -170,7 +205,7 @@ class ConsumerRunner:
             action=name,
             arguments={},
             key=record.headers.get(STEP_KEY_HEADER, record.id),
-            saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID else "",
+            saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID and "\0" not in saga_id else "",
             entry=f"consumer/{name}"[:MAX_ENTRY],
             op="do",
             generation=1,

@@ -188,6 +188,7 @@ class TriggerTasks:
             self._stop,
             max_bytes=self._settings.max_message_bytes,
             threads=self._threads,
+            prefix=self._settings.prefix,
         )
         return TopicReader(self._settings, group, consumer.topic, handle, concurrency=MAX_CONCURRENT_MESSAGES)
 

@@ -20,6 +20,7 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
@@ -109,7 +110,7 @@ consumer = Consumer(
 consumer.subscribe(topics)
 (Path(folder) / "ready").touch()
 while not stopped:
-    message = consumer.poll(0.02)
+    message: Any = consumer.poll(0.02)
     let_go()
     if message is None or message.error() is not None:
         continue
@@ -126,5 +127,5 @@ while not stopped:
     )
     take(headers, json.loads(message.value()))
     producer.flush()
-    consumer.commit(message, asynchronous=False)
+    consumer.commit(message=message, asynchronous=False)
 consumer.close()

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from saga_activities import kafka_request
 from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.schema import create_tables
 from saga_activities.guard.watermark import clean_up
 from saga_activities.kafka_request import KafkaRequestAction, RefusedReply, Reply
@@ -165,6 +167,29 @@ async def test_a_request_of_an_older_version_accepts_a_reply_without_token(setup
         await connection.execute(text("update saga_request set reply_token = null, reply_topic = null"))
     assert await setup.attempt(2) is None
     assert (await setup.reply("done", 1, topic="other-replies"))[0]
+
+
+async def test_tables_of_an_older_version_are_an_infrastructure_error(setup: RequestSetup) -> None:
+    """The engine was updated before `saga setup` ran: attempts and replies are retried, and say what to do."""
+    await setup.attempt()
+    async with setup.databases.engine("shop").connect() as connection:
+        for column in ("reply_topic", "reply_token"):
+            await connection.execute(text(f"alter table saga_request drop column {column}"))
+    try:
+        outcome = await setup.attempt(2)
+        assert outcome is not None
+        assert outcome.infrastructure
+        assert outcome.failure is not None
+        assert "run `saga setup`" in outcome.failure.message
+        with pytest.raises(DBAPIError) as raised:
+            await setup.reply("done", token=None)
+        classified = classify_database_error(raised.value)
+        assert classified is not None
+        assert "run `saga setup`" in classified.message
+    finally:
+        async with setup.databases.engine("shop").connect() as connection:
+            await connection.execute(text("update saga_version set version = 3"))
+        await create_tables(setup.databases.engine("shop"))
 
 
 async def test_a_command_that_is_sent_again_expects_its_reply_where_it_asks_for_it(setup: RequestSetup) -> None:
