@@ -57,7 +57,8 @@ def test_the_defaults_are_those_of_the_code(table: SettingsTable, values: Any) -
         elif setting.default and setting.name not in ("namespace", "stage", "python_path"):
             value = getattr(values, setting.name)
             text = setting.default.strip('"')
-            assert text in (str(value), "[]", "{}") or parse_duration(text) == value, setting.name
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            assert text in (written, "[]", "{}") or parse_duration(text) == value, setting.name
 
 
 def test_the_top_level_has_a_table_for_each_name() -> None:
