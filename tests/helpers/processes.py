@@ -13,7 +13,7 @@ from typing import Self
 
 from saga_workers.devstack.ports import HOST, choose_ports
 from saga_workers.devstack.service import http_get
-from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, find_temporal
+from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, closed_http_api, find_temporal
 from tests.helpers.forked_commands import ForkedCommand
 
 
@@ -120,13 +120,13 @@ class TemporalServer(Process):
         for setting in (
             "history.transferProcessorMaxPollRPS=100000",
             "system.forceSearchAttributesCacheRefreshOnRead=true",
+            closed_http_api(),
             *extra,
         ):
             argv += ["--dynamic-config-value", setting]
 
         def ready() -> bool:
-            path = "/api/v1/namespaces/default"
-            return http_get(ports["http"], path)[0] == 200 and http_get(ports["ui"], path)[0] == 200
+            return http_get(ports["ui"], "/api/v1/namespaces/default")[0] == 200
 
         env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
         super().__init__("temporal", argv, folder, ready, env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -55,6 +56,104 @@ async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Pro
 
     assert (project.root / ".saga" / ".gitignore").read_text() == "*\n"
     assert stat.S_IMODE((project.root / ".saga" / "dev.toml").stat().st_mode) == 0o600
+
+
+def test_a_web_page_cannot_reach_temporal(project: Project) -> None:
+    """A cross-site POST as a browser sends it without asking: any page, also one whose name leads to this machine."""
+    status = project.up("--only", "temporal")
+    web_ui = int(status["temporal"]["web_ui"].rpartition(":")[2])
+    ports = (DevFolder(project.root).read("temporal").ports["http_port"], web_ui)
+    start = '{"workflowType": {"name": "anything"}, "taskQueue": {"name": "sagas"}}'
+    for port in ports:
+        for host in (f"127.0.0.1:{port}", f"localhost:{port}", "shop.example.com", ""):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            headers = {"Host": host, "Origin": "http://shop.example.com", "Content-Type": "text/plain"}
+            connection.request("POST", "/api/v1/namespaces/default/workflows/forged", start, headers)
+            assert connection.getresponse().status in (400, 403)
+            connection.close()
+    assert http_get(ports[1], "/api/v1/namespaces/default/workflows/forged")[0] == 404
+    assert http_get(ports[0], "/api/v1/namespaces/default")[0] == 403
+
+
+def test_a_connection_has_no_rights_outside_its_database(project: Project) -> None:
+    (project.root / "saga.toml").write_text("[connections.shop]\n[connections.finance]\n", encoding="utf-8")
+    status = project.up("--only", "postgres")
+    role = "select rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls from pg_roles"
+    assert sql(status, f"{role} where rolname = current_user") == [(False,) * 5]
+    assert sql(status, "select datname from pg_database where datdba = current_user::regrole") == [("shop",)]
+    for forbidden in (
+        "select lo_export(lo_from_bytea(0, 'x'), '/tmp/forged')",
+        "copy (select 1) to program 'true'",
+        "create database other",
+        "create role other superuser",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            sql(status, forbidden)
+    url = status["connections"]["shop"].replace("postgresql+psycopg", "postgresql")
+    for other in ("finance", "postgres"):
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            psycopg.connect(url.removesuffix("shop") + other)
+
+
+def test_a_database_of_the_superuser_changes_its_owner(project: Project) -> None:
+    """As an earlier version of the engine left it."""
+    status = project.up("--only", "postgres")
+    admin = status["postgres"]["url"].replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("create database legacy")
+    with psycopg.connect(admin.removesuffix("postgres") + "legacy", autocommit=True) as connection:
+        connection.execute("""
+            create extension pg_trgm;
+            create schema "Old one";
+            create type "Old one".colour as enum ('red');
+            create domain "Old one".positive as int check (value > 0);
+            create table "Old one".stock (
+              id serial primary key, number int generated always as identity, colour "Old one".colour
+            );
+            create table events (at int) partition by range (at);
+            create table events_1 partition of events for values from (1) to (9);
+            create view totals as select count(*) from "Old one".stock;
+            create materialized view counts as select count(*) from events;
+            create sequence tickets;
+            create function total(a int, b int) returns int language sql as 'select a + b';
+            create procedure clear() language sql as 'delete from events';
+            create statistics both_columns on id, number from "Old one".stock;
+            create publication changes for table events;
+            insert into "Old one".stock (colour) values ('red');
+            select lo_from_bytea(0, 'x');
+        """)
+    (project.root / "saga.toml").write_text("[connections.legacy]\n", encoding="utf-8")
+    for _ in range(2):
+        status = project.up("--only", "postgres")
+        status["connections"]["shop"] = status["connections"]["legacy"]
+        assert sql(status, 'select colour from "Old one".stock') == [("red",)]
+        sql(status, 'alter table "Old one".stock add column if not exists note text')
+        sql(status, "drop publication if exists changes")
+        sql(status, "drop statistics if exists both_columns")
+        relations = "select distinct relowner::regrole::text from pg_class where relnamespace::regnamespace::text"
+        assert sql(status, f"{relations} in ('public', '\"Old one\"')") == [("saga_legacy",)]
+        assert sql(status, "select lomowner::regrole::text from pg_largeobject_metadata") == [("saga_legacy",)]
+        with psycopg.connect(admin.removesuffix("postgres") + "legacy", autocommit=True) as connection:
+            connection.execute("create table if not exists later (id int)")
+        sql(status, "insert into later values (1)")
+    assert sql(status, "select count(*) from later") == [(2,)]
+
+
+def test_an_owner_does_not_change_under_an_open_transaction(project: Project) -> None:
+    status = project.up("--only", "postgres")
+    admin = status["postgres"]["url"].replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute("create database legacy")
+    with psycopg.connect(admin.removesuffix("postgres") + "legacy") as connection:
+        connection.execute("create table held (id int)")
+        connection.commit()
+        connection.execute("insert into held values (1)")
+        (project.root / "saga.toml").write_text("[connections.legacy]\n", encoding="utf-8")
+        assert "pg_prepared_xacts" in project.call("dev", "up", "--only", "postgres").stderr
+        connection.commit()
+    status = project.up("--only", "postgres")
+    status["connections"]["shop"] = status["connections"]["legacy"]
+    assert sql(status, "update held set id = 2 returning id") == [(2,)]
 
 
 async def test_killed_servers_restart_with_their_data_and_ports(project: Project) -> None:

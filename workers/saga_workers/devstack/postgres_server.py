@@ -12,15 +12,19 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
+from saga_workers.devstack import database_roles
 from saga_workers.devstack.dev_folder import write_atomically
 from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import NotInstalledError, Service
 from saga_workers.devstack.start_failure import cause
 from sagas.errors import SagaError
+
+if TYPE_CHECKING:
+    import psycopg
 
 _SERVER_OPTIONS = {
     "listen_addresses": HOST,
@@ -47,9 +51,18 @@ class PostgresService(Service):
     def password_file(self) -> Path:
         return self.folder.data_folder(self.name) / "password"
 
-    def url(self, ports: Mapping[str, int], database: str, scheme: str = "postgresql+psycopg") -> str:
-        password = self.password_file.read_text(encoding="ascii")
-        return f"{scheme}://postgres:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+    def url(self, ports: Mapping[str, int], database: str) -> str:
+        """The URL of a database for the project: as its owner, who is no superuser."""
+        password = database_roles.role_password(database, self._superuser_password())
+        user = quote(database_roles.role_of(database), safe="")
+        return f"postgresql+psycopg://{user}:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+
+    def _superuser_url(self, ports: Mapping[str, int]) -> str:
+        user = database_roles.SUPERUSER
+        return f"postgresql+psycopg://{user}:{self._superuser_password()}@{HOST}:{ports['port']}/postgres"
+
+    def _superuser_password(self) -> str:
+        return self.password_file.read_text(encoding="ascii")
 
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
         """Run initdb, once. The finished cluster is renamed last, so that an incomplete one is never used."""
@@ -69,7 +82,7 @@ class PostgresService(Service):
             for path in (home, draft, self.password_file):
                 os.chown(path, user, user)
         initdb = [
-            *prefix, str(program_folder() / "initdb"), "--pgdata", str(draft), "--username", "postgres",
+            *prefix, str(program_folder() / "initdb"), "--pgdata", str(draft), "--username", database_roles.SUPERUSER,
             "--auth", "scram-sha-256", "--pwfile", str(self.password_file), "--encoding", "UTF8",
             "--locale", "C.UTF-8", "--no-sync",
         ]  # fmt: skip
@@ -106,22 +119,30 @@ class PostgresService(Service):
         return None if subprocess.run(ready, check=False).returncode == 0 else "the database"
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """Create missing databases, and the tables of catalogs; none is ever dropped."""
-        import psycopg
-        from psycopg import sql
-
-        with psycopg.connect(self.url(ports, "postgres", "postgresql"), autocommit=True) as connection:
-            known = {name for (name,) in connection.execute("select datname from pg_database")}
-            for name in [*self._databases(), *map(_catalog_database, self.settings.embedded_catalogs)]:
-                if name not in known:
-                    connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        """Create missing databases with their roles, and the tables of catalogs; none is ever dropped."""
+        names = [*self._databases(), *map(_catalog_database, self.settings.embedded_catalogs)]
+        with self._connect_as_superuser(ports, "postgres") as connection:
+            database_roles.create_databases(connection, names, self._superuser_password())
+        for name in names:
+            with self._connect_as_superuser(ports, name) as connection:
+                database_roles.give_objects_to_owner(connection, name)
         for name in self.settings.embedded_catalogs:
             self._create_catalog(ports, name)
 
-    def _create_catalog(self, ports: Mapping[str, int], name: str) -> None:
+    def _connect_as_superuser(self, ports: Mapping[str, int], database: str) -> psycopg.Connection:
         import psycopg
 
-        with psycopg.connect(self.url(ports, _catalog_database(name), "postgresql")) as connection:
+        return psycopg.connect(
+            host=HOST,
+            port=ports["port"],
+            user=database_roles.SUPERUSER,
+            password=self._superuser_password(),
+            dbname=database,
+            autocommit=True,
+        )
+
+    def _create_catalog(self, ports: Mapping[str, int], name: str) -> None:
+        with self._connect_as_superuser(ports, _catalog_database(name)) as connection:
             [there] = connection.execute("select to_regclass('iceberg_tables') is not null").fetchone() or [False]
         # Without pyiceberg here, the first process that opens the catalog creates its tables.
         if not there and importlib.util.find_spec("pyiceberg") is not None:
@@ -139,7 +160,7 @@ class PostgresService(Service):
         return [connection.name for connection in self.settings.sql_connections() if connection.embedded]
 
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
-        return {"address": f"{HOST}:{ports['port']}", "url": self.url(ports, "postgres")}
+        return {"address": f"{HOST}:{ports['port']}", "url": self._superuser_url(ports)}
 
     def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
         connections = {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}

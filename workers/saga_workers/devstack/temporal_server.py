@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import NotInstalledError, Service, http_get
+from saga_workers.devstack.start_failure import cause
 from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from sagas.errors import SagaError
 from sagas.settings.model import DEFAULT_NAMESPACE
@@ -52,41 +54,56 @@ class TemporalService(Service):
             "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL",
             "--namespace", self.namespace,
         ]  # fmt: skip
-        for setting in _DYNAMIC_CONFIG:
+        for setting in (*_DYNAMIC_CONFIG, closed_http_api()):
             argv += ["--dynamic-config-value", setting]
         for attribute, kind in SEARCH_ATTRIBUTES.items():
             argv += ["--search-attribute", f"{attribute}={kind}"]
-        # The server must not read the settings of Temporal's CLI, which may name another server.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-        return Launch(argv, folder, env)
+        return Launch(argv, folder, _environment())
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
-        path = f"/api/v1/namespaces/{self.namespace}"
-        if http_get(ports["http_port"], path)[0] != 200:
+        # A server that an earlier version of the engine started may still have its HTTP API open: it is restarted.
+        if http_get(ports["http_port"], f"/api/v1/namespaces/{self.namespace}")[0] != 403:
             return "the server"
         # The UI's page is served a little before the API behind it.
-        return None if http_get(ports["ui_port"], path)[0] == 200 else "the Web UI"
+        return None if self._describe_namespace(ports) is not None else "the Web UI"
+
+    def _describe_namespace(self, ports: Mapping[str, int]) -> dict[str, Any] | None:
+        status, body = http_get(ports["ui_port"], f"/api/v1/namespaces/{self.namespace}")
+        return json.loads(body) if status == 200 else None
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
         """Keep closed runs for 30 days; the server's default is one day."""
-        path = f"/api/v1/namespaces/{self.namespace}"
-        body = json.dumps({"config": {"workflowExecutionRetentionTtl": f"{RETENTION_SECONDS}s"}})
-        connection = http.client.HTTPConnection(HOST, ports["http_port"], timeout=10)
-        try:
-            connection.request("POST", f"{path}/update", body, {"Content-Type": "application/json"})
-            status = connection.getresponse().status
-        except (OSError, http.client.HTTPException) as error:
-            raise SagaError(f"Temporal did not accept the retention of 30 days: {error}") from error
-        finally:
-            connection.close()
-        if status != 200:
-            raise SagaError(f"Temporal did not accept the retention of 30 days (HTTP {status})")
+        namespace = self._describe_namespace(ports) or {}
+        if namespace.get("config", {}).get("workflowExecutionRetentionTtl") == f"{RETENTION_SECONDS}s":
+            return
+        argv = [
+            find_temporal(), "operator", "namespace", "update", "--namespace", self.namespace,
+            "--address", f"{HOST}:{ports['port']}", "--retention", f"{RETENTION_SECONDS}s",
+            "--disable-config-file", "--disable-config-env",
+        ]  # fmt: skip
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
+        if done.returncode:
+            raise SagaError(f"Temporal did not accept the retention of 30 days: {cause(done.stderr)}")
 
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
         return {"address": f"{HOST}:{ports['port']}", "web_ui": f"http://{HOST}:{ports['ui_port']}"}
 
     def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
         return {"temporal": {**self.addresses(ports, data), "namespace": self.namespace}}
+
+
+def closed_http_api() -> str:
+    """The dynamic configuration that closes the HTTP API to everybody: the only allowed host is a secret.
+
+    This API has no authentication, and takes a plain POST from any web page in a browser on this machine. The Web UI
+    does not use it, and requires a token of its own for every change.
+    """
+    return f'frontend.httpAllowedHosts=["{secrets.token_hex(16)}"]'
+
+
+def _environment() -> dict[str, str]:
+    """The environment without the settings of Temporal's CLI, which may name another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
 
 
 def local_port(address: str | None) -> int | None:
