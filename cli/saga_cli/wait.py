@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from saga_cli.output import echo, print_document
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from temporalio.client import Client as Temporal
@@ -111,5 +112,5 @@ def print_end(saga_id: str, view: SagaView) -> int:
 
     print_document(view.to_json(), human=lambda: print_view(view))
     if exit_code(view) == STILL_RUNNING:
-        echo(f"{saga_id} is still running; follow it with `saga watch {saga_id}`")
+        echo(f"{saga_id} is still running; follow it with `{saga_command('watch', saga_id)}`")
     return exit_code(view)

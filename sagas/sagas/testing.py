@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sagas.text.shell import saga_command
+
 if TYPE_CHECKING:
     from sagas.settings.project import Project
     from sagas.simulation import FailurePoint, SimulatedRun
@@ -95,7 +97,8 @@ def _complaint(name: str, bad: Sequence[FailurePoint], total: int) -> str:
         for row in cell.residue:
             what = "an effect stays" if row["kind"] == "effect_stays" else "an effect is missing"
             lines.append(f"  {cell.step}, {cell.fault}: {cell.state}, but {what}: {row['step']} ({row['system']})")
-    lines.append(f"`saga simulate {name}` shows the whole table, `saga explain {name}` each step's guarantee.")
+    table, guarantees = saga_command("simulate", name), saga_command("explain", name)
+    lines.append(f"`{table}` shows the whole table, `{guarantees}` each step's guarantee.")
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
 from sagas.settings.project import Project
+from sagas.text.shell import shell_command
 
 Access = Literal["read", "write"]
 
@@ -218,4 +218,4 @@ def _topic_names(project: Project) -> list[str]:
 def _create_command(kafka: KafkaSettings, topic: str) -> str:
     words = ["kafka-topics.sh", "--bootstrap-server", kafka.bootstrap_servers or "HOST:9092", "--create"]
     words += ["--if-not-exists", "--topic", topic, "--config", "cleanup.policy=delete"]
-    return shlex.join([*words, "--config", f"retention.ms={round(kafka.retention * 1000)}"])
+    return shell_command(*words, "--config", f"retention.ms={round(kafka.retention * 1000)}")

@@ -24,6 +24,7 @@ from saga_cli.render.text import (
 )
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
+from sagas.text.shell import saga_command
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -360,7 +361,7 @@ def notification_lines(view: SagaView, now: datetime) -> list[Line]:
     for row in view.notifications:
         lines.append([("  ", ""), *notification_line(row, now)])
         if row.state in ("EXHAUSTED", "STOPPED"):
-            lines.append([(f"    saga notify {view.id} {row.id} --again", "cyan")])
+            lines.append([("    " + saga_command("notify", view.id, row.id, again=True), "cyan")])
     return [[("notifications", "dim")], *lines] if lines else []
 
 

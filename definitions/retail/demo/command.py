@@ -4,7 +4,6 @@ closed, the books checked."""
 from __future__ import annotations
 
 import asyncio
-import shlex
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from saga_cli.context import global_options
 from saga_cli.output import echo, make_console, print_document, wants_json
 from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shell import saga_command, shell_command
 
 from . import report
 from .day_close import DaysReport
@@ -92,7 +92,7 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
         "--reason",
         RETRY_REASON,
     ]
-    echo(f"  $ {shlex.join(command)}")
+    echo(f"  $ {shell_command(*command)}")
     await asyncio.to_thread(run_saga_command, command[1:], shop.settings.root)
     helped = await shop.wait_again(first)
     echo(f"  {helped.view.id} is {helped.view.state}.")
@@ -207,7 +207,7 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
     for one in outcomes:
         if one.close.role == "undone" and one.view.state == "COMPLETED":
             command = ["saga", "undo", one.view.id, "--reason", UNDO_REASON, "--yes"]
-            echo(f"\nFinance reopens {one.close.sales.day}:\n  $ {shlex.join(command)}")
+            echo(f"\nFinance reopens {one.close.sales.day}:\n  $ {shell_command(*command)}")
             await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
             one = await closing.refresh(one)
             echo(f"  {one.view.id} is {one.view.state}: both tables were reverted together.")
@@ -220,7 +220,7 @@ async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -
     from .reconciliation import delete_order, restore_order
 
     since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    command = f"saga reconcile --since {since}"
+    command = saga_command("reconcile", since=since)
     topic = ", the topic" if shop.channel.start is not None else ""
     echo(f"\nReconcile the sagas with the shop{topic}, the stage and the lake:")
     await _reconcile_once(reconcile, command, done, {})
@@ -251,4 +251,4 @@ def run_saga_command(words: Sequence[str], folder: Path) -> None:
     )
     if done.returncode != 0:
         message = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise SagaError(f"`saga {shlex.join(words)}` failed: {message}")
+        raise SagaError(f"`{shell_command('saga', *words)}` failed: {message}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saga_cli.output import echo
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shell import saga_command
 
 from .accounts import format_money, print_columns, print_results
 
@@ -130,7 +131,7 @@ def print_farewell(shop: Demo, outcomes: Sequence[BasketOutcome], days: DaysRepo
     echo(f"\nThe project is {shop.settings.root}; commands to run there:")
     first = worth_a_look(outcomes)[0][0]
     for command, what in (
-        (f"saga show {first.view.id}", "show the state and the history of one saga"),
+        (saga_command("show", first.view.id), "show the state and the history of one saga"),
         ("saga list --state COMPENSATED", "list the compensated sagas"),
         ("saga dev down", "stop everything (--wipe also deletes the data)"),
     ):

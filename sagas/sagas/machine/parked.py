@@ -15,6 +15,7 @@ from sagas.machine.decisions import possible_decisions
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
+from sagas.text.shell import saga_command
 
 MOST_REPORTED = 10
 """Maximum parked operations in one report: it names what blocks the parent; it is not meant for bulk processing."""
@@ -115,11 +116,17 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:
-    command = f"saga resolve {run.saga_id} {parked.step} {decision} --reason '…'"
     pivot = entry is not None and run.step(entry).pivot and run.phase == "forward"
     unguarded = entry is not None and not run.step(entry).do.guarded
-    if decision == "done" and parked.op == "do":
-        command += " --result '{…}'"
-    if (decision == "done" and (parked.op == "undo" or pivot)) or (decision == "compensate" and pivot and unguarded):
-        command += " --evidence '…'"
-    return command
+    proven = (decision == "done" and (parked.op == "undo" or pivot)) or (
+        decision == "compensate" and pivot and unguarded
+    )
+    return saga_command(
+        "resolve",
+        run.saga_id,
+        parked.step,
+        decision,
+        reason="…",
+        result="{…}" if decision == "done" and parked.op == "do" else None,
+        evidence="…" if proven else None,
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.text.shell import shell_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
         if text is None:
             raise UsageError(
                 f"{setting} reads the environment variable {secret.location}, which is not set",
-                help=f"export {secret.location}=…",
+                help=shell_command("export", f"{secret.location}=") + "…",
             )
         return text
     path = root / Path(secret.location).expanduser()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from saga_activities.outbox import PUBLISHED
+from sagas.text.shell import saga_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Finding:
 
 def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
     """The command that repairs the mismatch, or shows an operator what to decide. SQL is preceded by its connection."""
-    saga = shlex.quote(finding.saga_id or "")
+    saga = finding.saga_id or ""
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"))
@@ -114,17 +114,17 @@ def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
     already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
     # Records in a topic cannot be repaired.
     if already_published or finding.kind in ("event_published_twice", "event_unclaimed"):
-        return f"saga show {saga}" if finding.saga_id else "saga relay --status"
+        return saga_command("show", saga) if saga else saga_command("relay", status=True)
     if MISMATCH_KINDS[finding.kind].repairable:
-        return f"saga reconcile {saga} --repair"
+        return saga_command("reconcile", saga, repair=True)
     if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":
         return _sql_command(finding)
     if finding.kind == "saga_without_effect" and can_undo:
-        return f"saga undo {saga} --reason 'the effect of {finding.step or 'a step'} is missing'"
+        return saga_command("undo", saga, reason=f"the effect of {finding.step or 'a step'} is missing")
     if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
         where = f"saga_id = {sql_literal(finding.saga_id)} and step = {sql_literal(finding.step)}"
         return f"{finding.place}: select * from saga_guard where {where};"
-    return f"saga show {saga}"
+    return saga_command("show", saga)
 
 
 def _sql_command(finding: Finding) -> str:

@@ -102,7 +102,7 @@ async def test_the_definition_can_be_corrected_in_flight(cli: CommandLine) -> No
 async def test_one_decision_applies_to_many_sagas(cli: CommandLine) -> None:
     ids = {await park(cli), await park(cli)}
     groups = await until(cli, ("parked",), lambda rows: bool(rows) and rows[0]["count"] == 2)
-    assert groups[0]["command"].startswith("saga resolve --where")
+    assert groups[0]["command"].startswith("saga resolve car retry --where ")
     cli.break_undo(False)
     where = ("--where", "WorkflowType = 'trip'")
     nothing = await cli.saga("resolve", *where, "car", "retry", "--reason", "x", "--error", "no such text", "--yes")

@@ -37,6 +37,7 @@ from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.workflow.limits import limit_summary
+from sagas.text.shell import saga_command
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -67,7 +68,7 @@ class NoAnswer(UsageError):
 
 
 def _just_ended_error(saga_id: str) -> _JustEnded:
-    return _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
+    return _JustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
 
 
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
@@ -100,8 +101,8 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         case "already":
             return CancelResult(answer, "it is already being undone")
         case "past the point of no return":
-            raise RefusedError(f"{saga_id} is past the point of no return", help=f"saga show {saga_id}")
-    raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=f"saga show {saga_id}")
+            raise RefusedError(f"{saga_id} is past the point of no return", help=saga_command("show", saga_id))
+    raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=saga_command("show", saga_id))
 
 
 async def _request_cancel(temporal: Temporal, described: RunDescription, reason: str, who: str | None) -> CancelResult:
@@ -215,18 +216,18 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
     described = await describe_run(temporal, saga_id)
     assert described is not None
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
-        raise RefusedError(f"{saga_id} is already being undone", help=f"saga watch {saga_id}")
+        raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
         running = described.run.running
         raise RefusedError(
             f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
-            help=f"saga cancel {saga_id}" if running else f"saga show {saga_id}",
+            help=saga_command("cancel", saga_id) if running else saga_command("show", saga_id),
         )
     if not view.can_undo:
         raise RefusedError(
             f"{saga_id} cannot be undone: it is past its point of no return, a step has no compensation, or a confirmed"
             " step has no `compensate.confirmed`",
-            help=f"saga show {saga_id}",
+            help=saga_command("show", saga_id),
         )
     await _require_poller(temporal, described)
     return await start_undo(temporal, described.run, reason=reason, who=who)
@@ -246,7 +247,7 @@ async def start_undo(temporal: Temporal, run: RunInfo, *, reason: str, who: str)
                 static_summary=limit_summary(f"undo of {run.id}: {reason}"),
             )
     except WorkflowAlreadyStartedError:
-        raise RefusedError(f"{run.id} is already being undone", help=f"saga watch {run.id}") from None
+        raise RefusedError(f"{run.id} is already being undone", help=saga_command("watch", run.id)) from None
     return undo_id
 
 
@@ -261,7 +262,7 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     if undoing is not None and undoing.run.running:
         return undoing
     raise RefusedError(
-        f"{saga_id} has already ended {(await read_view(temporal, saga_id)).state}", help=f"saga show {saga_id}"
+        f"{saga_id} has already ended {(await read_view(temporal, saga_id)).state}", help=saga_command("show", saga_id)
     )
 
 
@@ -286,7 +287,7 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         raise NoAnswer(
             f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but a worker"
             " that returns soon may still process it",
-            help=f"saga list --stuck    shows why; check `saga show {saga_id}` before you repeat it",
+            help=f"saga list --stuck    shows why; check `{saga_command('show', saga_id)}` before you repeat it",
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

@@ -30,6 +30,7 @@ from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER
 from sagas.protocol.saga_ids import check_saga_id
+from sagas.text.shell import saga_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class SagaStarter:
         if not await _same_input(self._temporal, described, input):
             raise RefusedError(
                 f"{saga_id} has been started with another input",
-                help=f"inspect it with `saga show {saga_id}`, or choose another id with --id",
+                help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
             )
         if run.running:
             return StartResult(saga_id, run.run_id, False)
@@ -187,7 +188,7 @@ class AlreadyEnded(RefusedError):
         if state == "TERMINATED":
             super().__init__(
                 f"{saga_id} was terminated, so it is unknown which of its effects exist",
-                help=f"inspect it with `saga show {saga_id}`",
+                help=f"inspect it with `{saga_command('show', saga_id)}`",
             )
         elif state == "COMPENSATED" or state == "RESIDUE":
             super().__init__(
@@ -197,7 +198,7 @@ class AlreadyEnded(RefusedError):
         else:
             super().__init__(
                 f"{saga_id} is {state}",
-                help=f"inspect it with `saga show {saga_id}`, or choose another id with --id",
+                help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
             )
 
 

@@ -28,6 +28,7 @@ from saga_workers.worker.spark_support import spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean
 from sagas.settings import Settings, load_settings
 from sagas.settings.project import Project
+from sagas.text.shell import saga_command
 
 Report = Callable[[str], Any]
 
@@ -219,7 +220,7 @@ class Stack:
                     why = full_disk(self._home(service)) or f"{missing} did not answer"
                     raise SagaError(
                         f"{service.name} was not ready after {service.start_timeout:.0f} s: {why}",
-                        help=f"saga dev logs {service.name}",
+                        help=saga_command("dev", "logs", service.name),
                     )
                 self.report(f"{service.name} did not answer: restarting it")
                 break
@@ -229,7 +230,7 @@ class Stack:
             if running.attempt >= service.start_attempts:
                 raise SagaError(
                     f"{service.name} exited during its start: {self._cause(running)}",
-                    help=f"saga dev logs {service.name}    ({self.folder.log_file(service.name)})",
+                    help=f"{saga_command('dev', 'logs', service.name)}    ({self.folder.log_file(service.name)})",
                 )
             time.sleep(0.3 * running.attempt)
         self._await_ready(self._start(service, dataclasses.replace(record, process=None), running))
@@ -418,5 +419,5 @@ def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Coll
         every = [name for name in SERVICE_NAMES if name in {*missing, *chosen}]
         raise UsageError(
             f"the {' and the '.join(own)} cannot start without {' and '.join(missing)}; run "
-            f"saga dev up --only {','.join(every)}"
+            + saga_command("dev", "up", only=",".join(every))
         )

@@ -11,6 +11,7 @@ from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed
 from saga_workers.topic_inventory import Access, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
+from sagas.text.shell import shell_command
 
 _OBSERVATION_PERIOD = 2.0
 """Seconds over which a transaction must not progress to count as stuck; a relay's take a few milliseconds."""
@@ -78,7 +79,9 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
         if name in events and "compact" in (cluster.describe(name).cleanup_policy or ""):
             raise KafkaOperationError(
                 f"{name} is compacted: a later event of a key replaces the earlier one",
-                help=f"kafka-configs.sh --alter --topic {name} --add-config cleanup.policy=delete",
+                help=shell_command(
+                    "kafka-configs.sh", "--alter", "--topic", name, "--add-config", "cleanup.policy=delete"
+                ),
             )
     return ", ".join(topics)
 
@@ -96,7 +99,7 @@ def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
                     f"an open transaction holds back {offsets.undecided_records} records of {name}, "
                     f"partition {partition}",
                     help=f"a transaction of saga ends within {cluster.settings.transaction_timeout:.0f} s; "
-                    f"for others: kafka-transactions.sh find-hanging --topic {name}",
+                    f"for others: {shell_command('kafka-transactions.sh', 'find-hanging', '--topic', name)}",
                 )
     return "no open transaction holds back records"
 

@@ -28,6 +28,7 @@ from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
+from sagas.text.shell import saga_command
 
 UNDO_TIMEOUT = 120.0
 """Seconds to wait for one undo before the next is started; it then continues by itself."""
@@ -81,7 +82,7 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
     view = await _wait_for_undo(temporal, described.run)
     match view.state:
         case "PARKED":
-            return f"continued, and waits for an operator: saga show {saga_id}"
+            return f"continued, and waits for an operator: {saga_command('show', saga_id)}"
         case "TERMINATED":
             return f"could not be continued: {(view.reason and view.reason.message) or 'the reason is unknown'}"
     return f"continued; it is {view.state}"
@@ -112,7 +113,7 @@ async def _resolve_held_events(
                 guard = Guard(name, databases.engine(name))
                 message = await _release_or_drop(guard, address, committed=answer.kind == "committed")
             else:
-                decide = f"saga relay --release {events[0]} --reason '…' (or --drop)"
+                decide = f"{saga_command('relay', release=events[0], reason='…')} (or --drop)"
                 message = f"needs an operator: {answer.reason or 'the saga is still running'}: {decide}"
             done.append({"saga_id": address.saga_id, "class": "event_held", "done": message})
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sagas.text.shell import shell_command
+
 if TYPE_CHECKING:
     from temporalio.client import Client
 
@@ -49,7 +51,5 @@ async def create_attributes(client: Client, names: list[str]) -> None:
 
 def create_attribute_commands(namespace: str) -> list[str]:
     """The shell commands that add them, for an operator with the permission."""
-    return [
-        f"temporal operator search-attribute create --namespace {namespace} --name {name} --type {kind}"
-        for name, kind in SEARCH_ATTRIBUTES.items()
-    ]
+    create = ("temporal", "operator", "search-attribute", "create", "--namespace", namespace)
+    return [shell_command(*create, "--name", name, "--type", kind) for name, kind in SEARCH_ATTRIBUTES.items()]

@@ -21,6 +21,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 from sagas.workflow.limits import limit_summary
+from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
@@ -75,7 +76,7 @@ def exhausted_reasons(view: SagaView) -> list[str]:
     """One message for each notification of this view that was given up."""
     return [
         f"{row.id} is EXHAUSTED after {_attempts_text(row.attempts)}: {row.error and row.error.message}; "
-        f"saga notify {view.id} {row.id} --again    sends it again"
+        f"{saga_command('notify', view.id, row.id, again=True)}    sends it again"
         for row in view.notifications
         if row.state == "EXHAUSTED"
     ]
@@ -92,7 +93,7 @@ def select_notifications(view: SagaView, name: str | None) -> list[NotificationV
         known = {row.id: row for row in view.notifications}
         raise UsageError(
             f"{view.id} has no notification {name}{did_you_mean(name, known)}",
-            help=f"saga notify {view.id}    lists them",
+            help=f"{saga_command('notify', view.id)}    lists them",
         )
     return wanted
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
 _MAY_BE_PARKED = (
@@ -118,6 +118,6 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
 def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedOperation]) -> str:
     first = members[0]
     if len(members) == 1:
-        return f"saga resolve {shlex.quote(first.saga_id)} {first.step} retry --reason '…'"
-    where = shlex.quote(f"WorkflowType = {quote(saga)}")
-    return f"saga resolve --where {where} {step} retry --op {op} --error {shlex.quote(why)} --reason '…'"
+        return saga_command("resolve", first.saga_id, first.step, "retry", reason="…")
+    where = f"WorkflowType = {quote(saga)}"
+    return saga_command("resolve", step, "retry", where=where, op=op, error=why, reason="…")

@@ -36,6 +36,7 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
 )
 from sagas.protocol.saga_view import ErrorView, OperationView, ReasonView, SagaView, StepView, ViewState
+from sagas.text.shell import saga_command
 from sagas.workflow.failures import activity_outcome
 
 TERMINATED_STATES = ("TERMINATED",)
@@ -73,7 +74,7 @@ async def read_view(
         raise unknown_saga_error(temporal, saga_id)
     if described.run.workflow_type == NOTIFICATION_WORKFLOW:
         saga = described.run.parent_id or "a saga"
-        raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=f"saga show {saga}")
+        raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
     view = await view_of_run(temporal, described, timeout, workers)
     if may_be_undone(view.state):
         undo = await describe_undo(temporal, described.run)

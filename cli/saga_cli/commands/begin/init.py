@@ -11,6 +11,7 @@ import typer
 
 from saga_cli.output import print_document
 from sagas.errors import SagaError, UsageError
+from sagas.text.shell import saga_command, shell_command
 
 
 def init(
@@ -96,6 +97,7 @@ def demo_files() -> dict[str, str]:
 
 def _print_next_steps(folder: Path, files: list[str], demo: bool) -> None:
     print(f"{folder}: {', '.join(files)}\n")
-    where = f"'{folder}'" if " " in str(folder) else str(folder)
-    print(f"cd {where}\nsaga dev up")
-    print("saga demo" if demo else f"saga start {project_name(folder)} --set product=apple --set quantity=2 --wait")
+    print(shell_command("cd", str(folder)))
+    print("saga dev up")
+    start = saga_command("start", project_name(folder))
+    print("saga demo" if demo else f"{start} --set product=apple --set quantity=2 --wait")

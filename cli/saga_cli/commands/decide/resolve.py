@@ -13,6 +13,7 @@ from saga_cli.context import load_settings, target_line, with_client
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -123,7 +124,8 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
     if definition is None:
         first = next(one for one in diagnostics if one.severity == "error")
         raise UsageError(
-            f"{first.file}:{first.line}:{first.column} {first.code} {first.message}", help=f"saga validate {file}"
+            f"{first.file}:{first.line}:{first.column} {first.code} {first.message}",
+            help=saga_command("validate", file),
         )
     return to_snapshot(definition)
 
@@ -150,7 +152,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     def human() -> None:
         echo(f"{saga_id}: {fields['decision']} {fields['step']} accepted; the saga is {answer['state']}")
-        echo(f"follow it with `saga watch {saga_id}`")
+        echo(f"follow it with `{saga_command('watch', saga_id)}`")
 
     print_document(answer, human=human)
     return 0

@@ -11,6 +11,7 @@ from saga_cli.output import confirm, on_ctrl_c, warn
 from saga_cli.shared_options import operator_name, required_text
 from saga_cli.wait import print_end
 from sagas.errors import RefusedError
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -38,9 +39,9 @@ def undo(
         from saga_workers.temporal.temporal_runs import describe_run
         from saga_workers.views.saga_view import view_of_run
 
-        far.append(f"interrupted: the undo of {saga_id} may have started; check with `saga show {saga_id}`")
+        far.append(f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`")
         undo_id = await begin(client, saga_id, reason=why, who=operator_name(as_) or client.identity)
-        far.append(f"the undo of {saga_id} continues; follow it with `saga watch {saga_id}`")
+        far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
         view = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if view.state == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe_run(client, undo_id)

@@ -10,6 +10,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.output import print_document, print_table
 from saga_cli.shared_options import operator_name, parse_duration_option, required_text, start_logging
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from sagas.settings import Settings
@@ -117,7 +118,7 @@ def _print_status(found: dict[str, Any]) -> None:
         for event in outbox["for_a_person"]:
             print(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
             print(f"    {event['why']}")
-            print(f"    saga relay --release {event['event']} --reason '…'    (or --drop)")
+            print(f"    {saga_command('relay', release=event['event'], reason='…')}    (or --drop)")
         for error in ("kafka_error", "publishing_error"):
             if error in outbox:
                 print(f"  {outbox[error]}")

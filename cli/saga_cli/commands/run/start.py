@@ -20,6 +20,7 @@ from saga_cli.inputs import InputRow, InvalidRows, file_digest, read_rows
 from saga_cli.output import INTERRUPTED, echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.client import SagaHandle
@@ -84,9 +85,9 @@ def _start_one(
     async def run() -> int:
         client = await Client.connect(project)
         print_target(settings)
-        far.append(f"interrupted: the saga may have been started; check with `saga list --saga {name}`")
+        far.append(f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`")
         started = await client.start(name, value, id=id, again=again)
-        far.append(f"{started.id} is still running; follow it with `saga watch {started.id}`")
+        far.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
         await warn_without_poller(client)
         if not wait:
             document = _started_json(started)

@@ -15,6 +15,7 @@ import typer
 from saga_cli.context import global_options, with_client
 from saga_cli.output import echo, on_ctrl_c, print_document, to_json, wants_json
 from sagas.errors import UsageError
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -33,7 +34,7 @@ def watch(
     """Follow a saga until it ends; the exit code shows how. Ctrl-C stops watching, not the saga."""
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
-    with on_ctrl_c(lambda: f"{saga_id} is still running; follow it again with `saga watch {saga_id}`"):
+    with on_ctrl_c(lambda: f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"):
         view = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
     from saga_cli.wait import STILL_RUNNING, exit_code
     from saga_workers.views.saga_view import FINAL_STATES

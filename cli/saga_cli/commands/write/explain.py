@@ -9,6 +9,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.output import echo, make_console, print_document
 from sagas.errors import UsageError
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from sagas.presentation.explain import Explanation
@@ -83,7 +84,9 @@ def _print_plan(plan: Explanation) -> None:
     out.print(describe_commit_point(definition))
     for notification in definition.notify:
         out.print(Text(f"✉ {describe_notification(notification)}"))
-    out.print(Text(f"saga explain {definition.saga} --fail STEP    what is undone, in which order", style="dim"))
+    out.print(
+        Text(f"{saga_command('explain', definition.saga, fail='STEP')}    what is undone, in which order", style="dim")
+    )
 
 
 def _print_failure(plan: Explanation) -> None:
