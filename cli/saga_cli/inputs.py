@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saga_cli.output import warn
 from sagas.definition.input_schema import resolve_reference
 from sagas.errors import SagaError, UsageError
 
@@ -55,7 +56,7 @@ def parse_json(text: str, where: str) -> Any:
     """
     if text == "-":
         if sys.stdin.isatty():
-            print("reading JSON from standard input; end with Ctrl-D", file=sys.stderr)
+            warn("reading JSON from standard input; end with Ctrl-D")
         text, where = sys.stdin.read(), "standard input"
     elif text.startswith("@"):
         path = Path(text[1:])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, set_global_options, split_options
-from saga_cli.output import INTERRUPTED
+from saga_cli.output import INTERRUPTED, guard_streams, warn
 from sagas.errors import SagaError, UsageError
 
 
@@ -22,9 +22,7 @@ def main(only: Command | None = None) -> NoReturn:
     if sys.argv[1:2] != ["worker"]:
         # A command is short-lived, and most of its time is imports: collecting garbage among them finds none.
         gc.set_threshold(100_000)
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal without the characters we print gets a replacement, not a traceback.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    guard_streams()
     code = run(sys.argv[1:], only)
     # The Temporal client's native threads can crash an interpreter that winds down in order, after all the
     # work is done; the exit code and buffered output would be lost (temporalio/sdk-python#300).
@@ -117,9 +115,9 @@ def _print_error(debug: bool, error: Exception) -> int:
             "run it again with --debug to see the traceback",
             1,
         )
-    print(f"error: {message}", file=sys.stderr)
+    warn(f"error: {message}")
     if help:
-        print(f"help: {help}", file=sys.stderr)
+        warn(f"help: {help}")
     return code
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from saga_cli.context import global_options
 from sagas.errors import UsageError
+from sagas.text.printable import printable, printable_json, printable_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,13 +19,49 @@ def wants_json() -> bool:
     return global_options().format != "human"
 
 
-def echo(text: str) -> None:
-    """Print a message. With JSON on stdout it goes to stderr."""
-    print(text, file=sys.stderr if wants_json() else sys.stdout, flush=True)
+class TerminalStream:
+    """Standard output or error for text that may come from data: no control or escape sequence gets through.
+
+    ``styled`` is the stream itself, for the colours of :func:`make_console`.
+    """
+
+    def __init__(self, styled: TextIO) -> None:
+        self.styled = styled
+
+    def write(self, text: str) -> int:
+        self.styled.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.styled, name)
 
 
-def warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def guard_streams() -> None:
+    """Pass everything that this process prints through a :class:`TerminalStream`."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # A terminal without the characters we print gets a replacement, not a traceback.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+        setattr(sys, name, stream if isinstance(stream, TerminalStream) else TerminalStream(stream))
+
+
+def echo(*lines: str) -> None:
+    """Print lines; a line feed in one of them is escaped. With JSON on stdout they go to stderr."""
+    _print_lines(lines, sys.stderr if wants_json() else sys.stdout)
+
+
+def warn(*lines: str) -> None:
+    """Print lines on standard error."""
+    _print_lines(lines, sys.stderr)
+
+
+def _print_lines(lines: Iterable[str], file: TextIO) -> None:
+    for line in lines:
+        print(printable_line(line), file=file, flush=True)
 
 
 def print_document(document: Any, *, human: Callable[[], Any]) -> None:
@@ -47,19 +83,27 @@ def print_list(items: Iterable[Any], *, human: Callable[[Sequence[Any]], Any]) -
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return printable_json(value, indent=indent)
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A rich console; colours on a terminal only."""
+    """A rich console; colours on a terminal only. Text is never markup, and its control characters are escaped."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    class PlainTextConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text), style, control)
+
+    stream = sys.stderr if stderr else sys.stdout
+    file = stream.styled if isinstance(stream, TerminalStream) else stream
+    return PlainTextConsole(file=file, markup=False, emoji=False, highlight=False, soft_wrap=False)
 
 
 def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), *, indent: int = 0) -> None:
     """Aligned columns of plain text, the last one unlimited: for short tables that need no rich."""
-    table = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    table = [[printable_line(str(cell)) for cell in row] for row in ([header, *rows] if header else rows)]
     if not table:
         return
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]

@@ -57,7 +57,8 @@ async def warn_without_poller(client: Client) -> None:
     queue = client.project.settings.temporal.task_queue
     if not await count_pollers(client.temporal, queue):
         warn(
-            f"warning: {no_poller_message(queue)}, so the saga does not start until one does\nhelp: {START_WORKER_HELP}"
+            f"warning: {no_poller_message(queue)}, so the saga does not start until one does",
+            f"help: {START_WORKER_HELP}",
         )
 
 

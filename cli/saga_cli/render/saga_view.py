@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from saga_cli.output import echo
 from saga_cli.render.text import (
     Line,
     Span,
@@ -52,7 +53,7 @@ def print_view(view: SagaView) -> None:
         for line in lines:
             out.print(to_rich(line), soft_wrap=True)
         return
-    print("\n".join(to_plain(line) for line in lines), flush=True)
+    echo(*map(to_plain, lines))
 
 
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sagas.text.printable import printable_line
+
 if TYPE_CHECKING:
     from sagas.protocol.saga_view import ErrorView, SagaView
 
@@ -18,14 +20,14 @@ Line = list[Span]
 
 def to_plain(line: Line) -> str:
     """The line without its styles."""
-    return "".join(text for text, _ in line).rstrip()
+    return "".join(printable_line(text) for text, _ in line).rstrip()
 
 
 def to_rich(line: Line) -> Any:
     """The line as a `rich.text.Text`."""
     from rich.text import Text
 
-    return Text.assemble(*line)
+    return Text.assemble(*((printable_line(text), style) for text, style in line))
 
 
 def join_names(names: Sequence[str], limit: int = 12) -> str:

@@ -51,7 +51,7 @@ async def _demo(baskets: int) -> int:
     shop = await open_demo(baskets, echo, global_options().config)
     try:
         opened = time.monotonic()
-        echo(report.describe_shop(shop))
+        echo(*report.describe_shop(shop).splitlines())
         with _ProgressBar(len(shop.plan.orders)) as progress:
             outcomes = await shop.run(progress.on_end)
         ran = time.monotonic() - opened
@@ -77,11 +77,11 @@ async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[Basket
     """Show what is parked, and help the first one on with the command that a person would type."""
     stuck = [outcome for outcome in outcomes if outcome.view.state == "PARKED"]
     if not stuck:
-        echo("\nNothing is parked: every order found a carrier.")
+        echo("", "Nothing is parked: every order found a carrier.")
         return outcomes
     report.print_parked(stuck)
     first = stuck[0]
-    echo("\nThe warehouse hires a lorry, and an operator retries the step:")
+    echo("", "The warehouse hires a lorry, and an operator retries the step:")
     echo(f"  sql> {await shop.hire_lorry()};")
     command = [
         "saga",
@@ -160,17 +160,17 @@ async def close_days(shop: Demo) -> DaysReport:
     began = time.monotonic()
     why = spark_unavailable_reason()
     if why is not None:
-        echo(f"\nThe days are not closed, because Spark is not available: {why}.")
+        echo("", f"The days are not closed, because Spark is not available: {why}.")
         return DaysReport(why)
-    echo("\npreparing the promotions and starting Spark …")
+    echo("", "preparing the promotions and starting Spark …")
     closing = await open_closing(shop.settings, shop.client, shop.engine, shop.round)
     done = DaysReport()
     if not closing.days.closes:
         done.left_out = "nothing was sold on any day"
         echo(f"There is no day to close: {done.left_out}.")
         return done
-    echo(report.describe_days(closing))
-    outcomes = await closing.run(lambda outcome: echo(report.describe_day(outcome)))
+    echo(*report.describe_days(closing).splitlines())
+    outcomes = await closing.run(lambda outcome: echo(*report.describe_day(outcome).splitlines()))
     before = await closing.check(outcomes)
     done.surprises += _unexpected_ends(outcomes)
     async with open_reconciler(shop.client, shop.settings, shop.opened_at) as look:
@@ -207,7 +207,7 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
     for one in outcomes:
         if one.close.role == "undone" and one.view.state == "COMPLETED":
             command = ["saga", "undo", one.view.id, "--reason", UNDO_REASON, "--yes"]
-            echo(f"\nFinance reopens {one.close.sales.day}:\n  $ {shell_command(*command)}")
+            echo("", f"Finance reopens {one.close.sales.day}:", f"  $ {shell_command(*command)}")
             await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
             one = await closing.refresh(one)
             echo(f"  {one.view.id} is {one.view.state}: both tables were reverted together.")
@@ -222,11 +222,11 @@ async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -
     since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     command = saga_command("reconcile", since=since)
     topic = ", the topic" if shop.channel.start is not None else ""
-    echo(f"\nReconcile the sagas with the shop{topic}, the stage and the lake:")
+    echo("", f"Reconcile the sagas with the shop{topic}, the stage and the lake:")
     await _reconcile_once(reconcile, command, done, {})
     deleted = await delete_order(shop.engine)
     try:
-        echo(f"\nAn order is deleted by hand:\n  sql> {deleted.statement};")
+        echo("", "An order is deleted by hand:", f"  sql> {deleted.statement};")
         await _reconcile_once(reconcile, command, done, {"saga_without_effect": 1})
     finally:
         await restore_order(shop.engine, deleted)

@@ -199,7 +199,7 @@ async def report_messages(
     """Wait until everything has got out, and show the counts. ``parked``: what was parked before anybody helped."""
 
     published = ", which a relay publishes and finance books" if shop.channel.start is not None else ""
-    echo(f"\nEvents: each order is an event in the outbox{published}.")
+    echo("", f"Events: each order is an event in the outbox{published}.")
     left_out: list[str] = []
     events = notices = None
     if shop.channel.start is None:
@@ -249,14 +249,15 @@ def _print_notifications(notices: NotificationReport) -> None:
 
 def _print_verdict(done: MessagesReport) -> None:
     if not done.ok:
-        echo("\n✖ The events and notifications do not match the sagas.")
+        echo("", "✖ The events and notifications do not match the sagas.")
     elif done.events is not None:
         completed = done.events.sagas.get("COMPLETED")
         finance = done.events.finance
         others = f" and {finance.orders - completed.orders} PARKED" if completed and finance != completed else ""
         echo(
-            f"\n✔ {completed.orders if completed else 0} orders COMPLETED{others} = {done.events.topic.orders} events "
-            f"= {finance.orders} bookings, {format_money(finance.amount)} each."
+            "",
+            f"✔ {completed.orders if completed else 0} orders COMPLETED{others} = {done.events.topic.orders} events "
+            f"= {finance.orders} bookings, {format_money(finance.amount)} each.",
         )
 
 

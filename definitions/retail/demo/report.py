@@ -61,7 +61,7 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
     print_columns([header, *rows, shop])
     reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.view.state == "COMPENSATED")
     if reasons:
-        echo("\nCOMPENSATED without residue, by reason:")
+        echo("", "COMPENSATED without residue, by reason:")
         for reason, count in reasons.most_common():
             echo(f"  {count:>4}  {reason}")
     echo("")
@@ -78,7 +78,7 @@ def print_accounts(books: Accounts, outcomes: Sequence[BasketOutcome]) -> None:
 
 
 def print_parked(stuck: Sequence[BasketOutcome]) -> None:
-    echo(f"\nPARKED, waiting for an operator: {len(stuck)}")
+    echo("", f"PARKED, waiting for an operator: {len(stuck)}")
     for outcome in stuck:
         entry = outcome.view.parked[0]
         echo(f"  {outcome.view.id} at {entry.step}: {entry.why}")
@@ -121,14 +121,14 @@ def print_farewell(shop: Demo, outcomes: Sequence[BasketOutcome], days: DaysRepo
     baskets = len(outcomes)
     closed = f", the days in {days.seconds:.1f} s" if days.outcomes else ""
     echo(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s{closed}, {total:.1f} s in total.")
-    echo(f"\nWeb UI  {shop.settings.temporal.web_ui}")
-    echo("\nWorth a look:")
+    echo("", f"Web UI  {shop.settings.temporal.web_ui}")
+    echo("", "Worth a look:")
     for outcome, why in worth_a_look(outcomes):
         _say_link(outcome.view, why)
     for day in days.outcomes:
         if day.close.role == "undone":
             _say_link(day.view, "was published, and undone by an operator")
-    echo(f"\nThe project is {shop.settings.root}; commands to run there:")
+    echo("", f"The project is {shop.settings.root}; commands to run there:")
     first = worth_a_look(outcomes)[0][0]
     for command, what in (
         (saga_command("show", first.view.id), "show the state and the history of one saga"),
@@ -303,7 +303,7 @@ def print_reconciliation(found: Mapping[str, Any]) -> None:
     echo(f"  ✖ {count_text(sum(found['counts'].values()))}: {_read_counts(found)}")
     for one in found["findings"]:
         words = [one["class"].replace("_", " "), one["saga_id"] or "no saga", one["step"], one["place"], _row_key(one)]
-        echo(f"    {'  '.join(word for word in words if word)}\n      {one['command']}")
+        echo(f"    {'  '.join(word for word in words if word)}", f"      {one['command']}")
 
 
 def _row_key(finding: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from sagas.errors import SagaError, nearest
+from sagas.text.printable import printable_line
 
 NO_OFFSET = -1
 
@@ -19,19 +20,12 @@ class ExpressionError(SagaError):
     """
 
     def __init__(self, message: str | None = None, offset: int = NO_OFFSET, *, help: str | None = None) -> None:
-        super().__init__(_printable(message) if message else None, help=help)
+        super().__init__(printable_line(message) if message else None, help=help)
         self.offset = offset
         self.path: tuple[str | int, ...] = ()
 
     def __reduce__(self) -> tuple[type[ExpressionError], tuple[str, int]]:
         return type(self), (self.message, self.offset)
-
-
-def _printable(message: str) -> str:
-    """Escape line breaks and terminal codes, which quoted user text may contain."""
-    if message.isprintable():
-        return message
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
 
 
 class MissingError(ExpressionError):

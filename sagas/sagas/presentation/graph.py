@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from html import escape
 
 from sagas.builtins.spark import SPARK
 from sagas.definition.model import Definition, StepDefinition
 from sagas.protocol.saga_view import SagaView
+from sagas.text.printable import printable, printable_line
 
 STATE_GROUPS: dict[str, str] = {
     "DONE": "done",
@@ -155,10 +157,8 @@ def _id(step: StepDefinition, prefix: str = "step_") -> str:
 
 
 def _escaped(words: str) -> str:
-    """Text for a quoted label: characters that would end it or be read as markup become Mermaid character codes."""
-    for character in ("#", '"', "<", ">", "&"):
-        words = words.replace(character, f"\0{ord(character)};")
-    return words.replace("\0", "#").replace("\n", " ")
+    """Text for a quoted label: what would end it, or be markup, a directive or a formula, becomes a character code."""
+    return re.sub(r"[#\"<>&`%{}$\\]", lambda found: f"#{ord(found.group())};", printable_line(words.replace("\n", " ")))
 
 
 # SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back.
@@ -205,7 +205,7 @@ def to_svg(graph: SagaGraph) -> str:
     parts += [_draw_back_edge(boxes[one], boxes[two]) for one, two in graph.back]
     parts += [_draw_undo_link(boxes[id]) for id in boxes if id in undoable]
     parts += [_draw_box(node, *boxes[node.step.id]) for node in graph.nodes]
-    return "\n".join([*parts, "</svg>"])
+    return printable("\n".join([*parts, "</svg>"]))
 
 
 def _layout(graph: SagaGraph) -> dict[str, tuple[int, float]]:

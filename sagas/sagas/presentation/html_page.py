@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from sagas.text.printable import printable
+
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --pass: #1a7f37; --info: #0b62c4; --warn: #9a6700; --fail: #cf222e }
 @media (prefers-color-scheme: dark) { :root { --pass: #4ac26b; --info: #6cb6ff; --warn: #d4a72c; --fail: #ff7b72 } }
@@ -18,8 +20,11 @@ small { display: block; opacity: .75 }
 
 def html_page(title: str, body: str, style: str = "") -> str:
     """``title`` is plain text, ``body`` HTML, ``style`` more CSS, which may use ``--pass``, ``--warn`` and so on."""
-    return (
+    page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        # Nothing in these pages runs or is loaded, not even if something in them escaped its escaping.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head><body>\n{body}\n</body></html>\n"
     )
+    return printable(page)

@@ -1,9 +1,13 @@
-"""Markdown for the Temporal Web UI: the state of a running saga, and the summary of a definition."""
+"""Markdown for the Temporal Web UI: the state of a running saga, and the summary of a definition.
+
+Names, reasons and ids may come from data, so they are escaped.
+"""
 
 from __future__ import annotations
 
 from sagas.definition.model import Definition, StepDefinition
 from sagas.protocol.saga_view import ReasonView, SagaView, StepView
+from sagas.text.markdown import markdown_code, markdown_code_block, markdown_text
 
 STATE_SYMBOLS = {
     "PENDING": "·",
@@ -27,15 +31,15 @@ NO_BREAK_SPACE = "\u00a0"
 
 def current_details(view: SagaView) -> str:
     """The details of a run; a long saga shows only its first and last steps."""
-    lines = [f"**{view.saga}** is **{view.state}**" + _reason_phrase(view.reason)]
+    lines = [f"**{markdown_text(view.saga)}** is **{view.state}**" + _reason_phrase(view.reason)]
     for entry in view.parked:
         waits = "waits for a nested saga" if entry.step in view.blocked_steps else _parked_phrase(entry.op)
-        lines += ["", f"⏸ **{entry.step}** {waits}: {entry.why}"]
+        lines += ["", f"⏸ **{markdown_text(entry.step)}** {waits}: {markdown_text(entry.why)}"]
         if entry.commands:
-            lines += ["", "Decisions of an operator:", "", "```", *entry.commands, "```"]
+            lines += ["", "Decisions of an operator:", "", *markdown_code_block(entry.commands)]
     for entry in view.residue:
         left = "its effect stays" if entry.kind == "effect_stays" else "its effect is missing"
-        lines += ["", f"✖ **{entry.step}**: {left}"]
+        lines += ["", f"✖ **{markdown_text(entry.step)}**: {left}"]
     lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
     steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]
@@ -55,28 +59,26 @@ def _step_row(step: StepView) -> str:
     undo = step.compensation
     undo_cell = ""
     if undo:
-        undo_cell = f"`{undo.uses}`" + ("" if undo.state == "PENDING" else f" {undo.state}")
-    title = f"**{step.id}**" if step.name in (step.id, step.step) else f"**{step.id}** {step.name}"
+        undo_cell = markdown_code(undo.uses) + ("" if undo.state == "PENDING" else f" {undo.state}")
+    title = f"**{markdown_text(step.id)}**"
+    if step.name not in (step.id, step.step):
+        title += f" {markdown_text(step.name)}"
     state = f"{STATE_SYMBOLS.get(step.state, ' ')}{NO_BREAK_SPACE}{step.state}"
     if (step.attempts or 0) > 1:
         state += f" ({step.attempts} attempts)"
-    return table_row(state, title, f"`{step.uses}`", undo_cell)
+    return table_row(state, title, markdown_code(step.uses), undo_cell)
 
 
 def table_row(*cells: str) -> str:
-    """One table row. The Web UI has no padding between columns, so each cell ends with a no-break space."""
-    return "| " + " | ".join(f"{_one_line(cell)}{NO_BREAK_SPACE}" if cell else "" for cell in cells) + " |"
-
-
-def _one_line(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    """One table row of Markdown cells. The Web UI has no padding between columns: a no-break space ends each cell."""
+    return "| " + " | ".join(f"{cell}{NO_BREAK_SPACE}" if cell else "" for cell in cells) + " |"
 
 
 def _reason_phrase(reason: ReasonView | None) -> str:
     if reason is None:
         return ""
-    where = f" at {reason.step}" if reason.step else ""
-    return f" ({reason.kind}{where}: {reason.message or 'no reason was given'})"
+    where = f" at {markdown_text(reason.step)}" if reason.step else ""
+    return f" ({reason.kind}{where}: {markdown_text(reason.message or 'no reason was given')})"
 
 
 def _button_advice(view: SagaView) -> str:
@@ -103,7 +105,7 @@ KIND_LABELS = {
 
 def static_details(definition: Definition) -> str:
     """A table of the steps and their compensations, with the digest of the definition."""
-    lines = [definition.description, ""] if definition.description else []
+    lines = [markdown_text(" ".join(definition.description.split())), ""] if definition.description else []
     lines += ["| step | action | kind | undone by |", "|---|---|---|---|"]
     lines += [_definition_row(step) for step in definition.steps]
     lines += [
@@ -117,6 +119,6 @@ def static_details(definition: Definition) -> str:
 
 
 def _definition_row(step: StepDefinition) -> str:
-    undo = " or ".join(f"`{one.uses}`" for one in step.compensate.alternates) if step.compensate else ""
-    title = f"**{step.id}**" if step.name == step.id else f"**{step.id}** {step.name}"
-    return table_row(title, f"`{step.do.uses}`", KIND_LABELS[step.kind], undo)
+    undo = " or ".join(markdown_code(one.uses) for one in step.compensate.alternates) if step.compensate else ""
+    title = f"**{step.id}**" if step.name == step.id else f"**{step.id}** {markdown_text(step.name)}"
+    return table_row(title, markdown_code(step.do.uses), KIND_LABELS[step.kind], undo)

@@ -28,6 +28,7 @@ from sagas.protocol.payloads import (
     encode_call,
 )
 from sagas.protocol.saga_ids import workflow_id_problem
+from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome
 from sagas.workflow.limits import limit_summary, to_payload
 from sagas.workflow.run_start import refuse_foreign_id
@@ -194,5 +195,6 @@ class NotifyWorkflow:
         error = None if failure is None else {"type": failure.type, "message": failure.message[:MESSAGE_LIMIT]}
         self._status.update(state=state, error=error, **{"next_attempt_at": None, "ended_at": None, **times})
         workflow.upsert_memo({NOTIFICATION_MEMO: dict(self._status)})
-        details = f"✉ **{order['saga_id']}** is **{order['when']}**: {state}, attempt {self._status['attempts']}"
-        workflow.set_current_details(details if error is None else f"{details}\n\n{error['message']}")
+        about = f"✉ **{markdown_text(order['saga_id'])}** is **{order['when']}**"
+        details = f"{about}: {state}, attempt {self._status['attempts']}"
+        workflow.set_current_details(details if error is None else f"{details}\n\n{markdown_text(error['message'])}")

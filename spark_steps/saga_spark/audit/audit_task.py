@@ -20,6 +20,8 @@ from saga_spark.job.job_spec import Check, Job
 from saga_spark.manifest import Manifest
 from saga_spark.storage import create_folder, write_once
 from sagas.presentation.html_page import html_page
+from sagas.text.markdown import markdown_code_block, markdown_text
+from sagas.text.printable import printable_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,7 +109,7 @@ def write_report(folder: str, document: Mapping[str, Any]) -> dict[str, str]:
     """Write the report in all formats below ``folder`` (a URI); returns their URIs by format."""
     create_folder(folder)
     forms = {
-        "json": ("report.json", json.dumps(document, indent=2, ensure_ascii=False)),
+        "json": ("report.json", printable_json(document, indent=2)),
         "markdown": ("report.md", report_markdown(document)),
         "html": ("report.html", report_html(document)),
     }
@@ -118,16 +120,20 @@ def write_report(folder: str, document: Mapping[str, Any]) -> dict[str, str]:
 
 def report_markdown(document: Mapping[str, Any]) -> str:
     """The report as Markdown."""
-    lines = [f"# {_title(document)}", "", f"{_SYMBOLS[document['verdict']]} {_VERDICTS[document['verdict']]}", ""]
+    lines = [
+        f"# {markdown_text(_title(document))}",
+        "",
+        f"{_SYMBOLS[document['verdict']]} {_VERDICTS[document['verdict']]}",
+        "",
+    ]
     lines += ["| | check | output | found |", "|---|---|---|---|"]
     for check in document["checks"]:
-        message = str(check["message"]).replace("|", "\\|")
-        lines.append(f"| {_SYMBOLS[check['status']]} | {check['name']} | {check['output']} | {message} |")
+        cells = (markdown_text(str(check[field])) for field in ("name", "output", "message"))
+        lines.append(f"| {_SYMBOLS[check['status']]} | {' | '.join(cells)} |")
     for check in document["checks"]:
         if check["samples"]:
-            lines += ["", f"## Rows that violate {check['name']}", "", "```json"]
-            lines += [json.dumps(row, ensure_ascii=False) for row in check["samples"]]
-            lines.append("```")
+            lines += ["", f"## Rows that violate {markdown_text(check['name'])}", ""]
+            lines += markdown_code_block([printable_json(row) for row in check["samples"]], "json")
     return "\n".join(lines) + "\n"
 
 

@@ -36,8 +36,8 @@ from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
-from sagas.workflow.limits import limit_summary
 from sagas.text.shell import saga_command
+from sagas.workflow.limits import limit_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""

@@ -6,17 +6,18 @@ wrote it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any, Literal
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from saga_activities.attempt_context import ObservedAttempt
+from sagas.text.printable import printable, printable_json, printable_line
 
 LogFormat = Literal["text", "json"]
 
@@ -84,8 +85,12 @@ class _TextFormatter(logging.Formatter):
             words.append(f"attempt {about['attempt']}")
         where = f"{' '.join(words)}: " if words else ""
         others = "".join(f" {name}={value}" for name, value in about.items() if name not in _IN_PREFIX)
-        line = f"{_timestamp(record)} {record.levelname} {record.name} {where}{_one_line(record.getMessage())}{others}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        words = printable_line(f"{where}{' '.join(record.getMessage().splitlines())}{others}")
+        line = f"{_timestamp(record)} {record.levelname} {record.name} {words}"
+        if not record.exc_info:
+            return line
+        # Indented, so that no line of an exception's message looks like a line of the log.
+        return f"{line}\n{indent(printable(self.formatException(record.exc_info)), '    ')}"
 
 
 class _JsonFormatter(logging.Formatter):
@@ -99,15 +104,11 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return printable_json(line)
 
 
 def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
 
 
 # One log line per attempt that is worth knowing about.

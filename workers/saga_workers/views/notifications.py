@@ -20,8 +20,8 @@ from sagas.protocol.payloads import (
     RETRY_NOTIFICATION_SIGNAL,
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
-from sagas.workflow.limits import limit_summary
 from sagas.text.shell import saga_command
+from sagas.workflow.limits import limit_summary
 
 _CONCURRENCY = 16
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {

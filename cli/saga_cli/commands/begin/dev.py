@@ -108,13 +108,13 @@ def _print_table(document: dict[str, Any]) -> None:
     ]
     print_table(rows, ("service", "state", "pid", "where"))
     if connections:
-        print()
+        echo("")
         print_table(list(connections.items()), ("connection", "url"))
     if catalogs:
-        print()
+        echo("")
         print_table([(name, one.get("uri", "-")) for name, one in catalogs.items()], ("catalog", "uri"))
     if document["temporal"].get("web_ui"):
-        print(f"\nWeb UI  {document['temporal']['web_ui']}")
+        echo("", f"Web UI  {document['temporal']['web_ui']}")
 
 
 def _print_log(log: Path, lines: int, *, follow: bool) -> None:

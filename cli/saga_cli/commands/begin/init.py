@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from saga_cli.output import print_document
+from saga_cli.output import echo, print_document
 from sagas.errors import SagaError, UsageError
 from sagas.text.shell import saga_command, shell_command
 
@@ -96,8 +96,8 @@ def demo_files() -> dict[str, str]:
 
 
 def _print_next_steps(folder: Path, files: list[str], demo: bool) -> None:
-    print(f"{folder}: {', '.join(files)}\n")
-    print(shell_command("cd", str(folder)))
-    print("saga dev up")
+    echo(f"{folder}: {', '.join(files)}", "")
+    echo(shell_command("cd", str(folder)))
+    echo("saga dev up")
     start = saga_command("start", project_name(folder))
-    print("saga demo" if demo else f"{start} --set product=apple --set quantity=2 --wait")
+    echo("saga demo" if demo else f"{start} --set product=apple --set quantity=2 --wait")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saga_cli.context import load_settings
-from saga_cli.output import print_list, wants_json
+from saga_cli.output import echo, print_list, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,6 @@ def _print_results(findings: Sequence[dict]) -> None:
     width = max(len(finding["check"]) for finding in findings)
     for finding in findings:
         mark = {True: "✔", False: "✖", None: "·"}[finding["ok"]]
-        print(f"{mark} {finding['check']:<{width}}  {finding['message']}")
+        echo(f"{mark} {finding['check']:<{width}}  {finding['message']}")
         if finding["ok"] is not True and finding["help"]:
-            print(f"  {'':<{width}}  → {finding['help']}")
+            echo(f"  {'':<{width}}  → {finding['help']}")

@@ -134,10 +134,10 @@ def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
     else:
         echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
     for kind, count in found["counts"].items():
-        echo(f"\n{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
+        echo("", f"{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
         _print_findings([one for one in found["findings"] if one["class"] == kind], count)
     if report is not None:
-        echo(f"\nreport: {report}")
+        echo("", f"report: {report}")
 
 
 def _print_findings(findings: Sequence[Mapping[str, Any]], count: int) -> None:

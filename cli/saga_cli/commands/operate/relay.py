@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings
-from saga_cli.output import print_document, print_table
+from saga_cli.output import echo, print_document, print_table
 from saga_cli.shared_options import operator_name, parse_duration_option, required_text, start_logging
 from sagas.text.shell import saga_command
 
@@ -84,21 +84,19 @@ def _decide(
     by = operator_name(as_) or getpass.getuser()
     event, decision = (release, "release") if release is not None else (drop, "drop")
     message = asyncio.run(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
-    print_document({"event": event, "decision": decision, "message": message}, human=lambda: print(message))
+    print_document({"event": event, "decision": decision, "message": message}, human=lambda: echo(message))
     return 0
 
 
 def _print_status(found: dict[str, Any]) -> None:
     if not found["outboxes"]:
-        print("no connection of the project has an outbox; create it with `saga setup`")
+        echo("no connection of the project has an outbox; create it with `saga setup`")
     for outbox in found["outboxes"]:
         if "error" in outbox:
-            print(f"{outbox['connection']}: {outbox['error']}")
+            echo(f"{outbox['connection']}: {outbox['error']}")
             continue
         oldest = f" (the oldest {_age(outbox['oldest_seconds'])})" if outbox["new"] else ""
-        print(
-            f"{outbox['connection']}: {outbox['new']} new{oldest}, {outbox['held']} held, {outbox['refused']} refused"
-        )
+        echo(f"{outbox['connection']}: {outbox['new']} new{oldest}, {outbox['held']} held, {outbox['refused']} refused")
         rows = [
             (
                 shard["shard"],
@@ -112,16 +110,16 @@ def _print_status(found: dict[str, Any]) -> None:
         print_table(rows, ("SHARD", "NEW", "OLDEST", "TRANSACTION", "OWNER"), indent=2)
         for topic in outbox.get("topics", ()):
             if "error" in topic:
-                print(f"  topic {topic['topic']}: {topic['error']}")
+                echo(f"  topic {topic['topic']}: {topic['error']}")
             elif topic["lso_lag"]:
-                print(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
+                echo(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
         for event in outbox["for_a_person"]:
-            print(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
-            print(f"    {event['why']}")
-            print(f"    {saga_command('relay', release=event['event'], reason='…')}    (or --drop)")
+            echo(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
+            echo(f"    {event['why']}")
+            echo(f"    {saga_command('relay', release=event['event'], reason='…')}    (or --drop)")
         for error in ("kafka_error", "publishing_error"):
             if error in outbox:
-                print(f"  {outbox[error]}")
+                echo(f"  {outbox[error]}")
 
 
 def _age(seconds: float) -> str:

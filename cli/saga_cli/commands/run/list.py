@@ -10,6 +10,7 @@ import typer
 
 from saga_cli.context import global_options, with_client
 from saga_cli.output import echo, make_console, print_document, to_json
+from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -86,7 +87,7 @@ def _print_table(views: Sequence[SagaView]) -> None:
         text.rstrip()
         out.print(text, soft_wrap=True)
         for reason in view.stuck or ():
-            out.print(Text(f"    {reason}", "yellow"), soft_wrap=True)
+            out.print(Text(f"    {printable_line(reason)}", "yellow"), soft_wrap=True)
 
 
 def _cells(view: SagaView, now: datetime) -> list[str]:
@@ -101,4 +102,5 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
         where = f" at {reason.step}" if reason.step else ""
         because = f"{reason.kind}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
-    return [view.id, view.saga, view.state, when, "  ".join(one for one in (because, labels) if one)]
+    cells = (view.id, view.saga, view.state, when, "  ".join(one for one in (because, labels) if one))
+    return [printable_line(cell) for cell in cells]

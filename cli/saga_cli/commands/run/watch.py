@@ -100,7 +100,7 @@ class _ChangePrinter:
 
     def __init__(self) -> None:
         self._last: SagaView | None = None
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, list[str]] = {}
 
     def __call__(self, view: SagaView) -> None:
         if view == self._last:
@@ -119,26 +119,26 @@ class _ChangePrinter:
 
         now = local_time(datetime.now(UTC))
         because = f": {view.reason.kind}: {reason_text(view)}" if view.reason else ""
-        facts = {"": f"{view.id} {view.state}{because}"}
+        facts = {"": [f"{view.id} {view.state}{because}"]}
         if view.incomplete:
-            facts["incomplete"] = f"incomplete: {view.incomplete}"
+            facts["incomplete"] = [f"incomplete: {view.incomplete}"]
         for step in view.steps:
             undo = step.compensation
             undone = f", undo {undo.state}" if undo and undo.state != "PENDING" else ""
             if step.state != "PENDING" or undone:
                 doing = f": {progress_text(step.progress)}" if step.progress else ""
                 retried = f"{_retry_text(step)}{undone}{_retry_text(undo) if undo else ''}"
-                facts[step.id] = f"  {step.id} {step.state}{retried}{doing}"
+                facts[step.id] = [f"  {step.id} {step.state}{retried}{doing}"]
         for row in view.notifications:
             attempts = f", attempt {row.attempts}" if row.attempts else ""
             why = f": {row.error.message}" if row.error else ""
-            facts[row.id] = f"  {row.id} {row.state or 'PENDING'}{attempts}{why}"
+            facts[row.id] = [f"  {row.id} {row.state or 'PENDING'}{attempts}{why}"]
         for number, one in enumerate(view.parked):
-            commands = "".join(f"\n      {command}" for command in one.commands)
-            facts[f"parked {number}"] = f"  {one.step} waits for an operator: {one.why}{commands}"
-        for name, text in facts.items():
-            if self._shown.get(name) != text:
-                print(f"{now}  {text}", flush=True)
+            commands = (f"      {command}" for command in one.commands)
+            facts[f"parked {number}"] = [f"  {one.step} waits for an operator: {one.why}", *commands]
+        for name, lines in facts.items():
+            if self._shown.get(name) != lines:
+                echo(f"{now}  {lines[0]}", *lines[1:])
         self._shown = facts
 
 
