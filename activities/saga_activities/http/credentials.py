@@ -150,16 +150,33 @@ WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE = "webhook-id", "webhook-timest
 SIGNATURE_HEADERS = (WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE)
 
 
+MIN_SIGNING_KEY_BYTES = 24
+"""What the specification of Standard Webhooks demands."""
+
+
+def signing_key(secret: SecretSetting) -> bytes:
+    """The bytes of a signing secret. Raises UsageError if it is missing, malformed or too short."""
+    text = secret.read()
+    try:
+        key = base64.b64decode(text.removeprefix("whsec_") + "==")  # "==": the padding may be missing
+    except binascii.Error:
+        raise UsageError(f"{secret.setting} is not a Standard Webhooks secret (whsec_ and Base64)") from None
+    if len(key) < MIN_SIGNING_KEY_BYTES:
+        raise UsageError(
+            f"{secret.setting} is a secret of {len(key)} bytes, which can be guessed; use whsec_ and the Base64 of "
+            f"{MIN_SIGNING_KEY_BYTES} to 64 random bytes"
+        )
+    return key
+
+
 def signature_headers(secret: SecretSetting, id: str, content: bytes | None) -> dict[str, str]:
     """The three signature headers of a request with this body. Raises CredentialsError if the secret is unusable."""
-    from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
+    from standardwebhooks import Webhook
 
     try:
-        webhook = Webhook(secret.read())
+        webhook = Webhook(signing_key(secret))
     except UsageError as error:
         raise CredentialsError(error.message.rstrip(".")) from None
-    except (binascii.Error, EmptyWebhookSecretError):
-        raise CredentialsError(f"{secret.setting} is not a Standard Webhooks secret (whsec_ and Base64)") from None
     now = datetime.now(UTC)
     signature = webhook.sign(id, now, (content or b"").decode())
     return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: str(int(now.timestamp())), WEBHOOK_SIGNATURE: signature}

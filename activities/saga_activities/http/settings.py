@@ -34,9 +34,13 @@ class SecretSetting:
     secret: Secret
     root: Path
 
+    def resolve(self) -> str:
+        """What its location contains. Raises UsageError if that is missing."""
+        return resolve_secret(self.secret, setting=self.setting, root=self.root)
+
     def read(self) -> str:
         """The secret itself. Raises UsageError, which names the location, never the value."""
-        text = resolve_secret(self.secret, setting=self.setting, root=self.root)
+        text = self.resolve()
         if not text.isascii() or not text.isprintable() or not text:
             raise UsageError(f"{self.setting} is empty or contains characters that cannot be sent in a header")
         return text

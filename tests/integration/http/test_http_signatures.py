@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,17 @@ async def test_every_kind_of_body_is_signed(server: PaymentServer, connect: Any,
         Webhook(SECRET).verify(sent["body"] + "x", sent["headers"], json_parse=False)
 
 
+@pytest.mark.parametrize("size", [24, 64])
+async def test_a_secret_without_prefix_and_padding_signs(
+    server: PaymentServer, connect: Any, tmp_path: Path, size: int
+) -> None:
+    secret = base64.b64encode(bytes(range(size))).decode().rstrip("=")
+    (tmp_path / "secret").write_text(secret)
+    crm = connect(server.url, signing_secret={"file": "secret"})
+    assert (await run_http(SEND, key=KEY, connection=crm, timeout=5.0)).kind == "done"
+    Webhook(secret).verify(last(server)["body"], last(server)["headers"])
+
+
 async def test_reads_and_probes_are_not_signed(server: PaymentServer, connect: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     crm = connect(server.url, signing_secret={"file": "secret"})
@@ -57,8 +69,11 @@ async def test_signature_headers_cannot_be_overridden(server: PaymentServer, con
     ("text", "message"),
     [
         ("", "is empty or contains"),
-        ("whsec_", "is not a Standard Webhooks secret"),
+        ("whsec_", "is a secret of 0 bytes, which can be guessed; use whsec_ and the Base64 of 24 to 64 random bytes"),
         ("whsec_A", "is not a Standard Webhooks secret"),
+        ("whsec_c2VjcmV0", "is a secret of 6 bytes"),
+        ("secret", "is a secret of 4 bytes"),
+        ("whsec_" + base64.b64encode(b"x" * 23).decode(), "is a secret of 23 bytes"),
         (None, "No such"),
     ],
 )

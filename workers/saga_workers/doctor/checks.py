@@ -48,6 +48,9 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     else:
         findings += await _check_temporal(client, settings, project)
     spark = has_spark_steps(project)
+    for connection in settings.connections.values():
+        if connection.kind == "http" and "signing_secret" in connection.options:
+            findings.append(_check_signing_secret(connection))
     for connection in settings.sql_connections():
         findings += await _check_database(connection, spark=spark)
     findings += await check_spark(settings) if spark else [_find_java()]
@@ -73,6 +76,27 @@ def _check_definitions(project: Project) -> list[DoctorResult]:
         text = f"{len(errors)} errors, the first: {first.file}:{first.line} {first.code} {first.message}"
         return [DoctorResult("definitions", False, text, "saga validate")]
     return [DoctorResult("definitions", True, ", ".join(names) or "none")]
+
+
+def _check_signing_secret(connection: Connection) -> DoctorResult:
+    """The secret with which an HTTP connection signs. Workers read it, so one that is missing here is no error."""
+    from saga_activities.http.credentials import signing_key
+    from saga_activities.http.settings import http_settings
+
+    check = f"connection {connection.name}"
+    try:
+        secret = http_settings(connection).signing_secret
+    except SagaError as error:
+        return DoctorResult(check, False, error.message, error.help)
+    assert secret is not None
+    try:
+        secret.resolve()
+    except SagaError as error:
+        return DoctorResult(check, None, error.message, error.help)
+    try:
+        return DoctorResult(check, True, f"signs with a secret of {len(signing_key(secret))} bytes")
+    except SagaError as error:
+        return DoctorResult(check, False, error.message, error.help)
 
 
 async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
