@@ -1,16 +1,18 @@
-"""Servers shared by all integration tests of one process; each has its own folder and stops with the session."""
+"""Servers shared by the integration tests of one process or of the whole run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.processes import TemporalServer
+from tests.helpers.processes import Process, TemporalServer
+from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
 if TYPE_CHECKING:
-    from tests.helpers.kafka_broker import Broker
+    from tests.helpers.kafka_broker import Broker, BrokerProcess
 
 
 LONG_RUNNING = (
@@ -37,24 +39,31 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for all tests of this process: make topics of your own, and never kill it."""
-    from tests.helpers.kafka_broker import Broker
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+    """One broker for all tests of the run: make topics of your own, and never kill it."""
+    from tests.helpers.kafka_broker import Broker, BrokerProcess
 
-    broker = Broker(tmp_path_factory.mktemp("kafka"))
-    broker.start()
-    yield broker
-    broker.kill()
+    def start(folder: Path) -> tuple[Process, str]:
+        broker = BrokerProcess(folder).start()
+        return broker, broker.address
+
+    return Broker(shared_address(run_folder(tmp_path_factory), "kafka", start))
 
 
 @pytest.fixture(scope="module")
-def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for one module that may lose the ends of transactions on restart."""
     from tests.helpers.lossy_broker import start_lossy_broker
 
     broker = start_lossy_broker(tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.kill()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The servers of the run end with its first process: with xdist, the others end before it."""
+    if not hasattr(config, "workerinput"):
+        end_servers(config._tmp_path_factory.getbasetemp())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.kafka_proxy import Act, KafkaProxy, Rule
 from tests.helpers.processes import CommandProcess, RelayProcess, TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import fully_consumed
@@ -42,7 +42,7 @@ class Messaging:
     """What the cells of one row share. ``proxy``, if any, is between the broker and all clients."""
 
     folder: Path
-    broker: Broker
+    broker: BrokerProcess
     proxy: KafkaProxy | None
     cells: int
     client: Mapping[str, str] = field(default_factory=dict)

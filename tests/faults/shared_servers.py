@@ -16,7 +16,7 @@ from tests.faults.cells import Cell, Row
 from tests.faults.messaging import FAST_TRANSACTION_CLEANUP, Messaging
 from tests.helpers.database_servers import HOST, DatabaseServer, postgres
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.kafka_proxy import KafkaProxy
 from tests.helpers.processes import TemporalServer, WorkerProcess
 
@@ -36,14 +36,16 @@ class SharedKafka:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._found: tuple[Broker, KafkaProxy] | None = None
+        self._found: tuple[BrokerProcess, KafkaProxy] | None = None
 
-    async def get(self, folder: Path) -> tuple[Broker, KafkaProxy]:
+    async def get(self, folder: Path) -> tuple[BrokerProcess, KafkaProxy]:
         async with self._lock:
             if self._found is None:
                 proxy = KafkaProxy()
                 await proxy.start()
-                broker = await asyncio.to_thread(Broker, folder, advertised=proxy.port, more=FAST_TRANSACTION_CLEANUP)
+                broker = await asyncio.to_thread(
+                    BrokerProcess, folder, advertised=proxy.port, more=FAST_TRANSACTION_CLEANUP
+                )
                 proxy.target = broker.port
                 self._found = broker, proxy
                 await asyncio.to_thread(broker.start)
@@ -84,7 +86,7 @@ async def open_messaging(row: Row, servers: SharedServers) -> AsyncIterator[Mess
     folder = servers.folder / f"{row.number}-{row.fault}"
     proxy = None
     if row.kafka == "own":
-        broker = await asyncio.to_thread(Broker, folder / "kafka", more=FAST_TRANSACTION_CLEANUP)
+        broker = await asyncio.to_thread(BrokerProcess, folder / "kafka", more=FAST_TRANSACTION_CLEANUP)
         await asyncio.to_thread(broker.start)
     else:
         broker, proxy = await servers.kafka.get(servers.folder / "kafka")

@@ -36,42 +36,12 @@ class Record:
         return json.loads(self.value)
 
 
-class Broker(Process):
-    """One broker that is its own controller; `kill` and `start` keep its data.
+class Broker:
+    """What tests do with a broker: topics and records. ``client`` are the properties with which it connects."""
 
-    ``advertised`` is the port announced to clients instead of the broker's own (a proxy's): they connect only there.
-    ``more`` are overriding broker properties, in which `{port}` and `{controller}` stand for its own ports.
-    ``client`` are those with which this class itself connects.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        advertised: int | None = None,
-        more: Mapping[str, str] | None = None,
-        client: Mapping[str, str] | None = None,
-        name: str = "kafka",
-    ) -> None:
-        try:
-            found = fetch_jars(print)
-            create_class_archive(found)
-        except KafkaUnavailableError as error:
-            pytest.skip(f"Kafka: {error.message}")
-        ports = choose_ports({"port": None, "controller": None}, {}, ())
-        own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
-        for key, value in (more or {}).items():
-            own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
-        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)
-        self.server.prepare()
+    def __init__(self, address: str, client: Mapping[str, str] | None = None) -> None:
+        self.address = address
         self.client = dict(client or {})
-        self.port = ports["port"]
-        self.address = self.server.address
-        super().__init__(name, self.server.argv(), folder, self.server.is_ready)
-
-    def start(self, timeout: float = TIMEOUT) -> Broker:
-        super().start(timeout)
-        return self
 
     def settings(self, **more: Any) -> KafkaSettings:
         """Settings that name this broker, with a prefix of their own unless one is given."""
@@ -217,6 +187,38 @@ class Broker(Process):
         from confluent_kafka.admin import AdminClient
 
         return set(AdminClient(self._client()).list_topics(timeout=TIMEOUT).topics)
+
+
+class BrokerProcess(Broker, Process):
+    """One broker that is its own controller; `kill` and `start` keep its data.
+
+    ``advertised`` is the port announced to clients instead of the broker's own (a proxy's): they connect only there.
+    ``more`` are overriding broker properties, in which `{port}` and `{controller}` stand for its own ports.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        advertised: int | None = None,
+        more: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        name: str = "kafka",
+    ) -> None:
+        try:
+            found = fetch_jars(print)
+            create_class_archive(found)
+        except KafkaUnavailableError as error:
+            pytest.skip(f"Kafka: {error.message}")
+        ports = choose_ports({"port": None, "controller": None}, {}, ())
+        own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
+        for key, value in (more or {}).items():
+            own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
+        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)
+        self.server.prepare()
+        self.port = ports["port"]
+        Broker.__init__(self, self.server.address, client)
+        Process.__init__(self, name, self.server.argv(), folder, self.server.is_ready)
 
 
 def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:

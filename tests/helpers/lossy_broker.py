@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 
 TIMEOUT = 3.0
 """Seconds a transaction may last: less than a broker needs to start."""
@@ -19,14 +19,14 @@ MAX_ATTEMPTS = 8
 """The race is decided within milliseconds, and most restarts lose the end."""
 
 
-def start_lossy_broker(folder: Path) -> Broker:
+def start_lossy_broker(folder: Path) -> BrokerProcess:
     """It runs."""
-    broker = Broker(folder, more={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"})
+    broker = BrokerProcess(folder, more={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"})
     broker.start()
     return broker
 
 
-def lose_transaction_end(broker: Broker, topic: str, write: Callable[[], None]) -> None:
+def lose_transaction_end(broker: BrokerProcess, topic: str, write: Callable[[], None]) -> None:
     """Restart the broker until it has lost the end of the transaction that ``write`` left open in ``topic``."""
     for _ in range(MAX_ATTEMPTS):
         write()

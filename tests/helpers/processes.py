@@ -16,6 +16,9 @@ from saga_workers.devstack.service import http_get
 from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, closed_http_api, find_temporal
 from tests.helpers.forked_commands import ForkedCommand
 
+TIMEOUT = 180.0
+"""Seconds that a start may take: the machine may be busy with other tests."""
+
 
 class Process:
     """A child process that can be killed, frozen and started again with the same command."""
@@ -42,7 +45,7 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def start(self, timeout: float = 90.0) -> Self:
+    def start(self, timeout: float = TIMEOUT) -> Self:
         self.launch()
         self.wait(timeout)
         return self
@@ -65,7 +68,7 @@ class Process:
                 start_new_session=True,
             )
 
-    def wait(self, timeout: float = 90.0) -> None:
+    def wait(self, timeout: float = TIMEOUT) -> None:
         end = time.monotonic() + timeout
         while not self._ready():
             if not self.running:

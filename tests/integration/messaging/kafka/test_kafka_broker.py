@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import Broker, BrokerProcess
 
 
 def transactional(broker: Broker, name: str) -> Producer:
@@ -52,7 +52,7 @@ def test_the_older_producer_of_a_transactional_id_is_fenced(kafka: Broker) -> No
 
 @pytest.mark.slow
 def test_a_killed_broker_keeps_acknowledged_records(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "kafka").start()
+    broker = BrokerProcess(tmp_path / "kafka").start()
     try:
         topic = broker.create_topic()
         broker.produce(topic, 1, 2, key="k")

@@ -31,7 +31,7 @@ from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
 from tests.integration.spark.staged_outputs import stage
 
@@ -87,7 +87,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Broker]:
+def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[BrokerProcess]:
     """Users with ACLs at one address; at ``tls`` (below) any TLS client."""
     port = choose_ports({"port": None}, {}, ())["port"]
     tls = {
@@ -96,14 +96,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iter
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(certificate / "server.pem"),
     }
-    broker = Broker(tmp_path_factory.mktemp("secured"), more={**SASL, **tls}, client=login("admin"))
+    broker = BrokerProcess(tmp_path_factory.mktemp("secured"), more={**SASL, **tls}, client=login("admin"))
     broker.start()
     yield broker
     broker.kill()
 
 
 @pytest.fixture
-def tls(secured: Broker) -> str:
+def tls(secured: BrokerProcess) -> str:
     """The address where the broker speaks TLS."""
     return secured.server.overrides["advertised.listeners"].rpartition("//")[2]
 

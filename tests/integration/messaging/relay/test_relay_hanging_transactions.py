@@ -17,14 +17,14 @@ from saga_activities.kafka.transactional_producer import TransactionalProducer
 from saga_workers.relay.progress_record import ProgressRecord, encode_progress
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 
 @pytest_asyncio.fixture
 async def env(
-    postgres_server: DatabaseServer, lossy_broker: Broker, tmp_path: Path
+    postgres_server: DatabaseServer, lossy_broker: BrokerProcess, tmp_path: Path
 ) -> AsyncIterator[OutboxEnvironment]:
     made = OutboxEnvironment(postgres_server, lossy_broker, tmp_path, transaction_timeout=TIMEOUT, batch=50)
     await made.make_tables()
@@ -41,7 +41,7 @@ async def env(
     ],
 )
 async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
-    env: OutboxEnvironment, lossy_broker: Broker, found: str
+    env: OutboxEnvironment, lossy_broker: BrokerProcess, found: str
 ) -> None:
     topic = await asyncio.to_thread(lossy_broker.create_topic)
     ids = env.emit(*events(topic, 60, keys=1))

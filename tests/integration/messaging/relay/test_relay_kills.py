@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, RelayProcess, events
 
 TIMEOUT = 6.0
@@ -30,7 +30,7 @@ END_TXN = b"\x00\x1a\x00\x01\x00"
 class Reached:
     """A broker that its clients reach through a proxy alone."""
 
-    broker: Broker
+    broker: BrokerProcess
     proxy: FaultProxy
 
 
@@ -40,7 +40,7 @@ async def reached(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rea
     await proxy.start()
     # Transactions that are too old are looked for every ten seconds by default.
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    broker = Broker(tmp_path_factory.mktemp("kafka"), advertised=proxy.port, more=often)
+    broker = BrokerProcess(tmp_path_factory.mktemp("kafka"), advertised=proxy.port, more=often)
     proxy.target_port = broker.port
     await asyncio.to_thread(broker.start)
     yield Reached(broker, proxy)
@@ -203,13 +203,13 @@ async def test_the_broker_is_killed_or_frozen_during_publishing(
     env.emit(*events(topic, 3000))
     await until(lambda: env.statuses()["PUBLISHED"] > 100)
     if how == "killed":
-        env.broker.kill()
+        reached.broker.kill()
         await asyncio.sleep(2)
-        await asyncio.to_thread(env.broker.start)
+        await asyncio.to_thread(reached.broker.start)
     else:
-        env.broker.freeze()
+        reached.broker.freeze()
         await asyncio.sleep(8)  # longer than the transaction may last
-        env.broker.thaw()
+        reached.broker.thaw()
     env.emit(*events(topic, 500, start=3000))
     await env.all_published(120)
     assert relay.running

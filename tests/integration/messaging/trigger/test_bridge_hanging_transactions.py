@@ -13,7 +13,7 @@ from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.transactional_producer import TransactionalProducer
 from sagas import Message, bridge
 from sagas.settings import KafkaSettings
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
 from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering, until
 
@@ -30,7 +30,7 @@ NOWHERE = "127.0.0.1:1"
     ],
 )
 async def test_a_record_after_a_hanging_transaction_is_copied_once(
-    lossy_broker: Broker, tmp_path: Path, written: range, committed: int
+    lossy_broker: BrokerProcess, tmp_path: Path, written: range, committed: int
 ) -> None:
     source, target = await asyncio.to_thread(lambda: (lossy_broker.create_topic(), lossy_broker.create_topic()))
 

@@ -9,13 +9,13 @@ import pytest
 
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.reader import TopicReader
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.integration.messaging.trigger.trigger_environment import fresh, until
 
 
 @pytest.mark.slow
 async def test_a_lost_broker_is_reported_until_it_returns(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+    broker = BrokerProcess(tmp_path)
     broker.start()
     topic, got, stop = broker.create_topic(), [], asyncio.Event()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.processes import TemporalServer, TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     fresh,
@@ -40,7 +40,7 @@ async def note(message: Message) -> None:
 async def test_sigterm_while_the_broker_is_frozen(postgres_server: DatabaseServer, tmp_path: Path) -> None:
     """A commit of offsets that is never answered would keep the client from closing for as long as that lasts."""
     (tmp_path / "kafka").mkdir()
-    broker = Broker(tmp_path / "kafka")
+    broker = BrokerProcess(tmp_path / "kafka")
     broker.start()
     shop, prefix, total = await open_shop(postgres_server), fresh("p"), 200
     topic = broker.create_topic()
@@ -83,7 +83,7 @@ async def test_sigterm_of_a_reply_listener_while_the_broker_is_frozen(
 ) -> None:
     """It commits its offsets before it goes on, and would wait for that as long as the broker is frozen."""
     (tmp_path / "kafka").mkdir()
-    broker = Broker(tmp_path / "kafka")
+    broker = BrokerProcess(tmp_path / "kafka")
     broker.start()
     shop, prefix = await open_shop(postgres_server), fresh("p")
     folder = write_project(

@@ -12,7 +12,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_sink import TopicSink, row_records
 from saga_spark.sinks.sink import Publication
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
 from tests.integration.spark.staged_outputs import stage
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 ROWS = [{"id": number} for number in range(6)]
 
 
-def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: Broker) -> None:
+def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: BrokerProcess) -> None:
     topic = lossy_broker.create_topic()
     kafka = lossy_broker.settings(transaction_timeout=TIMEOUT)
     settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
