@@ -55,7 +55,11 @@ class HttpResponse:
         try:
             if not self.text:
                 return None
-            return json.loads(self.text, parse_constant=_reject_constant, parse_float=_finite)
+            value = json.loads(self.text, parse_constant=_reject_constant, parse_float=_finite)
+            if "\\ud" in self.text.lower():
+                # Half a surrogate pair can be escaped in JSON, but not written as UTF-8 by whoever reads the result.
+                json.dumps(value, ensure_ascii=False).encode()
+            return value
         except (ValueError, RecursionError):
             return None
 

@@ -168,7 +168,7 @@ def _view_size(view: SagaView) -> int:
 
 
 def _json_size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str).encode())
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
 
 
 def _placeholder(value: Any) -> Any:

@@ -31,6 +31,8 @@ async def serving(wait: asyncio.Event | None = None) -> AsyncIterator[HttpServer
             raise ZeroDivisionError
         if path == "/large":
             return PlainTextResponse(b"x" * 50_000_000)
+        if path == "/half":
+            return json_response(200, {"half": "\ud800"})
         return json_response(200, {"path": path, "a": request.headers.get("a")})
 
     app = read_only_app([Route("/{path:path}", handle)])
@@ -88,6 +90,11 @@ async def test_a_malformed_request_is_refused(sent: bytes, status: int) -> None:
         assert b"connection: close" in answer.lower()
         assert b"Traceback" not in answer
         assert b"200 OK" in await raw(server, head("GET /a HTTP/1.1", "Connection: close")), "it serves others"
+
+
+async def test_half_a_surrogate_pair_in_a_response_is_replaced() -> None:
+    async with serving() as server:
+        assert b'{"half": "?"}' in await raw(server, head("GET /half HTTP/1.1", "Connection: close"))
 
 
 async def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:

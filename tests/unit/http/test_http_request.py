@@ -174,9 +174,13 @@ def test_retry_after(value: str, seconds: float | None) -> None:
     assert retry_after(response, lambda: datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000, '"\\uD800"', "1e999"])
 def test_what_is_not_json_is_null(text: str) -> None:
     assert HttpResponse(200, text=text).json() is None
+
+
+def test_an_escaped_surrogate_pair_is_a_character() -> None:
+    assert HttpResponse(200, text='"\\ud83d\\ude00"').json() == "😀"
 
 
 def test_cookies_are_not_recorded() -> None:

@@ -55,7 +55,8 @@ _CLOSE = {"Connection": "close"}
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(value, ensure_ascii=False) + "\n", status, headers, "application/json")
+    text = json.dumps(value, ensure_ascii=False) + "\n"
+    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
