@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sagas.builtins import messaging, spark
-from sagas.builtins.schemas import STRING, object_schema
+from sagas.builtins.schemas import NAME, SQL, STRING, object_schema
 
 Schema = Mapping[str, Any]
 Executor = Literal["sql", "http", "engine", "spark", "kafka"]
@@ -54,7 +54,7 @@ class Builtin:
 _PARAMS = {"type": "object"}
 _EXPECT_ROWS = {"type": "integer", "minimum": 0}
 STATEMENT = object_schema(
-    {"sql": STRING, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}, ["sql"]
+    {"sql": SQL, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}, ["sql"]
 )
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
@@ -66,7 +66,7 @@ BUILTINS: Mapping[str, Builtin] = {
             object_schema(
                 {
                     "connection": STRING,
-                    "run": {"anyOf": [STRING, STATEMENT, {"type": "array", "minItems": 1, "items": STATEMENT}]},
+                    "run": {"anyOf": [SQL, STATEMENT, {"type": "array", "minItems": 1, "items": STATEMENT}]},
                     "params": _PARAMS,
                     "expect_rows": _EXPECT_ROWS,
                     "rejected": {"type": "string"},
@@ -82,7 +82,7 @@ BUILTINS: Mapping[str, Builtin] = {
             "http",
             object_schema(
                 {
-                    "connection": STRING,
+                    "connection": NAME,
                     "method": {"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
                     "path": {"type": "string"},
                     "url": {"type": "string", "pattern": "^https?://"},
@@ -102,7 +102,7 @@ BUILTINS: Mapping[str, Builtin] = {
             "saga",
             "a nested saga, with its own compensations",
             "engine",
-            object_schema({"name": STRING, "input": {}}, ["name"]),
+            object_schema({"name": NAME, "input": {}}, ["name"]),
             own_undo=True,
         ),
         Builtin(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.builtins.messaging import TOPIC
-from sagas.builtins.schemas import STRING, object_schema
+from sagas.builtins.schemas import CODE, NAME, PATH, SQL, STRING, object_schema
 
 SPARK = "spark"
 RECONCILE = "reconcile"
@@ -31,8 +31,8 @@ PUBLISH_TIMEOUT = 600.0
 
 MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
 
-_STRING_OR_LIST = {"anyOf": [STRING, {"type": "array", "items": STRING, "minItems": 1}]}
-_WHERE = {"anyOf": [STRING, {"type": "object", "minProperties": 1}]}
+_NAME_OR_LIST = {"anyOf": [NAME, {"type": "array", "items": NAME, "minItems": 1}]}
+_WHERE = {"anyOf": [SQL, {"type": "object", "minProperties": 1}]}
 _NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
 """Names of inputs and outputs become folders of the stage and values of a ledger column."""
 _NUMBER_OR_STRING = {"type": ["number", "string"]}
@@ -40,14 +40,15 @@ _NUMBER_OR_STRING = {"type": ["number", "string"]}
 
 INPUT = object_schema(
     {
-        "connection": STRING,
-        "table": STRING,
-        "query": STRING,
-        "columns": {"type": "array", "items": STRING, "minItems": 1},
+        "connection": NAME,
+        "table": NAME,
+        "query": SQL,
+        "params": {"type": "object"},
+        "columns": {"type": "array", "items": NAME, "minItems": 1},
         "where": _WHERE,
-        "parquet": STRING,
-        "step": STRING,
-        "output": STRING,
+        "parquet": PATH,
+        "step": NAME,
+        "output": NAME,
         "as_of": {"type": ["string", "integer"]},
         "topic": TOPIC,
         "since": STRING,
@@ -58,26 +59,26 @@ topic (with ``since``, its records from that timestamp on)."""
 
 OUTPUT = object_schema(
     {
-        "table": STRING,
-        "connection": STRING,
-        "parquet": STRING,
+        "table": NAME,
+        "connection": NAME,
+        "parquet": PATH,
         "mode": {"enum": list(MODES)},
         "where": {"type": "object", "minProperties": 1},
-        "key": _STRING_OR_LIST,
-        "partition_by": _STRING_OR_LIST,
+        "key": _NAME_OR_LIST,
+        "partition_by": _NAME_OR_LIST,
         "topic": TOPIC,
-        "value": STRING,
+        "value": NAME,
     }
 )
 
-_COMMON = {"severity": {"enum": ["error", "warn"]}, "where": _WHERE, "output": STRING, "name": STRING}
+_COMMON = {"severity": {"enum": ["error", "warn"]}, "where": _WHERE, "output": NAME, "name": STRING}
 _RECONCILE = object_schema(
     {
         "with": INPUT,
-        "key": _STRING_OR_LIST,
-        "compare": _STRING_OR_LIST,
+        "key": _NAME_OR_LIST,
+        "compare": _NAME_OR_LIST,
         "tolerance": _NUMBER_OR_STRING,
-        "mapping": {"type": "object"},
+        "mapping": {"type": "object", "additionalProperties": NAME},
     },
     ("with", "key"),
 )
@@ -92,7 +93,7 @@ CHECK_KINDS: dict[str, Any] = {
     ),
     "sum": object_schema(
         {
-            "column": STRING,
+            "column": NAME,
             "equals": _NUMBER_OR_STRING,
             "min": _NUMBER_OR_STRING,
             "max": _NUMBER_OR_STRING,
@@ -100,14 +101,14 @@ CHECK_KINDS: dict[str, Any] = {
         },
         ("column",),
     ),
-    "unique": _STRING_OR_LIST,
-    "not_null": _STRING_OR_LIST,
+    "unique": _NAME_OR_LIST,
+    "not_null": _NAME_OR_LIST,
     "accepted_values": object_schema(
-        {"column": STRING, "values": {"type": "array", "minItems": 1}}, ("column", "values")
+        {"column": NAME, "values": {"type": "array", "minItems": 1}}, ("column", "values")
     ),
-    "relationships": object_schema({"column": STRING, "to": INPUT, "field": STRING}, ("column", "to", "field")),
-    "expression": STRING,
-    "sql": STRING,
+    "relationships": object_schema({"column": NAME, "to": INPUT, "field": NAME}, ("column", "to", "field")),
+    "expression": SQL,
+    "sql": SQL,
     "reconcile": _RECONCILE,
 }
 CHECK = object_schema({**CHECK_KINDS, **_COMMON})
@@ -117,24 +118,27 @@ SPARK_PARAMETERS = object_schema(
     {
         "job": {
             "anyOf": [
-                {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"},
-                object_schema({"sql": STRING}, ("sql",)),
+                {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", CODE: "name"},
+                object_schema({"sql": SQL}, ("sql",)),
                 object_schema(
                     {
-                        "main": STRING,
-                        "class": STRING,
+                        "main": NAME,
+                        "class": NAME,
                         "args": {"type": "array", "items": {"type": ["string", "number"]}},
                     },
                     ("main",),
                 ),
             ]
         },
-        "sql": STRING,
+        "sql": SQL,
         "inputs": {"type": "object", "propertyNames": _NAMES, "additionalProperties": INPUT},
         "params": {"type": "object"},
         "output": OUTPUT,
         "outputs": {"type": "object", "minProperties": 1, "propertyNames": _NAMES, "additionalProperties": OUTPUT},
-        "conf": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+        "conf": {
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "boolean"], CODE: "name"},
+        },
         "audit": {"type": "array", "items": CHECK},
     }
 )
@@ -144,11 +148,11 @@ RECONCILE_PARAMETERS = object_schema(
     {
         "left": SIDE,
         "right": SIDE,
-        "key": _STRING_OR_LIST,
-        "compare": _STRING_OR_LIST,
+        "key": _NAME_OR_LIST,
+        "compare": _NAME_OR_LIST,
         "tolerance": _NUMBER_OR_STRING,
         "filter": _WHERE,
-        "mapping": {"type": "object"},
+        "mapping": {"type": "object", "additionalProperties": NAME},
         "severity": {"enum": ["error", "warn"]},
     },
     ("left", "right", "key"),

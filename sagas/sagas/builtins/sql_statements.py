@@ -64,6 +64,18 @@ def validate_statement(statement: str, dialect: str) -> str:
     return text
 
 
+_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
+
+
+def split_parameters(text: str, dialect: str) -> list[str]:
+    """Alternately SQL and the name of a ``:parameter``; colons in literals, comments and casts stay as they are.
+
+    Raises :class:`RefusedStatement`.
+    """
+    pieces = _PARAMETER.split(_scan(text, dialect)[1])
+    return [piece if at % 2 else piece.replace("\\:", ":") for at, piece in enumerate(pieces)]
+
+
 def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
     """The unquoted words outside parentheses in upper case, and the statement with escaped colons in literals."""
     mysql = dialect in ("mysql", "mariadb")

@@ -301,6 +301,19 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a header that the engine writes itself",
         "give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`",
     ),
+    "SAGA420": _error(
+        "an expression in SQL",
+        "write a named parameter, `:name`, and its value under `params`, or a condition as `where: {column: value}`",
+    ),
+    "SAGA421": _error(
+        "a computed name that may be any value",
+        "list its values: with `enum` in the schema of `input`, as literals (`{'eu': 'orders_eu'}[input.region]`), or "
+        "under [vars] in saga.toml",
+    ),
+    "SAGA422": _error(
+        "names or SQL inside a computed list or mapping",
+        "write the list or mapping in YAML, with expressions for its values only",
+    ),
     # SAGA9xx: planned features
     "SAGA900": _error("not in this version", "leave it out for now"),
 }

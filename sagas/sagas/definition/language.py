@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.messaging import TOPIC_NAME
 from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
+from sagas.builtins.schemas import CODE
 from sagas.definition.field_types import (
     Arguments,
     Boolean,
@@ -300,7 +301,7 @@ def _without_planned(schema: Any) -> Any:
     return {
         key: _without_planned(value)
         for key, value in schema.items()
-        if key != EXPRESSION and not (isinstance(value, Mapping) and PLANNED in value)
+        if key not in (EXPRESSION, CODE) and not (isinstance(value, Mapping) and PLANNED in value)
     }
 
 

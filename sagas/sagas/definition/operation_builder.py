@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins import messaging
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
+from sagas.builtins.schemas import code_kinds, element_schemas
 from sagas.builtins.spark import (
     DISCARD,
     JOB_ATTEMPTS,
@@ -25,6 +26,8 @@ from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
 from sagas.definition.times import parse_duration
+from sagas.expressions import ExpressionError
+from sagas.expressions.template_syntax import OPENING, split_template
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -113,6 +116,7 @@ class BuildContext:
             arguments = spark_long_form(arguments)
             if self.publish == "together" and not after_commit:
                 arguments["together"] = True
+        arguments = with_checked_paths(arguments, builtin.parameters)
         for name, schema in builtin.parameters["properties"].items():
             value = arguments.get(name)
             if EXPRESSION in schema and isinstance(value, str):
@@ -201,6 +205,37 @@ def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     elif isinstance(run, dict):
         arguments["run"] = [{**run, **guard_only}]
     return arguments
+
+
+def with_checked_paths(value: Any, schema: Any) -> Any:
+    """The value, with every expression in a path passed to `path_part`, except one at its begin.
+
+    The checks allow only a closed list at the begin of a path.
+    """
+    if isinstance(value, dict):
+        return {key: _with_checked_paths_inside(one, schema, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_checked_paths_inside(one, schema, 0) for one in value]
+    if not isinstance(value, str) or OPENING not in value or "path" not in code_kinds(schema):
+        return value
+    try:
+        parts = split_template(value)
+    except ExpressionError:
+        return value  # the checks report it
+    texts = []
+    for at, part in enumerate(parts):
+        if part.expression:
+            # The source may end in a comment, which a line break ends.
+            texts.append(wrap(f"path_part({part.text.strip()}\n)") if at else wrap(part.text))
+        else:
+            texts.append(part.text.replace(OPENING, f"${OPENING}"))
+    return "".join(texts)
+
+
+def _with_checked_paths_inside(value: Any, schema: Any, key: str | int) -> Any:
+    for inner in element_schemas(schema, key):
+        value = with_checked_paths(value, inner)
+    return value
 
 
 # Held events. The guard's transaction of `confirm` releases them and that of `undo` drops them, whatever action runs

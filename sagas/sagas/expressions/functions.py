@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -177,6 +178,23 @@ def _decoded(reason: Any) -> str:
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
+_NO_PATH_PART = re.compile(r"[\x00-\x1f\x7f\\*?\[\]{}%]|^/|//|(^|/)\.+(/|$)")
+"""Text that could lead out of the folder to which it is appended, to another scheme, or to several files."""
+
+
+def path_part(run: Evaluation, value: Any) -> Any:
+    """The value, if a path with it stays below the folder to which it is appended."""
+    if value.__class__ in (int, bool, Decimal):
+        return value
+    run.charge_text(len(_as_string("path_part", value)))
+    if _NO_PATH_PART.search(value):
+        raise ExpressionError(
+            f"{_quoted_string(value).strip()} cannot be a part of a path: it may have no `..`, no `/` at its begin, "
+            "no backslash, wildcard or `%`"
+        )
+    return value
+
+
 def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     """RE2 search (linear time): matches anywhere in the text unless the pattern has ``^`` and ``$``."""
     if len(_as_string("matches", pattern)) > _PATTERN_LENGTH:
@@ -315,6 +333,7 @@ FUNCTIONS: dict[str, Function] = {
     "date": Function(date, 1, 1, result="string"),
     "url_segment": Function(url_segment, 1, 1, "function", "string"),
     "url_path": Function(url_path, 1, 1, "function", "string"),
+    "path_part": Function(path_part, 1, 1, "function"),
 }
 
 STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "url_segment", "url_path"})

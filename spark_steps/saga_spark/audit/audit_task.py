@@ -39,7 +39,9 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
         context.raise_if_cancelled()
         context.progress({"doing": f"check {number} of {len(job.audit)}: {check.name}"})
         results.append(
-            _evaluate_check(check, manifests[check.output], request["previous_rows"].get(check.output), rows)
+            _evaluate_check(
+                check, manifests[check.output], request["previous_rows"].get(check.output), rows, job.params
+            )
         )
     document: dict[str, Any] = {
         "verdict": overall_verdict(results),
@@ -54,10 +56,12 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     return {"verdict": document["verdict"], "checks": document["checks"], "report": report_uris}
 
 
-def _evaluate_check(check: Check, manifest: Manifest, previous: int | None, rows: _LazyFrames) -> CheckResult:
+def _evaluate_check(
+    check: Check, manifest: Manifest, previous: int | None, rows: _LazyFrames, params: Mapping[str, Any]
+) -> CheckResult:
     """Metrics come from the manifest; Spark is used only where they do not suffice, or to show violating rows."""
     if check.kind not in METRIC_CHECKS:
-        return run_data_check(check, rows.outputs(), rows.inputs())
+        return run_data_check(check, rows.outputs(), rows.inputs(), params)
     result = evaluate_metrics(check, manifest, previous)
     if not result.violated:
         return result

@@ -310,8 +310,10 @@ KNOWN_VALUES = "saga_known"
 """Name of the other side's column, which no output uses."""
 
 
-def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]) -> CheckResult:
-    """``frames`` are the staged outputs by name. Raises JobFailed, UsageError."""
+def run_data_check(
+    check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame], params: Mapping[str, Any]
+) -> CheckResult:
+    """``frames`` are the staged outputs by name, ``params`` those of the step. Raises JobFailed, UsageError."""
     frame = frames[check.output]
     try:
         match check.kind:
@@ -320,7 +322,7 @@ def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mappin
             case "relationships":
                 return _check_relationships(check, frame, inputs[comparison_input_name(check)])
             case "sql":
-                return _check_sql(check, frame, frames, inputs)
+                return _check_sql(check, frame, frames, inputs, params)
             case "reconcile":
                 return _check_reconcile(check, frame, inputs[comparison_input_name(check)])
     except (AnalysisException, ParseException) as error:
@@ -382,11 +384,17 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
 
 
 def _check_sql(
-    check: Check, frame: DataFrame, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]
+    check: Check,
+    frame: DataFrame,
+    frames: Mapping[str, DataFrame],
+    inputs: Mapping[str, DataFrame],
+    params: Mapping[str, Any],
 ) -> CheckResult:
     for name, table in {**inputs, **frames, "output": frame}.items():
         table.createOrReplaceTempView(quote_name(name))
-    violations = frame.sparkSession.sql(check.spec)
+    # Only those that it names: the job may also have parameters that are no SQL values.
+    named = {name: value for name, value in params.items() if f":{name}" in check.spec}
+    violations = frame.sparkSession.sql(check.spec, args=named)
     count = violations.count()
     if not count:
         return CheckResult(check, False, "the query found no row")

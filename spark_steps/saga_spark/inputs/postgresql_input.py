@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from saga_spark.job_errors import JobFailed, first_line
 from saga_spark.sinks.postgresql.tables import where_clause
 from saga_spark.storage import create_folder, resolve_uri
+from sagas.builtins.sql_statements import RefusedStatement, split_parameters
 from sagas.errors import InfrastructureError, UsageError
 
 CSV_BLOCK_BYTES = 16 * 2**20
@@ -92,7 +93,7 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
     if values.get("columns"):
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in values["columns"])
     if "query" in values:
-        source = sql.SQL("(\n{}\n) AS input").format(_author_sql(values["query"].rstrip().rstrip(";")))
+        source = sql.SQL("(\n{}\n) AS input").format(_author_sql(values["query"].rstrip().rstrip(";"), values))
     else:
         source = sql.Identifier(*values["table"].split("."))
     query = sql.SQL("SELECT {} FROM {}").format(columns, source)
@@ -100,13 +101,29 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
     if where is None:
         return query
     if isinstance(where, str):
-        return sql.SQL("{} WHERE (\n{}\n)").format(query, _author_sql(where))
+        return sql.SQL("{} WHERE (\n{}\n)").format(query, _author_sql(where, values))
     return sql.SQL("{} WHERE {}").format(query, where_clause(where, typed=True))
 
 
-def _author_sql(text: str) -> sql.SQL:
-    """SQL as written by the author of the definition."""
-    return sql.SQL(cast(LiteralString, text))
+def _author_sql(text: str, values: Mapping[str, Any]) -> sql.Composable:
+    """SQL as written by the author of the definition, with the values of `params` as literals: COPY takes no
+    parameters. Raises JobFailed."""
+    params = values.get("params")
+    if params is None:
+        return sql.SQL(cast(LiteralString, text))
+    try:
+        pieces = split_parameters(text, "postgresql")
+    except RefusedStatement as error:
+        raise JobFailed(f"the SQL of an input cannot be read: {error.message}") from None
+    parts: list[sql.Composable] = []
+    for at, piece in enumerate(pieces):
+        if at % 2 == 0:
+            parts.append(sql.SQL(cast(LiteralString, piece)))
+        elif piece in params and not isinstance(params[piece], dict):
+            parts.append(sql.Literal(params[piece]))
+        else:
+            raise JobFailed(f"the SQL of an input names :{piece}; give it a string, number or list under `params`")
+    return sql.Composed(parts)
 
 
 def _copy_input(

@@ -20,7 +20,7 @@ from tests.integration.dev.conftest import Project
 
 ORDERS = """
 saga: orders
-input: {topic: string}
+input: {properties: {topic: {enum: [order-events]}}}
 steps:
   - id: tell
     uses: kafka.publish

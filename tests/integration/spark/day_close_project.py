@@ -102,7 +102,7 @@ steps:
     with:
       job: jobs:daily_facts
       inputs:
-        orders: {{connection: shop, table: orders, where: "day = date '${{{{ input.day }}}}'"}}
+        orders: {{connection: shop, table: orders, where: "day = date :day", params: {{day: "${{{{ input.day }}}}"}}}}
         products: {{parquet: products.parquet}}
       params: {{day: "${{{{ input.day }}}}", factor: "${{{{ input.factor }}}}"}}
       output: {facts}
@@ -116,7 +116,7 @@ steps:
         - expression: amount >= 0
         - sql: select * from output where amount > 100000
         - reconcile:
-            with: {{connection: shop, table: orders, where: "day = date '${{{{ input.day }}}}'"}}
+            with: {{connection: shop, table: orders, where: {{day: "${{{{ input.day }}}}"}}}}
             key: [order_id]
             compare: [amount]
             tolerance: 0.005
@@ -151,7 +151,7 @@ steps:
     retry: {{max_attempts: 50, max_interval: 2s}}  # attempts are also given to a worker that is frozen
     with:
       job: jobs:both
-      inputs: {{orders: {{connection: shop, table: orders, where: "day = date '${{{{ input.day }}}}'"}}}}
+      inputs: {{orders: {{connection: shop, table: orders, where: {{day: "${{{{ input.day }}}}"}}}}}}
       outputs: {{facts: {facts}, totals: {totals}}}
       audit:
         - rows: {{min: 1}}

@@ -28,7 +28,7 @@ SEVERAL = """
     with:
       events:
         - {topic: first, value: 1, hold: true}
-        - {topic: "${{ saga.id }}", value: 1, hold: true}
+        - {topic: "${{ vars.topic }}", value: 1, hold: true}
 """
 ASK = """
   - id: ask
@@ -50,7 +50,7 @@ JOB = """
     uses: spark
     with:
       sql: select * from orders
-      inputs: {orders: {topic: orders}, old: {topic: "${{ saga.id }}"}, rates: {connection: shop, table: rates}}
+      inputs: {orders: {topic: orders}, old: {topic: "${{ vars.topic }}"}, rates: {connection: shop, table: rates}}
       outputs: {facts: {topic: facts, key: id}, files: {parquet: out}}
       audit:
         - {output: facts, relationships: {column: id, to: {topic: ids}, field: value}}
@@ -62,7 +62,7 @@ JOB = """
 ONE = """
   - id: facts
     uses: spark
-    with: {sql: select 1, output: {topic: "${{ saga.id }}"}}
+    with: {sql: select 1, output: {topic: "${{ vars.topic }}"}}
 """
 FILES = """
   - id: facts

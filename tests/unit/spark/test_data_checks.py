@@ -21,7 +21,7 @@ def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> 
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.createDataFrame([(1, True), (2, True), (None, False)], "product int, known boolean")
     other = spark.createDataFrame([(1,)], "id int")
-    found = run_data_check(one, {"output": frame}, {comparison_input_name(one): other})
+    found = run_data_check(one, {"output": frame}, {comparison_input_name(one): other}, {})
     assert (found.violated, found.details) == (True, {"rows": 1})
 
 

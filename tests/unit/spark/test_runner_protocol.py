@@ -160,6 +160,18 @@ def test_inputs_are_a_mapping_and_attributes() -> None:
         ({"query": "select 1 as x;"}, "SELECT * FROM (\nselect 1 as x\n) AS input"),
         ({"table": "t", "where": "a > 1 -- b"}, 'SELECT * FROM "t" WHERE (\na > 1 -- b\n)'),
         (
+            {
+                "query": "select ':no', d::text from o where d = date :day and n = any(:ids) -- :no",
+                "params": {"day": "x' or 'a' = 'a", "ids": [1, 2]},
+            },
+            "SELECT * FROM (\nselect ':no', d::text from o where d = date 'x'' or ''a'' = ''a' "
+            "and n = any('{1,2}'::int2[]) -- :no\n) AS input",
+        ),
+        (
+            {"table": "t", "where": "a > :low", "params": {"low": 3, "unused": {}}},
+            'SELECT * FROM "t" WHERE (\na > 3\n)',
+        ),
+        (
             {"table": "t", "where": {"day": "it's", "n": 3, "x": None, "k": [1, 2]}},
             'SELECT * FROM "t" WHERE "day" = \'it\'\'s\' AND "n" = 3 AND "x" IS NULL AND "k" = ANY(\'{1,2}\'::int2[])',
         ),

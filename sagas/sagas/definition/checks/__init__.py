@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sagas.definition.checks.activity_options import check_activity_options, check_no_effect_fields
 from sagas.definition.checks.arguments import check_arguments, check_statements
+from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.json_schema import check_input_schema
 from sagas.definition.checks.keys import check_keys
@@ -30,5 +31,6 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_messaging(draft, report)
     check_requests(draft, report)
     check_expressions(draft, report)
+    check_computed_code(draft, report)
     check_keys(draft, report)
     check_triggers(draft, report)

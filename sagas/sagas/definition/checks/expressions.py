@@ -47,10 +47,14 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
     for step in draft.steps:
         _check_step(draft, step, report)
     for operation in draft.notify:
-        when = tuple(operation.parsed.get("when") or ())
-        _check_arguments(
-            operation, ExpressionScope(draft, "notify", when=when), ExpressionScope(draft, "response"), report
-        )
+        _check_arguments(operation, operation_scope(draft, operation, None), ExpressionScope(draft, "response"), report)
+
+
+def operation_scope(draft: SagaDraft, operation: OperationDraft, step: StepDraft | None) -> ExpressionScope:
+    """The scope of an operation's arguments; ``step`` is None for a notification."""
+    if step is None:
+        return ExpressionScope(draft, "notify", when=tuple(operation.parsed.get("when") or ()))
+    return ExpressionScope(draft, _SCOPES[operation.role], step)
 
 
 def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
@@ -68,8 +72,9 @@ def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
 
 
 def _check_operation(draft: SagaDraft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
-    scope = ExpressionScope(draft, _SCOPES[operation.role], step)
-    _check_arguments(operation, scope, ExpressionScope(draft, "response", step), report)
+    _check_arguments(
+        operation, operation_scope(draft, operation, step), ExpressionScope(draft, "response", step), report
+    )
     if operation.role == "probe":
         over_response = ExpressionScope(draft, "probe", step, over_response=True)
         for field in ("done", "absent", "result"):

@@ -166,13 +166,17 @@ class ExpressionScope:
             return f"`{target.id}` may be skipped"
         return f"`{target.id}` may fail and be skipped" if target.step.on_failure == "continue" else None
 
+    def schema_of(self, path: NamePath) -> object:
+        """What the schema of `input` says about a path that begins with `input` or `item`; None if nothing."""
+        whole = self.draft.definition.input
+        schema = schema_at(whole if path[0] == "input" else self._item_schema(), path[1:], whole)
+        return None if isinstance(schema, UndeclaredProperty) else schema
+
     def type_of(self, path: NamePath) -> str | None:
         """The JSON type of the value at a path; None if unknown."""
         root = path[0]
-        if root == "input":
-            return _known_type(schema_at(self.draft.definition.input, path[1:]))
-        if root == "item":
-            return _known_type(schema_at(self._item_schema(), path[1:], self.draft.definition.input))
+        if root in ("input", "item"):
+            return single_type(self.schema_of(path))
         if root == "index" or path in (("trigger", "partition"), ("trigger", "offset")):
             return "integer"
         if path in (("trigger", "topic"), ("trigger", "timestamp")):

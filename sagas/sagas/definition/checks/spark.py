@@ -20,7 +20,7 @@ _MODES = {
 }
 _REQUIRED_FIELDS = {"overwrite_where": "where", "merge": "key"}
 _MODE_HELP = {
-    "where": "name the rows to be replaced, for example where: \"day = '2026-01-01'\"",
+    "where": "name the rows to be replaced, for example where: {day: '2026-01-01'}",
     "key": "name the columns that identify a row, for example key: [id], or use `mode: append`",
 }
 _SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: extract}"
@@ -101,7 +101,11 @@ def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, r
     elif sources == ["connection"]:
         _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
         _check_named_connection(draft, given["connection"], report)
-    elif sources == ["step"]:
+        return
+    if "params" in given:
+        message = f"`params` of the input `{name}` need a `connection`, because they are those of its SQL"
+        report.add("SAGA408", given["params"], message, "give the SQL of a job its own `params`, next to `inputs`")
+    if sources == ["step"]:
         _check_ancestor(draft, step, given["step"], report)
     elif not sources:
         _catalog_of(draft, given["table"], report)

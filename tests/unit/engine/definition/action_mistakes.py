@@ -332,4 +332,83 @@ ACTION_MISTAKES = [
             '      uses: kafka.request\n      with: {topic: t, value: "${{ ⟦steps.a.result.id }}"}\n'
         ),
     ),
+    # SAGA42x: values that become code or names
+    *(
+        Mistake("SAGA420", about, saga(f"  - {{id: a, effect: none, uses: sql, with: {{connection: shop, {run}}}}}\n"))
+        for about, run in (
+            ("an expression in a statement", "run: \"delete from t where a = '${{ ⟦saga.id }}'\""),
+            ("a statement that is an expression", "run: {sql: '${{ ⟦saga.id }}'}"),
+            ("an expression in the second statement", "run: [{sql: select 1}, {sql: 'select ${{ ⟦saga.id }}'}]"),
+        )
+    ),
+    Mistake(
+        "SAGA420",
+        "an expression in the SQL of a probe",
+        saga(
+            "  - id: a\n    uses: bank.blind\n    pivot: true\n    probe:\n      uses: sql\n      with: "
+            '{connection: shop, run: \'select ${{ ⟦saga.id }}\'}\n      done: "true"\n      absent: "false"\n'
+        ),
+    ),
+    Mistake(
+        "SAGA420",
+        "an expression in the SQL of a notification",
+        saga(
+            BOOK,
+            NOTIFY.format(one='uses: sql, with: {connection: shop, run: "insert into t values (${{ ⟦saga.id }})"}'),
+        ),
+    ),
+    *(
+        Mistake(code, about, spark(f"output: {{parquet: out}}, {arguments}"))
+        for code, about, arguments in (
+            ("SAGA420", "in a query", "inputs: {i: {connection: shop, query: 'select ${{ ⟦saga.id }}'}}"),
+            (
+                "SAGA420",
+                "in a condition",
+                "inputs: {i: {connection: shop, table: t, where: \"a = '${{ ⟦saga.id }}'\"}}",
+            ),
+            ("SAGA420", "in a check", "audit: [{expression: 'a > ${{ ⟦saga.id }}'}]"),
+            (
+                "SAGA420",
+                "in the other side of a check",
+                "audit: [{reconcile: {key: a, with: {connection: shop, query: 'select ${{ ⟦saga.id }}'}}}]",
+            ),
+            ("SAGA421", "a computed table", "inputs: {i: {connection: shop, table: 't_${{ ⟦saga.id }}'}}"),
+            ("SAGA421", "a computed path", "inputs: {i: {parquet: '${{ ⟦saga.id }}/x'}}"),
+            ("SAGA421", "a computed setting", "conf: {spark.jars: '${{ ⟦saga.id }}'}"),
+            ("SAGA422", "a computed input", "inputs: {i: '${{ ⟦{\"parquet\": saga.id} }}'}"),
+            ("SAGA408", "parameters of files", "inputs: {i: {parquet: x, params: ⟦{a: 1}}}"),
+        )
+    ),
+    Mistake(
+        "SAGA421",
+        "a computed job",
+        saga("  - {id: a, uses: spark, with: {job: '${{ ⟦saga.id }}', output: {parquet: out}}}\n"),
+    ),
+    Mistake(
+        "SAGA421",
+        "a computed program",
+        saga("  - {id: a, uses: spark, with: {job: {main: '${{ ⟦saga.id }}.py'}, output: {parquet: out}}}\n"),
+    ),
+    Mistake(
+        "SAGA421",
+        "a computed topic",
+        saga("  - {id: a, uses: kafka.publish, with: {topic: '${{ ⟦saga.id }}', value: 1}, pivot: true}\n"),
+    ),
+    Mistake("SAGA421", "a computed nested saga", saga("  - {id: a, uses: saga, with: {name: 's-${{ ⟦saga.id }}'}}\n")),
+    Mistake(
+        "SAGA420",
+        "a filter",
+        saga(
+            "  - {id: a, uses: reconcile, with: {key: a, left: {parquet: x}, right: {parquet: y}, "
+            "filter: 'a = ${{ ⟦saga.id }}'}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA422",
+        "computed events",
+        saga(
+            "  - {id: a, uses: kafka.publish, pivot: true, "
+            'with: {events: \'${{ ⟦[{"topic": saga.id, "value": 1}] }}\'}}\n'
+        ),
+    ),
 ]
