@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from sagas.errors import UsageError
 
+_SECRET = ("authorization", "proxy-authorization", "cookie")
+
 
 def refuse_plain_credentials(name: str, url: str, options: Mapping[str, Any]) -> None:
     """Raises UsageError if the connection would send credentials over http:// to another machine."""
@@ -16,11 +18,12 @@ def refuse_plain_credentials(name: str, url: str, options: Mapping[str, Any]) ->
     allowed = options.get("allow_plain_http", False)
     if not isinstance(allowed, bool):
         raise UsageError(f"{where}.allow_plain_http must be true or false")
-    auth = options.get("auth")
-    if allowed or not isinstance(auth, Mapping):
+    if allowed:
         return
+    auth, headers = (table if isinstance(table := options.get(key), Mapping) else {} for key in ("auth", "headers"))
     oauth2 = auth.get("oauth2")
-    targets = {"url": url if any(kind != "mtls" for kind in auth) else ""}
+    has_credentials = any(kind != "mtls" for kind in auth) or any(str(one).lower() in _SECRET for one in headers)
+    targets = {"url": url if has_credentials else ""}
     if isinstance(oauth2, Mapping):
         targets["auth.oauth2.token_url"] = str(oauth2.get("token_url", ""))
     for setting, target in targets.items():

@@ -28,6 +28,7 @@ def load(folder: Path, url: str, **options: Any) -> None:
         ("http://10.0.0.7", {"auth": {"basic": {"user": "a", "password": {"env": "B"}}}}),
         ("http://127.0.0.1.shop", {"auth": BEARER}),
         ("https://crm.shop", {"auth": OAUTH2}),
+        ("http://shop", {"headers": {"Authorization": "Basic YTpi"}}),
         ("http://shop", {"auth": BEARER, "allow_plain_http": False}),
     ],
 )
@@ -41,6 +42,7 @@ def test_credentials_are_not_sent_in_plain_text(tmp_path: Path, url: str, option
     ("url", "options"),
     [
         ("http://shop:8080", {}),
+        ("http://shop:8080", {"headers": {"accept": "text/csv"}}),
         ("http://shop:8080", {"auth": BEARER, "allow_plain_http": True}),
         ("https://crm.shop", {"auth": BEARER}),
         ("http://127.0.0.1:8080", {"auth": BEARER}),
