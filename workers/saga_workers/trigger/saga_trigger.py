@@ -189,8 +189,6 @@ class TriggerExpressions:
         value = _evaluate("id", self._id, context)
         if not isinstance(value, str) or not value.strip():
             raise PoisonMessage("`id` is not a string, or is empty, for this event")
-        if "\0" in value:  # Temporal's database may refuse it, which looks like an outage
-            raise PoisonMessage("`id` contains a NUL character for this event")
         return value
 
     def input(self, context: Mapping[str, Any]) -> Any:
