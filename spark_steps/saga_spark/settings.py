@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.kafka import KafkaSettings
-from sagas.settings.tables import SPARK
 
 DEFAULT_RETENTION = "7d"
 DEFAULT_WORK = ".saga/spark"
+
+STAGING_SQL_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Properties that staged files depend on: timestamps mean the same everywhere, in a unit that every reader supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +81,15 @@ class SparkSettings:
 
 
 def spark_settings(settings: Settings) -> SparkSettings:
-    """Raises UsageError if ``[spark]`` has an unknown or invalid setting."""
+    """Raises UsageError if ``[spark]`` has an invalid setting."""
     table = settings.spark
-    SPARK.refuse_unknown(table, "[spark]")
     stage = str(table.get("stage") or (settings.dev_folder / "spark" / "stage").as_uri())
     if "://" not in stage and not stage.startswith("file:"):
         stage = (settings.root / stage).resolve().as_uri()
     try:
-        retention = parse_duration(str(table.get("retention", DEFAULT_RETENTION)))
-    except ValueError as error:
-        raise UsageError(f"spark.retention: {error}") from None
+        urlsplit(stage)
+    except ValueError:
+        raise UsageError("spark.stage must be a folder or a URI such as s3://bucket/stage") from None
     return SparkSettings(
         root=settings.root,
         master=str(table.get("master", "local[2]")),
@@ -92,8 +97,8 @@ def spark_settings(settings: Settings) -> SparkSettings:
         stage=stage.rstrip("/"),
         ledger=settings.spark_ledger,
         memory=str(table.get("memory", "1g")),
-        conf={name: str(value) for name, value in table.get("conf", {}).items()},
-        retention=retention,
+        conf=dict(_conf(table.get("conf", {}))),
+        retention=parse_duration(table.get("retention", DEFAULT_RETENTION)),
         recycle_after=int(table.get("recycle_after", 200)),
         python_path=tuple(str(settings.root / folder) for folder in table.get("python_path", ["."])),
         work=str(table.get("work", DEFAULT_WORK)),
@@ -105,3 +110,21 @@ def spark_settings(settings: Settings) -> SparkSettings:
             if connection.url_setting is not None
         },
     )
+
+
+def _conf(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """The Spark properties of ``[spark.conf]``: an unquoted name with dots is nested tables in TOML."""
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from _conf(value, f"{name}.")
+            continue
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if not isinstance(value, str | int | float):
+            raise UsageError(f"spark.conf.{name} must be a string, a number, true or false")
+        if not name.startswith("spark."):
+            raise UsageError(f"spark.conf.{name} is no property of Spark, whose names start with spark. (mind the dot)")
+        if str(value) != STAGING_SQL_CONF.get(name, str(value)):
+            raise UsageError(f"spark.conf.{name} must stay {STAGING_SQL_CONF[name]}: staged files rely on it")
+        yield name, str(value)

@@ -115,13 +115,11 @@ class OutcomeApi:
 
 
 def token_reader(settings: Settings) -> Callable[[], str]:
-    """A function that returns the token of ``[serve]``. Raises UsageError if it is missing, empty, or not a secret."""
+    """A function that returns the token of ``[serve]``. Raises UsageError if it is missing or empty."""
     written = settings.serve.get("token")
-    if not isinstance(written, Mapping):
+    if written is None:
         raise UsageError(
-            "serve.token is missing; callers of `saga serve` need it"
-            if written is None
-            else "serve.token must be a reference to the token, not the token itself",
+            "serve.token is missing; callers of `saga serve` need it",
             help='[serve] token = {env = "SAGA_SERVE_TOKEN"} or {file = "path"} in saga.toml',
         )
     secret = parse_secret(written, "serve.token")

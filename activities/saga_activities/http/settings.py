@@ -6,11 +6,12 @@ time it is needed, so a rotated file is picked up without a restart.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from saga_activities.http.allowed_hosts import AllowedHosts, parse_allowed_hosts
 from saga_activities.http.request import is_header_name
@@ -114,9 +115,7 @@ def http_settings(connection: Connection) -> HttpSettings:
     # `idempotent` and `settle` are defaults for steps, already applied when the definition was loaded.
     _check_fields(where, options, _FIELDS)
     url = connection.url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{where}.url must be a complete http:// or https:// URL")
+    parts = _split_url(f"{where}.url", url)
     if parts.username or parts.password:
         raise UsageError(f"{where}.url contains a user or password", help="put it under auth = { basic = { … } }")
     if parts.query or parts.fragment:
@@ -141,6 +140,14 @@ def http_settings(connection: Connection) -> HttpSettings:
         None if signing is None else _secret(f"{where}.signing_secret", signing, root),
         _allowed_hosts(where, options.get("allowed_hosts", [])),
     )
+
+
+def _split_url(setting: str, url: str) -> SplitResult:
+    with contextlib.suppress(ValueError):  # brackets without an address between them, a port above 65535
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise UsageError(f"{setting} must be a complete http:// or https:// URL")
 
 
 def _ca(setting: str, verify: Any, root: Path) -> Path | None:
@@ -211,8 +218,7 @@ def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTL
 def _oauth2(setting: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
     _check_fields(setting, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
     token_url = _text(setting, "token_url", table.get("token_url"))
-    if urlsplit(token_url).scheme not in ("http", "https"):
-        raise UsageError(f"{setting}.token_url must be a complete http:// or https:// URL")
+    _split_url(f"{setting}.token_url", token_url)
     send = table.get("send", "basic")
     if send not in ("basic", "body"):
         raise UsageError(f'{setting}.send must be "basic" or "body"')

@@ -62,6 +62,9 @@ def _boot_id() -> str:
 DEV_FOLDER = Path(".saga") / "dev"
 DEV_FILE = Path(".saga") / "dev.toml"
 
+MAX_BYTES = 1 << 20
+"""Maximum size of a settings file."""
+
 _SERVICE = {"temporal": "temporal", "connections": "postgres", "catalogs": "postgres", "kafka": "kafka"}
 """The service that each table of the file describes."""
 
@@ -75,7 +78,8 @@ def read_dev_file(root: Path) -> dict[str, Any]:
     file = root / DEV_FILE
     if not file.is_file() or _is_copy(root):
         return {}
-    return {name: table for name, table in read_toml(file).items() if not _has_ended(root, _SERVICE.get(name, name))}
+    written = {name: table for name, table in read_toml(file).items() if isinstance(table, dict)}
+    return {name: table for name, table in written.items() if not _has_ended(root, _SERVICE.get(name, name))}
 
 
 def has_dev_stack(root: Path) -> bool:
@@ -96,18 +100,24 @@ def _has_ended(root: Path, service: str) -> bool:
     """True if the recorded process is gone. False if the record is missing: only `saga dev up` can then find out."""
     try:
         process = json.loads((root / DEV_FOLDER / f"{service}.json").read_text(encoding="utf-8"))["process"]
-    except (OSError, ValueError, KeyError):
+        return not (process and ProcessId(**process).is_alive())
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return not (process and ProcessId(**process).is_alive())
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises UsageError if it cannot be read or is not valid TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UsageError(f"{path} is larger than {MAX_BYTES} bytes, which no settings file is")
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
+    except (RecursionError, ValueError) as error:  # a number of thousands of digits is a plain ValueError
+        raise UsageError(f"{path} is not valid TOML: it is nested too deeply, or has too long a number") from error

@@ -10,9 +10,8 @@ from typing import Any
 
 from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.definition.times import parse_duration
-from sagas.errors import UsageError, did_you_mean
+from sagas.errors import UsageError
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
-from sagas.settings.tables import KAFKA
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,8 @@ ENGINE_PROPERTIES: Mapping[str, str] = {
     "transaction.timeout.ms": "set transaction_timeout under [kafka]",
     "group.id": "the engine derives it from prefix under [kafka] and the saga or consumer",
     "group.instance.id": "the engine names the members of its groups",
+    "client.id": "it is prefix under [kafka]",
+    "topic.metadata.propagation.max.ms": "the engine reports a missing topic after five seconds",
     "message.max.bytes": "set max_message_bytes under [kafka]",
 }
 """Properties that only the engine sets, and why or where they are set instead."""
@@ -104,27 +105,19 @@ def parse_kafka(
     table: Mapping[str, Any] | None,
     dev_stack: Mapping[str, str],
     root: Path,
-    databases: Collection[str],
     ledger: Mapping[str, Any],
 ) -> KafkaSettings:
     """The settings of ``table`` (None: it is missing), with defaults from ``dev_stack``, which `saga dev up` wrote.
 
-    ``databases`` are the names of the SQL connections. The outbox is in the connection of ``ledger`` unless
-    ``table`` names another one.
+    The outbox is in the connection of ``ledger`` unless ``table`` names another one.
 
     Raises:
         UsageError: a setting is unknown or invalid, or would weaken a guarantee.
     """
     given = table or {}
-    KAFKA.refuse_unknown(given, "[kafka]")
-    named = _string(given, "bootstrap_servers")
-    outbox = _string(given, "outbox")
-    if outbox is not None and outbox not in databases:
-        raise UsageError(
-            f"kafka.outbox names {outbox}, which is not a SQL connection{did_you_mean(outbox, tuple(databases))}",
-            help=f"add [connections.{outbox}] to saga.toml",
-        )
-    prefix = _string(given, "prefix") or _DEFAULT.prefix
+    named = given.get("bootstrap_servers")
+    outbox = given.get("outbox")
+    prefix = given.get("prefix", _DEFAULT.prefix)
     if not _PREFIX.fullmatch(prefix):
         raise UsageError(f"kafka.prefix is {prefix}; use at most 100 letters, digits, `.`, `_` and `-`")
     return KafkaSettings(
@@ -135,30 +128,24 @@ def parse_kafka(
         outbox=outbox or ledger.get("connection"),
         prefix=prefix,
         transaction_timeout=_seconds(given, "transaction_timeout", _DEFAULT.transaction_timeout, least=1.0),
-        batch=_count(given, "batch", _DEFAULT.batch, most=100_000),
-        max_message_bytes=_count(given, "max_message_bytes", _DEFAULT.max_message_bytes, most=1_000_000_000),
-        shards=_count(given, "shards", _DEFAULT.shards, most=256),
+        batch=given.get("batch", _DEFAULT.batch),
+        max_message_bytes=given.get("max_message_bytes", _DEFAULT.max_message_bytes),
+        shards=given.get("shards", _DEFAULT.shards),
         retention=_seconds(given, "retention", _DEFAULT.retention, least=1.0),
         topics=_topics(given.get("topics", [])),
-        accept_replies_without_token=_boolean(given, "accept_replies_without_token"),
+        accept_replies_without_token=given.get("accept_replies_without_token", False),
         client=dict(_client_properties(given.get("client", {}))),
     )
 
 
-def _topics(given: Any) -> tuple[str, ...]:
-    # An environment variable holds the topics as one string, separated by commas.
-    names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise UsageError("kafka.topics must be a list of topic names")
+def _topics(names: Collection[str]) -> tuple[str, ...]:
     for name in names:
         if not re.fullmatch(TOPIC_NAME, name):
             raise UsageError(f"kafka.topics: {name!r} is not {TOPIC[FORM_DESCRIPTION]}")
     return tuple(dict.fromkeys(names))
 
 
-def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
-    if not isinstance(table, Mapping):
-        raise UsageError("kafka.client must be a table: [kafka.client]")
+def _client_properties(table: Mapping[str, Any]) -> Iterator[tuple[str, str | Secret]]:
     for name, value in _flattened(table, ""):
         if name in ENGINE_PROPERTIES:
             raise UsageError(f"kafka.client.{name} cannot be set: {ENGINE_PROPERTIES[name]}")
@@ -185,34 +172,10 @@ def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, str 
                 raise UsageError(f"kafka.client.{name} must be a string, a number, true or false")
 
 
-def _string(table: Mapping[str, Any], key: str) -> str | None:
-    value = table.get(key)
-    if value is not None and not (isinstance(value, str) and value.strip()):
-        raise UsageError(f"kafka.{key} must be a string")
-    return value
-
-
-def _boolean(table: Mapping[str, Any], key: str) -> bool:
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise UsageError(f"kafka.{key} must be true or false, not {value!r}")
-    return value
-
-
-def _count(table: Mapping[str, Any], key: str, default: int, *, most: int) -> int:
-    value = table.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise UsageError(f"kafka.{key} must be a whole number from 1 to {most}, not {value!r}")
-    return value
-
-
 def _seconds(table: Mapping[str, Any], key: str, default: float, *, least: float) -> float:
     if key not in table:
         return default
-    try:
-        seconds = parse_duration(str(table[key]))
-    except ValueError as error:
-        raise UsageError(f"kafka.{key}: {error}, such as 60s or 7d") from None
+    seconds = parse_duration(table[key])
     if seconds < least:
         raise UsageError(f"kafka.{key} must be at least {least:.0f}s")
     return seconds

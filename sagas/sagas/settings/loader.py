@@ -19,10 +19,26 @@ from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
 from sagas.settings.model import DEFAULT_TASK_QUEUE, Connection, Settings, TemporalSettings, Tls, spark_ledger
-from sagas.settings.secrets import Secret, parse_secret
-from sagas.settings.tables import CONNECTION_TABLES, PROJECT, SERVE, TEMPORAL, TLS
+from sagas.settings.secrets import parse_secret
+from sagas.settings.setting import TEXT_TYPES, check_json
+from sagas.settings.tables import (
+    CONNECTION_TABLES,
+    EFFECTS,
+    KAFKA,
+    LEDGER,
+    PROJECT,
+    RECONCILE,
+    SERVE,
+    SPARK,
+    TEMPORAL,
+    TLS,
+    find_setting,
+)
 
 CONFIG_NAME = "saga.toml"
+
+_LONGEST_MESSAGE = 1_000
+"""A message names what is written, which may be a megabyte."""
 
 Table = dict[str, Any]
 
@@ -40,21 +56,27 @@ def load_settings(
     Raises:
         UsageError: a file cannot be read, is not valid TOML, or has an unknown or invalid setting.
     """
+    try:
+        return _load(start_dir, config, env)
+    except UsageError as error:
+        if len(error.message) <= _LONGEST_MESSAGE:
+            raise
+        raise UsageError(f"{error.message[:_LONGEST_MESSAGE]}…", help=error.help) from None
+
+
+def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[str, str]) -> Settings:
     root, config_file = find_project(start_dir, config)
     written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
-    PROJECT.refuse_unknown(written, origin)
-    _tables_only(written, origin)
     _apply_environment(written, env)
-    SERVE.refuse_unknown(written.get("serve", {}), "[serve]")
+    _check(written, origin)
 
     dev = read_dev_file(root)
-    databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
     return Settings(
         root=root,
         config_file=config_file,
-        definitions=tuple(root / folder for folder in _string_list(written, "definitions", ["definitions"])),
-        actions=tuple(_string_list(written, "actions", [])),
+        definitions=tuple(root / folder for folder in written.get("definitions", ["definitions"])),
+        actions=tuple(written.get("actions", [])),
         temporal=_temporal(written.get("temporal", {}), dev.get("temporal", {}), env),
         connections={
             name: replace(
@@ -65,13 +87,12 @@ def load_settings(
         },
         vars=written.get("vars", {}),
         ledger=written.get("ledger", {}),
-        kafka=parse_kafka(written.get("kafka"), dev.get("kafka", {}), root, databases, written.get("ledger", {})),
+        kafka=parse_kafka(written.get("kafka"), dev.get("kafka", {}), root, written.get("ledger", {})),
         spark=written.get("spark", {}),
         catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
         embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
         reconcile=written.get("reconcile", {}),
         serve=written.get("serve", {}),
-        codec=written.get("codec", {}),
     )
 
 
@@ -103,47 +124,107 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
 def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
     """Apply ``SAGA_A__B=value`` as the setting ``a.b``, overriding the file.
 
-    A value that is valid JSON (a number, true, a list, an object) is parsed, unless the setting is a string anyway.
-    Names are matched regardless of case, and of ``-`` or ``_``.
+    Names are matched regardless of case, and of ``-``, ``.`` or ``_``. An empty variable counts as not set, except
+    among ``vars``.
     """
     for variable in sorted(env):
         if not variable.startswith("SAGA_") or "__" not in variable:
             continue
-        path = variable.removeprefix("SAGA_").split("__")
-        table = written
-        for position, part in enumerate(path[:-1]):
-            key = _matching_key(part, PROJECT.names if position == 0 else table)
-            table = table.setdefault(key, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{variable} sets a key of {key}, which is not a table")
-        if path[0].lower() not in PROJECT.names:
-            raise UsageError(
-                f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), PROJECT.names)}"
-            )
-        key = _matching_key(path[-1], table)
-        is_text = key == "url" or (path[0].lower() == "temporal" and key != "tls")
-        is_text = is_text or (path[0].lower() == "kafka" and len(path) > 2)  # a password may look like a number
-        table[key] = env[variable] if is_text else _parsed(env[variable])
+        parts = variable.removeprefix("SAGA_").split("__")
+        table, path = written, []
+        for position, part in enumerate(parts):
+            path.append(_matching_key(part, PROJECT.names if position == 0 else table))
+            if position == 0 and path[0] not in PROJECT.names:
+                raise UsageError(f"{variable}: unknown setting {path[0]}{did_you_mean(path[0], PROJECT.names)}")
+            if position < len(parts) - 1:
+                table = table.setdefault(path[-1], {})
+                if not isinstance(table, dict):
+                    raise UsageError(f"{variable} sets a key of {path[-1]}, which is not a table")
+        if not all(path):
+            raise UsageError(f"{variable}: a name is missing before or after __")
+        if env[variable] or path[0] == "vars":
+            _refuse_unclear_name(variable, path, table)
+            table[path[-1]] = _value(variable, path, env[variable])
 
 
 def _matching_key(part: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    plain = part.lower().replace("-", "_")
-    return next((key for key in known if key.lower().replace("-", "_") == plain), plain)
+    plain = _plain(part)
+    return next((key for key in known if _plain(key) == plain), plain)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+_CATALOG_PROPERTIES = ("init_catalog_tables", "pool_pre_ping")
+"""The properties of pyiceberg whose names have an underscore; all others have dots and hyphens instead."""
+
+
+def _refuse_unclear_name(variable: str, path: list[str], table: Table) -> None:
+    """A property of Spark or pyiceberg has dots and capitals, which a variable cannot spell: the file must name it."""
+    is_property = path[:2] == ["spark", "conf"] or path[0] == "catalogs"
+    if is_property and len(path) > 2 and "_" in path[-1] and path[-1] not in (*table, *_CATALOG_PROPERTIES):
+        raise UsageError(
+            f"{variable} does not tell the name of the property; write it in saga.toml too, with its dots and capitals"
+        )
+
+
+def _value(variable: str, path: list[str], text: str) -> Any:
+    """A setting with a row has the type of the row; below it are texts, among ``vars`` any JSON."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{variable} is not UTF-8 text") from None
+    setting = find_setting(path)
+    if setting is None:
+        parsed = _parsed(text) if path[0] != "kafka" else text  # a password may look like a number
+        return parsed if path[0] == "vars" or isinstance(parsed, dict) else text
+    if setting.type in TEXT_TYPES:
+        return text
+    parsed = _parsed(text)
+    if setting.type == "list of strings" and not isinstance(parsed, list):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    return parsed
 
 
 def _parsed(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError):
         return text
 
 
-def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSettings:
-    TEMPORAL.refuse_unknown(written, "[temporal]")
-    for key in ("address", "namespace", "task_queue", "profile", "web_ui"):
-        if key in written and not (isinstance(written[key], str) and written[key]):
-            raise UsageError(f"temporal.{key} must be a string")
+def _check(written: Table, origin: str) -> None:
+    """Raises UsageError for a key or a type that has no row in the tables."""
+    PROJECT.check(written, origin)
+    TEMPORAL.check(written.get("temporal", {}), "[temporal]")
+    if isinstance(tls := written.get("temporal", {}).get("tls", {}), dict):
+        TLS.check(tls, "[temporal.tls]")
+    LEDGER.check(written.get("ledger", {}), "[ledger]")
+    KAFKA.check(written.get("kafka", {}), "[kafka]")
+    SPARK.check(written.get("spark", {}), "[spark]")
+    RECONCILE.check(written.get("reconcile", {}), "[reconcile]")
+    for number, effects in enumerate(written.get("reconcile", {}).get("effects", []), 1):
+        EFFECTS.check(effects, f"[[reconcile.effects]] {effects.get('name') or effects.get('table') or number}")
+    SERVE.check(written.get("serve", {}), "[serve]")
+    for name, catalog in written.get("catalogs", {}).items():
+        if not isinstance(catalog, dict):
+            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
+    check_json(written.get("vars", {}), "vars")
+    databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
+    for table, key in (("ledger", "connection"), ("kafka", "outbox"), ("spark", "ledger")):
+        name = written.get(table, {}).get(key)
+        if name is not None and name not in databases:
+            raise UsageError(
+                f"{table}.{key} names {name}, which is not a SQL connection{did_you_mean(name, tuple(databases))}",
+                help=f"add [connections.{name}] to saga.toml",
+            )
 
+
+def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSettings:
     def first(key: str, variable: str) -> Any:
         # SAGA_TEMPORAL__… overrides TEMPORAL_…, which overrides the file.
         if env.get(f"SAGA_TEMPORAL__{key.upper()}") is None and env.get(variable):
@@ -168,36 +249,21 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
 
 
 def _tls(written: Any) -> bool | Tls | None:
-    if written is None or isinstance(written, bool):
-        return written
-    if not isinstance(written, dict):
-        raise UsageError("temporal.tls must be true, false, or a table with server_name, ca, cert and key")
-    TLS.refuse_unknown(written, "[temporal.tls]")
-    return Tls(**written)
+    return Tls(**written) if isinstance(written, dict) else written
 
 
 def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     if not isinstance(table, dict):
         raise UsageError(f"connections.{name} must be a table: [connections.{name}]")
     kind = table.get("kind", "sql")
-    if kind not in CONNECTION_TABLES:
+    if kind not in tuple(CONNECTION_TABLES):  # a tuple, because what is written may have no hash
         raise UsageError(f"connections.{name}.kind must be sql or http, not {kind}")
-    CONNECTION_TABLES[kind].refuse_unknown(table, f"[connections.{name}]")
-    written: str | Secret | None = None
-    match table.get("url"):
-        case None:
-            written = dev.get("url") if kind == "sql" else None
-        case str() as text:
-            written = text
-        case Mapping() as reference:
-            written = parse_secret(reference, f"connections.{name}.url")
-        case _:
-            raise UsageError(f"connections.{name}.url must be a string")
+    CONNECTION_TABLES[kind].check(table, f"[connections.{name}]")
+    url = table.get("url", dev.get("url") if kind == "sql" else None)
+    written = parse_secret(url, f"connections.{name}.url") if isinstance(url, Mapping) else url
     options = {key: value for key, value in table.items() if key not in ("kind", "url")}
     if kind == "http" and isinstance(written, str):
         refuse_plain_credentials(name, written, options)
-    if not isinstance(options.get("schema", ""), str):
-        raise UsageError(f"connections.{name}.schema must be the name of a SQL file")
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
 
 
@@ -207,24 +273,8 @@ def _is_sql(connection: Any) -> bool:
 
 def _catalogs(written: Table, dev: Table) -> Table:
     """The tables as written; those on the embedded PostgreSQL are completed with what ``saga dev up`` wrote."""
-    for name, table in written.items():
-        if not isinstance(table, dict):
-            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
     return {name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()}
 
 
 def _is_embedded(catalog: Table) -> bool:
     return catalog.get("type", "sql") == "sql" and not {"uri", "py-catalog-impl"} & catalog.keys()
-
-
-def _string_list(written: Table, key: str, default: list[str]) -> list[str]:
-    value = written.get(key, default)
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise UsageError(f'{key} must be a list of strings, such as {key} = ["{key}"]')
-    return value
-
-
-def _tables_only(written: Table, origin: str) -> None:
-    for key in PROJECT.names[2:]:
-        if not isinstance(written.get(key, {}), dict):
-            raise UsageError(f"{origin}: {key} must be a table: [{key}]")

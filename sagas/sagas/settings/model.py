@@ -99,7 +99,7 @@ class Connection:
 class Settings:
     """All settings of a project. ``root`` is the project folder, or the current folder without a project.
 
-    ``ledger``, ``spark``, ``catalogs``, ``reconcile``, ``serve`` and ``codec`` are the tables as written, for the parts
+    ``ledger``, ``spark``, ``catalogs``, ``reconcile`` and ``serve`` are the tables as written, for the parts
     that use them; ``embedded_catalogs`` names the catalogs on the embedded PostgreSQL.
     """
 
@@ -117,7 +117,6 @@ class Settings:
     embedded_catalogs: tuple[str, ...] = ()
     reconcile: Mapping[str, Any] = field(default_factory=dict)
     serve: Mapping[str, Any] = field(default_factory=dict)
-    codec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def spark_ledger(self) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from sagas.errors import UsageError
 from sagas.text.shell import shell_command
 
+_MAX_BYTES = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:
@@ -40,8 +42,12 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
     path = root / Path(secret.location).expanduser()
     try:
         # Editors and `echo` end a file with a line feed that is not part of the secret.
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise UsageError(f"{setting} reads the file {path}, which is larger than {_MAX_BYTES} bytes")
+        return content.decode().rstrip("\r\n")
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{setting} reads the file {path}, which failed: {reason}") from error
 

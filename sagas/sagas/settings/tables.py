@@ -1,48 +1,14 @@
 """Every table and key of saga.toml, with its type, default and meaning.
 
-The loader refuses other keys, and docs/reference/settings.md is generated from here. ``default`` and ``example`` are
-TOML; an empty default means that the key is not set.
+The loader refuses other keys and types, and docs/reference/settings.md is generated from here. ``default`` and
+``example`` are TOML; an empty default means that the key is not set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from sagas.errors import UsageError, did_you_mean
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One key. ``variable`` overrides the file besides ``SAGA_…__…``."""
-
-    name: str
-    type: str
-    meaning: str
-    example: str
-    default: str = ""
-    variable: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsTable:
-    """One table of the file. NAME in ``header`` stands for a name that the project chooses."""
-
-    header: str
-    summary: str
-    settings: tuple[Setting, ...]
-    title: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(setting.name for setting in self.settings)
-
-    def refuse_unknown(self, table: Iterable[str], where: str) -> None:
-        """Raises UsageError for a key that the table does not have; ``where`` names the table."""
-        for key in table:
-            if key not in self.names:
-                raise UsageError(f"{where}: unknown setting {key}{did_you_mean(key, self.names)}")
-
+from sagas.settings.setting import Setting, SettingsTable
 
 PROJECT = SettingsTable(
     "",
@@ -71,7 +37,7 @@ PROJECT = SettingsTable(
         Setting("reconcile", "table", "which rows of your tables are effects of sagas", ""),
         Setting("vars", "table", "values for expressions", ""),
         Setting("serve", "table", "`saga serve`", ""),
-        Setting("codec", "table", "reserved for payload encryption; this version ignores it", ""),
+        Setting("codec", "table", "payload encryption", "", planned_for="payload encryption"),
     ),
 )
 
@@ -119,7 +85,7 @@ SQL_CONNECTION = SettingsTable(
             "isolation",
             "string",
             "the isolation level of the guard's transactions; default: the database's own on PostgreSQL, "
-            "`READ COMMITTED` on MySQL and MariaDB",
+            "`READ COMMITTED` on MySQL and MariaDB; on SQLite they are always serializable",
             '"READ COMMITTED"',
         ),
     ),
@@ -147,12 +113,12 @@ HTTP_CONNECTION = SettingsTable(
             '"Idempotency-Key"',
         ),
         Setting("idempotent", "boolean", "`false`: the service does not honour the key", "true", "true"),
-        Setting("settle", "string", "how long a late effect may still appear; default: the step's timeout", '"30s"'),
+        Setting("settle", "duration", "how long a late effect may still appear; default: the step's timeout", '"30s"'),
         Setting("headers", "table", "fixed, public headers of every request", '{ accept = "application/json" }', "{}"),
         Setting(
             "verify",
-            "string",
-            "PEM file of the certificate authority; verification cannot be disabled",
+            "string or boolean",
+            "PEM file of the certificate authority; `true`: the system's. Verification cannot be disabled",
             '"certificates/crm.pem"',
         ),
         Setting(
@@ -225,7 +191,7 @@ KAFKA = SettingsTable(
             '"60s"',
             '"60s"',
         ),
-        Setting("batch", "integer", "the maximum number of events in a transaction", "500", "500"),
+        Setting("batch", "integer", "the maximum number of events in a transaction", "500", "500", most=100_000),
         Setting(
             "max_message_bytes",
             "integer",
@@ -240,6 +206,7 @@ KAFKA = SettingsTable(
             "how many relays can work on one outbox concurrently; fixed when its tables are created",
             "4",
             "4",
+            most=256,
         ),
         Setting(
             "retention",
@@ -359,7 +326,7 @@ EFFECTS = SettingsTable(
             '{ order_id = "order_id" }',
         ),
         Setting("amounts", "table", "column = the field of the step's result that it equals", '{ total = "total" }'),
-        Setting("tolerance", "string", "an absolute tolerance for `amounts`", '"0.01"', "0"),
+        Setting("tolerance", "string or number", "an absolute tolerance for `amounts`", '"0.01"', "0"),
         Setting("many", "boolean", "one step may write several rows; their amounts are summed", "false", "false"),
         Setting("holds", "boolean", "reservations: no row may outlive its saga", "false", "false"),
         Setting(
@@ -381,3 +348,15 @@ SERVE = SettingsTable(
 )
 
 CONNECTION_TABLES: Mapping[str, SettingsTable] = {"sql": SQL_CONNECTION, "http": HTTP_CONNECTION}
+
+_TABLES = (PROJECT, TEMPORAL, TLS, LEDGER, KAFKA, SPARK, RECONCILE, SERVE)
+
+
+def find_setting(path: Sequence[str]) -> Setting | None:
+    """The row of the key with this path, as in ``("kafka", "prefix")``; None below tables with free names."""
+    *parents, key = path
+    is_connection = len(parents) == 2 and parents[0] == "connections"
+    tables = (
+        CONNECTION_TABLES.values() if is_connection else (one for one in _TABLES if one.header == ".".join(parents))
+    )
+    return next((setting for table in tables if (setting := table.setting(key))), None)

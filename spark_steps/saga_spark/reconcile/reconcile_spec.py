@@ -10,7 +10,6 @@ from typing import Any, Literal
 from saga_spark.job.job_spec import as_names
 from sagas.errors import UsageError
 from sagas.settings import Settings
-from sagas.settings.tables import EFFECTS, RECONCILE
 
 SAMPLES_PER_KIND = 20
 """Maximum number of differences of each kind in a result."""
@@ -61,7 +60,6 @@ def parse_tolerance(value: Any) -> Decimal | None:
 # The rows of business tables that are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
 
 _BINDINGS = ("saga_id", "guard_key", "result")
-_EXPRESSIONS = ("where", "saga_id", "guard_key", "time")
 
 Binding = Literal["saga_id", "guard_key", "result"]
 
@@ -115,11 +113,8 @@ class EffectTable:
 
 
 def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
-    """Raises UsageError if ``[reconcile]`` has an unknown or invalid setting."""
-    RECONCILE.refuse_unknown(settings.reconcile, "[reconcile]")
-    configured = settings.reconcile.get("effects", [])
-    if not isinstance(configured, Sequence) or not all(isinstance(effects, Mapping) for effects in configured):
-        raise UsageError("reconcile.effects must be a list of tables; write [[reconcile.effects]]")
+    """Raises UsageError if ``[reconcile]`` has an invalid setting."""
+    configured: Sequence[Mapping[str, Any]] = settings.reconcile.get("effects", [])
     tables = tuple(_parse_effect_table(number, one, settings) for number, one in enumerate(configured, 1))
     duplicates = {effects.name for effects in tables if sum(other.name == effects.name for other in tables) > 1}
     if duplicates:
@@ -131,13 +126,9 @@ def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
 
 def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Settings) -> EffectTable:
     label = f"[[reconcile.effects]] {table.get('name') or table.get('table') or number}"
-    EFFECTS.refuse_unknown(table, label)
     for name in ("connection", "table", "key"):
         if not table.get(name):
             raise UsageError(f"{label}: `{name}` is missing")
-    for name in _EXPRESSIONS:
-        if name in table and not (isinstance(table[name], str) and table[name].strip()):
-            raise UsageError(f"{label}: `{name}` must be an SQL expression")
     if settings.connection(table["connection"]).kind != "sql":
         raise UsageError(f"{label}: {table['connection']} is not an SQL connection")
     bindings = [name for name in _BINDINGS if name in table]

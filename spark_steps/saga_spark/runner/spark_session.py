@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from saga_spark.job_errors import RunnerLost, Unequipped, error_message, first_line
 from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.runner.runner_protocol import TaskCancelled
-from saga_spark.settings import SparkSettings
+from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
 from sagas.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY_EXIT_CODE = 3
 """The exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError``."""
-
-STAGING_SQL_CONF = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-"""Settings that staged files depend on: timestamps mean the same everywhere, in a unit that every reader supports."""
 
 
 class SparkSessions(Protocol):

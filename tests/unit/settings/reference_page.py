@@ -36,8 +36,9 @@ by `--config`. All tables are optional. An unknown key is an error, with the nea
 Order: flags > `SAGA_…__…` > `TEMPORAL_*` > `saga.toml` > the services of `saga dev up` > the Temporal profile.
 
 A setting `key` of `[table]` is the environment variable `SAGA_TABLE__KEY`; case does not matter, and `-` and `.` in
-names are `_`. A value that is valid JSON (a number, `true`, a list, an object) is parsed. `definitions` and `actions`
-have no variable.
+names are `_`. Its value has the type of the key: text for a string, JSON for the others, and a list may also be
+separated by commas. An empty variable counts as not set, except below `SAGA_VARS__`. `definitions` and `actions` have
+no variable.
 
 A secret is `{ env = "NAME" }` or `{ file = "path" }`. It is read when it is needed and is never printed. A duration is
 a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`.
@@ -64,7 +65,8 @@ _CATALOGS = """## `[catalogs.NAME]`
 
 `NAME` is the first part of a table's name: `lake.sales.facts` is the table `sales.facts` in the catalog `lake`. All
 properties are passed to pyiceberg unchanged; a property with dots is quoted (`"s3.endpoint" = "…"`). In the
-environment: `SAGA_CATALOGS__LAKE__URI`.
+environment: `SAGA_CATALOGS__LAKE__URI`. A variable cannot tell dots from hyphens: it overrides such a property
+(`SAGA_CATALOGS__LAKE__S3_ENDPOINT`) only if saga.toml has it. The same holds for `conf` of `[spark]`.
 
 | type | properties |
 |---|---|
@@ -84,11 +86,7 @@ The worker writes metadata and links or copies files, so it must reach `warehous
 
 _VARS = """## `[vars]`
 
-Any keys: expressions read them as `vars.NAME`. In the environment: `SAGA_VARS__NAME`.
-
-## `[codec]`
-
-Reserved for payload encryption; this version ignores it.
+Any keys with JSON values: expressions read them as `vars.NAME`. In the environment: `SAGA_VARS__NAME`.
 """
 
 
@@ -124,6 +122,7 @@ def _section(table: SettingsTable) -> str:
     rows = [
         f"| `{one.name}` | {one.type} | {_code(one.default)} | {_variable(table, one)} | {one.meaning} |"
         for one in table.settings
+        if not one.planned_for
     ]
     head = "| key | type | default | environment variable | meaning |\n|---|---|---|---|---|\n"
     return f"## {title}\n\n{fill(table.summary, 120)}\n\n{head}" + "\n".join(rows) + "\n"

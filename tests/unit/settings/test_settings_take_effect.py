@@ -1,0 +1,255 @@
+"""No setting is accepted without an effect: each key, from the file and from its variable, reaches what uses it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.http.settings import http_settings
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_spark.reconcile.reconcile_spec import parse_effect_tables
+from saga_spark.settings import spark_settings
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings, Settings, load_settings
+from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
+from sagas.settings.project import Project
+from sagas.settings.tables import EFFECTS, PROJECT, Setting, SettingsTable
+from tests.unit.settings.reference_page import TABLES
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("sagas/sagas", "activities/saga_activities", "spark_steps/saga_spark", "workers/saga_workers", "cli/saga_cli")
+
+ANOTHER_VALUE = {
+    "definitions": '["elsewhere"]',
+    "actions": '["json"]',
+    "connections.shop.url": '"sqlite:///another.db"',
+    "name": '"bills"',
+    "table": '"bills"',
+    "step": '"bill"',
+    "guard_key": '"bill_key"',
+    "namespace": '"shop"',
+    "api_key": '"k"',
+    "task_queue": '"others"',
+    "tls": "true",
+    "schema": '"tables.sql"',
+    "pool_size": "7",
+    "isolation": '"SERIALIZABLE"',
+    "idempotency": '"X-Key"',
+    "idempotent": "false",
+    "prefix": '"shop"',
+    "transaction_timeout": '"45s"',
+    "batch": "50",
+    "max_message_bytes": "1000",
+    "shards": "2",
+    "retention": '"1d"',
+    "client": '{ "linger.ms" = "3" }',
+    "master": '"local[1]"',
+    "memory": '"2g"',
+    "recycle_after": "5",
+    "python_path": '["jobs"]',
+    "work": '"scratch"',
+    "outbox": '"other"',
+    "ledger": '"other"',
+    "connection": '"other"',
+    "where": '"1 = 1"',
+    "saga_id": '"saga"',
+    "many": "true",
+    "holds": "true",
+}
+"""Values that are not the default, where the example of the row is the default or is missing."""
+
+
+def value_of(table: SettingsTable, setting: Setting) -> str:
+    return ANOTHER_VALUE.get(f"{table.header}.{setting.name}") or ANOTHER_VALUE.get(setting.name) or setting.example
+
+
+def rows(*, without: tuple[SettingsTable, ...] = ()) -> list[Any]:
+    """All keys, except ``kind``, which decides what the other keys of its connection mean."""
+    return [
+        pytest.param(table, setting, id=f"{table.header or 'top'}-{setting.name}")
+        for table in TABLES
+        for setting in table.settings
+        if not (setting.planned_for or setting.name == "kind" or (table is PROJECT and setting.type == "table"))
+        if table not in without
+    ]
+
+
+def file_with(table: SettingsTable, setting: Setting | None) -> str:
+    """A project in which the key can have an effect: with that key, or without."""
+    name, written = table.header, []
+    value = "" if setting is None else f"{setting.name} = {value_of(table, setting)}\n"
+    if name == "":
+        written.append(value)
+    written.append('[connections.other]\nurl = "sqlite:///other.db"\n')
+    written.append(f"[connections.shop]\n{value if name == 'connections.shop' else ''}")
+    if "url" not in written[-1]:
+        written[-1] += 'url = "sqlite:///shop.db"\n'
+    http = value if name == "connections.crm" else ""
+    written.append(
+        "[connections.crm]\n"
+        + "".join(
+            f"{key} = {text}\n"
+            for key, text in (("kind", '"http"'), ("url", '"https://a"'))
+            if not http.startswith(f"{key} =")
+        )
+        + http
+    )
+    if name == "reconcile.effects":
+        needed = {"connection": '"shop"', "table": '"orders"', "key": '"id"', "step": '"place"', "guard_key": '"key"'}
+        key = setting.name if setting else ""
+        if key in ("saga_id", "result"):
+            del needed["guard_key"]
+        needed.pop(key, None)
+        written.append("[[reconcile.effects]]\n" + "".join(f"{one} = {text}\n" for one, text in needed.items()) + value)
+    elif name and not name.startswith("connections"):
+        written.append(f"[{name}]\n{value}")
+    return "\n".join(written)
+
+
+def observed(settings: Settings) -> Mapping[str, Any]:
+    """What the parts that use the settings make of them."""
+    databases = DatabaseConnections(
+        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in settings.sql_connections()}
+    )
+    guards = [databases.guard(one.name) for one in settings.sql_connections()]
+    return {
+        "project": (settings.definitions, settings.actions, settings.serve),
+        "checks": Project(settings).context.connections,
+        "temporal": settings.temporal,
+        "schemas": [one.schema_file for one in settings.sql_connections()],
+        "databases": [(one.engine.url, one.engine.pool.size(), one._isolation) for one in guards],
+        "http": [http_settings(one) for one in settings.connections.values() if one.kind == "http"],
+        "kafka": asdict(settings.kafka),
+        "spark": spark_settings(settings),
+        "effects": parse_effect_tables(settings),
+    }
+
+
+@pytest.mark.parametrize(("table", "setting"), rows())
+def test_every_key_of_the_file_has_an_effect(tmp_path: Path, table: SettingsTable, setting: Setting) -> None:
+    views = []
+    for one in (None, setting):
+        (tmp_path / "saga.toml").write_text(file_with(table, one), encoding="utf-8")
+        views.append(observed(load_settings(tmp_path, env={})))
+    assert views[0] != views[1]
+
+
+@pytest.mark.parametrize(("table", "setting"), rows(without=(PROJECT, EFFECTS)))
+def test_every_variable_has_the_effect_of_its_key(tmp_path: Path, table: SettingsTable, setting: Setting) -> None:
+    (tmp_path / "saga.toml").write_text(file_with(table, setting), encoding="utf-8")
+    from_file = observed(load_settings(tmp_path, env={}))
+    (tmp_path / "saga.toml").write_text(file_with(table, None), encoding="utf-8")
+    value = tomllib.loads(f"value = {value_of(table, setting)}")["value"]
+    variable = "SAGA_" + "__".join([*table.header.split("."), setting.name]).upper()
+    text = value if isinstance(value, str) else json.dumps(value)
+    assert observed(load_settings(tmp_path, env={variable: text})) == from_file
+
+
+def names_read(room: str) -> set[str]:
+    """Attributes and string constants in the code of a room, except where the settings are declared and parsed."""
+    found = set()
+    for file in (ROOT / room).rglob("*.py"):
+        if "settings" in file.parts and file.name in ("tables.py", "setting.py", "loader.py", "model.py"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+def test_every_key_has_a_reader() -> None:
+    read = set().union(*map(names_read, ROOMS)) | {"kind", "ca", "schema"}
+    unread = [
+        f"{table.header}.{setting.name}"
+        for table in TABLES
+        for setting in table.settings
+        if setting.name not in read and not setting.planned_for
+    ]
+    assert unread == []
+
+
+def test_properties_of_kafka_that_the_engine_sets_cannot_be_set(tmp_path: Path) -> None:
+    kafka = KafkaSettings(root=tmp_path, bootstrap_servers="a:1")
+    own = {**producer_config(kafka, transactional_id="x"), **consumer_config(kafka, "g")}
+    # The relay derives these from how long a commit may take; consumers use the written ones.
+    own_of_the_relay = {"retry.backoff.ms", "retry.backoff.max.ms"}
+    free = {"partitioner", "logger"}
+    assert set(own) - own_of_the_relay - free <= {*ENGINE_PROPERTIES, *REQUIRED_VALUES}
+
+
+@pytest.mark.parametrize(
+    ("text", "env"),
+    [
+        ("[codec]", {}),
+        ('[codec]\nkey = {env = "KEY"}', {}),
+        ("", {"SAGA_CODEC__KEY": "x"}),
+    ],
+)
+def test_payload_encryption_is_refused_until_it_exists(tmp_path: Path, text: str, env: dict[str, str]) -> None:
+    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="codec is not in this version; leave it out until payload encryption exists"):
+        load_settings(tmp_path, env=env)
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "message"),
+    [
+        ("[spark]\nmster = 'x'", {}, r"\[spark\]: unknown setting mster; did you mean master\?"),
+        ("[ledger]\nconection = 'x'", {}, r"\[ledger\]: unknown setting conection"),
+        ("[ledger]\nconnection = 'shp'", {}, "ledger.connection names shp, which is not a SQL connection"),
+        ("[spark]\nledger = 'crm'", {}, "spark.ledger names crm, which is not a SQL connection"),
+        ("[[reconcile.effects]]\ntabel = 'x'", {}, "unknown setting tabel; did you mean table"),
+        ("[connections.x]\nkind = 'http'\nsettle = 'long'", {}, "connections.x.settle: `long` is not a duration"),
+        ("[connections.x]\nkind = 'http'\nsettle = 30", {}, "connections.x.settle must be a string such as 30s"),
+        ("[connections.x]\nkind = 'http'\nidempotency = false", {}, "connections.x.idempotency must be a string"),
+        ("[connections.x]\nkind = 'http'\nidempotent = 'no'", {}, "connections.x.idempotent must be true or false"),
+        ("[kafka.client]\nclient.id = 'x'", {}, "client.id cannot be set"),
+        ("", {"SAGA_SPARK__CONF__SPARK_UI_PORT": "1"}, "SAGA_SPARK__CONF__SPARK_UI_PORT does not tell the name"),
+        ("", {"SAGA_CATALOGS__LAKE__S3_ENDPOINT": "x"}, "SAGA_CATALOGS__LAKE__S3_ENDPOINT does not tell the name"),
+        ("vars = {day = 2026-01-01}", {}, "vars.day is no JSON value; write it as a string"),
+        ("vars = {x = [nan]}", {}, "vars.x is no JSON value"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(tmp_path: Path, text: str, env: dict[str, str], message: str) -> None:
+    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        load_settings(tmp_path, env=env)
+
+
+def test_properties_with_dots_reach_spark_and_pyiceberg(tmp_path: Path) -> None:
+    text = '[spark.conf]\nspark.ui.port = 4040\n[catalogs.lake]\ntype = "rest"\nuri = "x"\n"s3.endpoint" = "a"\n'
+    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
+    env = {
+        "SAGA_CATALOGS__LAKE__S3_ENDPOINT": "b",
+        "SAGA_CATALOGS__LAKE__TOKEN": "007",
+        "SAGA_SPARK__PYTHON_PATH": "a, b",
+    }
+    spark = spark_settings(load_settings(tmp_path, env=env))
+    assert spark.conf == {"spark.ui.port": "4040"}
+    assert spark.catalogs["lake"]["s3.endpoint"] == "b"
+    assert spark.catalogs["lake"]["token"] == "007"
+    assert spark.python_path == (f"{tmp_path}/a", f"{tmp_path}/b")
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ('"ui.port" = "1"', "ui.port is no property of Spark"),
+        ('"spark.sql.session.timeZone" = "CET"', "must stay UTC: staged files rely on it"),
+        ('"spark.x" = [1]', "must be a string, a number"),
+    ],
+)
+def test_spark_properties_without_effect_are_refused(tmp_path: Path, conf: str, message: str) -> None:
+    (tmp_path / "saga.toml").write_text(f"[spark.conf]\n{conf}", encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        spark_settings(load_settings(tmp_path, env={}))
