@@ -32,7 +32,8 @@ RUN groupadd --system --gid 10001 saga && useradd --system --uid 10001 --gid sag
 # What a volume that is mounted there is made like: staged rows, tables, a runner's scratch files.
 RUN install --directory --owner=saga --group=saga /stage /lake /scratch
 COPY --from=build /opt/saga /opt/saga
-ENV PATH=/opt/saga/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# What is mounted at /project belongs to a user of the host; whoever mounts it there means it to be run.
+ENV PATH=/opt/saga/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SAGA_TRUST_PROJECT=/project
 # Spark then starts in half the time; it also starts without it.
 RUN if [ "$SPARK" = true ]; then python -m saga_spark.runner.class_data_sharing || true; fi
 WORKDIR /project

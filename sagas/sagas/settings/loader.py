@@ -34,6 +34,7 @@ from sagas.settings.tables import (
     TLS,
     find_setting,
 )
+from sagas.settings.trust import require_own
 
 CONFIG_NAME = "saga.toml"
 
@@ -66,6 +67,7 @@ def load_settings(
 
 def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[str, str]) -> Settings:
     root, config_file = find_project(start_dir, config)
+    require_own(config_file or root / DEV_FILE, env)
     written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
     _apply_environment(written, env)

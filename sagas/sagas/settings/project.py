@@ -13,6 +13,7 @@ from sagas.definition.loader import find_definition_files, load_definitions
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
+from sagas.settings.trust import require_own, require_own_modules
 
 
 class Project:
@@ -31,6 +32,7 @@ class Project:
         """The registered Python actions."""
         if self._given_actions is not None:
             return self._given_actions
+        require_own_modules(self.settings.actions, self.settings.root)
         return load_actions(self.settings.actions, self.settings.root)
 
     @cached_property
@@ -38,11 +40,15 @@ class Project:
         """The consumers and bridges, which are declared in the same modules as the actions."""
         if self._given_message_handlers is not None:
             return self._given_message_handlers
+        require_own_modules(self.settings.actions, self.settings.root)
         return load_message_handlers(self.settings.actions, self.settings.root)
 
     @cached_property
     def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        return load_definitions(self.settings.definitions, self.context)
+        files = find_definition_files(self.settings.definitions)
+        for path in (*self.settings.definitions, *files):
+            require_own(path)
+        return load_definitions(files, self.context)
 
     @cached_property
     def context(self) -> ProjectContext:
@@ -95,6 +101,8 @@ class Project:
             return None  # all files have been read already
         if name not in self._read_separately:
             files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
+            for path in files:
+                require_own(path)
             found = load_definitions(files, self.context)[0].get(name)
             if found is None or any(step.do.uses == "saga" for step in found.steps):
                 return None

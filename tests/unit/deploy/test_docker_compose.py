@@ -147,6 +147,8 @@ def test_the_dockerfile() -> None:
     assert all(PINNED.match(base) and "slim" in base for base in bases)
     assert re.search(r"^USER \d+:\d+$", text, re.MULTILINE), "the worker must not be root"
     assert "-c constraints.txt" in text
+    # The mounted project belongs to a user of the host.
+    assert "SAGA_TRUST_PROJECT=/project" in text
     assert re.search(r'^ENTRYPOINT \["saga"\]$', text, re.MULTILINE)
     copied = {name for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for name in line.split()[:-1]}
     assert [name for name in copied if not (ROOT / name).exists()] == []

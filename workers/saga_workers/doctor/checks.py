@@ -24,6 +24,7 @@ from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
 from sagas.settings import Connection, Settings
 from sagas.settings.project import Project
+from sagas.settings.trust import writable_by_others
 
 if TYPE_CHECKING:
     from saga_workers.relay.check_back import UndecidedEvent
@@ -62,6 +63,11 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
 def _check_settings(settings: Settings) -> DoctorResult:
     if settings.config_file is None:
         return DoctorResult("settings", None, f"no saga.toml in {settings.root} or its parent folders", "saga init DIR")
+    files = (settings.root / name for name in settings.actions if name.endswith(".py"))
+    for path in (settings.config_file, settings.root, *settings.definitions, *files):
+        if writable_by_others(path):
+            why = f"other users may change {path}, and so run code as whoever uses this project"
+            return DoctorResult("settings", None, why, f"chmod go-w {path}")
     return DoctorResult("settings", True, str(settings.config_file))
 
 
