@@ -205,8 +205,15 @@ def mutated(draw: Any) -> bytes:
 
 
 FILES = mutated() | st.binary(max_size=200) | st.sampled_from(CORPUS[:6])
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-LONG = settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
+)
+LONG = settings(
+    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @QUICK

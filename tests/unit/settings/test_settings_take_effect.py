@@ -125,7 +125,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "checks": Project(settings).context.connections,
         "temporal": settings.temporal,
         "schemas": [one.schema_file for one in settings.sql_connections()],
-        "databases": [(one.engine.url, one.engine.pool.size(), one._isolation) for one in guards],
+        "databases": [(one.engine.url, vars(one.engine.pool)["_pool"].maxsize, one._isolation) for one in guards],
         "http": [http_settings(one) for one in settings.connections.values() if one.kind == "http"],
         "kafka": asdict(settings.kafka),
         "spark": spark_settings(settings),
