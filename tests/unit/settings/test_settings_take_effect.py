@@ -44,6 +44,7 @@ ANOTHER_VALUE = {
     "isolation": '"SERIALIZABLE"',
     "idempotency": '"X-Key"',
     "idempotent": "false",
+    "allow_plain_http": "true",
     "prefix": '"shop"',
     "transaction_timeout": '"45s"',
     "batch": "50",
