@@ -44,6 +44,7 @@ ANOTHER_VALUE = {
     "isolation": '"SERIALIZABLE"',
     "idempotency": '"X-Key"',
     "idempotent": "false",
+    "accept_replies_without_token": "true",
     "allow_plain_http": "true",
     "prefix": '"shop"',
     "transaction_timeout": '"45s"',
