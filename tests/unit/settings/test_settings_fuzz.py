@@ -216,12 +216,19 @@ LONG = settings(
 )
 
 
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """One folder for all examples, and not the parent of other tests' projects."""
+    folder = factory.getbasetemp() / "settings-fuzz"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @QUICK
 @given(content=FILES, env=ENVIRONMENT)
 def test_no_settings_give_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, env: dict[str, str]
 ) -> None:
-    everything(tmp_path_factory.getbasetemp(), content, env)
+    everything(shared_folder(tmp_path_factory), content, env)
 
 
 @pytest.mark.slow
@@ -230,4 +237,4 @@ def test_no_settings_give_a_traceback(
 def test_no_settings_give_a_traceback_for_long(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, env: dict[str, str]
 ) -> None:
-    everything(tmp_path_factory.getbasetemp(), content, env)
+    everything(shared_folder(tmp_path_factory), content, env)
