@@ -146,7 +146,7 @@ class BuildContext:
             return ActionTraits(connection if isinstance(connection, str) else None, rejects=rejects)
         if builtin.executor == "http":
             table = (self.project.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
-            honours = str(table.get("idempotency")).lower() != "none" and table.get("idempotent", True)
+            honours = str(table.get("idempotency", "")).lower() != "none" and table.get("idempotent", True)
             settle = table.get("settle")
             return ActionTraits(
                 idempotent=honours if idempotent is None else idempotent,

@@ -255,3 +255,20 @@ def test_spark_properties_without_effect_are_refused(tmp_path: Path, conf: str, 
     (tmp_path / "saga.toml").write_text(f"[spark.conf]\n{conf}", encoding="utf-8")
     with pytest.raises(UsageError, match=message):
         spark_settings(load_settings(tmp_path, env={}))
+
+
+@pytest.mark.parametrize(
+    ("written", "honoured"),
+    [("", True), ('idempotency = "X-Key"', True), ('idempotency = "none"', False), ('idempotency = "None"', False)],
+)
+def test_no_idempotency_header_in_any_case_means_that_no_key_is_honoured(
+    tmp_path: Path, written: str, honoured: bool
+) -> None:
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "saga.toml").write_text(f'[connections.crm]\nkind = "http"\nurl = "https://a"\n{written}')
+    definition = "saga: s\nsteps:\n  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /x}\n"
+    (tmp_path / "definitions" / "s.saga.yaml").write_text(definition)
+    settings = load_settings(tmp_path, env={})
+    warnings = {one.code for one in Project(settings).diagnostics}
+    assert ("SAGA221" in warnings) == (not honoured), warnings
+    assert (http_settings(settings.connection("crm")).key_header is not None) == honoured
