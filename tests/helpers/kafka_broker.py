@@ -227,8 +227,6 @@ def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
 
 
 def _record(message: Any) -> Record:
-    key = message.key()
-    headers = {name: value.decode() for name, value in message.headers() or []}
-    return Record(
-        message.topic(), message.partition(), message.offset(), key.decode() if key else None, message.value(), headers
-    )
+    key = None if message.key() is None else message.key().decode(errors="backslashreplace")
+    headers = {name: value.decode(errors="backslashreplace") for name, value in message.headers() or []}
+    return Record(message.topic(), message.partition(), message.offset(), key or None, message.value(), headers)

@@ -30,7 +30,7 @@ from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
-from saga_activities.kafka.record_codec import read_headers
+from saga_activities.kafka.record_codec import MalformedRecord, read_headers
 from saga_activities.kafka_request import (
     MalformedReply,
     RefusedReply,
@@ -41,6 +41,7 @@ from saga_activities.kafka_request import (
 )
 from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
+from saga_workers.temporal.refusals import refusal_reason
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.errors import SagaError, UsageError
@@ -183,7 +184,7 @@ class ReplyListener:
             raw: Any = message.value()
             try:
                 reply = decode_reply(message.topic() or "", read_headers(message), raw)
-            except MalformedReply as error:
+            except (MalformedReply, MalformedRecord) as error:
                 await self._dead_letter_sink(message, group, str(error), self._stopping)
                 self._count("malformed")
             else:
@@ -280,8 +281,6 @@ def _error_message(error: Exception) -> str | None:
 _ATTEMPT_OVER = (RPCStatusCode.NOT_FOUND,)
 """The attempt timed out, the saga rolled back, or the attempt has already been completed."""
 
-_NOT_ACCEPTED = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
-
 
 async def complete_attempt(client: Client, request: RequestRow, key: str) -> bool:
     """Complete the waiting attempt with the reply in the row; False if no attempt waits any more.
@@ -301,7 +300,7 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
         if error.status in _ATTEMPT_OVER:
             log.info("reply recorded, the attempt that waited for it is over", extra=fields(key=key))
             return False
-        if error.status in _NOT_ACCEPTED:
+        if error.status is RPCStatusCode.PERMISSION_DENIED or refusal_reason(error) is not None:
             log.error("Temporal refused the reply, the next attempt reads it: %s", error.message, extra=fields(key=key))
             return False
         raise

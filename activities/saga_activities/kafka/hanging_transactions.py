@@ -16,7 +16,7 @@ from typing import Any
 
 from saga_activities.kafka import range_reader
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
-from saga_activities.kafka.record_codec import read_headers
+from saga_activities.kafka.record_codec import known_headers
 from saga_activities.kafka.transactional_producer import TransactionalProducer
 from sagas.settings import KafkaSettings
 
@@ -119,7 +119,7 @@ def _open_partitions(
     ranges = {one: (limits.last_stable, limits.high_watermark) for one, limits in undecided_partitions.items()}
     selected = tuple(set[int]() for _ in predicates)
     for message in range_reader.read_ranges(settings, topic, ranges, uncommitted=True):
-        headers = read_headers(message)
+        headers = known_headers(message)
         for partitions, which in zip(selected, predicates, strict=True):
             if which(headers):
                 partitions.add(message.partition() or 0)
@@ -127,4 +127,4 @@ def _open_partitions(
 
 
 def _event_id(message: Any) -> str:
-    return read_headers(message).get("ce_id", "")
+    return known_headers(message).get("ce_id", "")

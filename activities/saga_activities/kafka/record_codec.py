@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -23,6 +25,8 @@ TRACEPARENT_HEADER = "traceparent"
 CONTENT_TYPE_HEADER = "content-type"
 
 RecordHeaders = Sequence[tuple[str, bytes]]
+RawHeaders = Sequence[tuple[str, bytes | None]]
+"""Headers of a record as a consumer has read it."""
 
 
 class MalformedRecord(Exception):
@@ -122,7 +126,8 @@ def decode(message: Message) -> DecodedRecord:
     """Read a record that has no error.
 
     Raises:
-        MalformedRecord: the value is not JSON, or the key is not UTF-8.
+        MalformedRecord: the value is not JSON, the key is not UTF-8, or the record has what cannot be stored anywhere:
+            half a surrogate pair, an infinite number, a time after the year 9999.
     """
     topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
     headers = read_headers(message)
@@ -133,12 +138,14 @@ def decode(message: Message) -> DecodedRecord:
     except UnicodeDecodeError:
         raise MalformedRecord("the key is not UTF-8 text") from None
     try:
-        value = None if raw_value is None else json.loads(raw_value, parse_constant=_refuse_constant)
+        value = None if raw_value is None else _parse_json(raw_value)
     except UnicodeDecodeError:
         raise MalformedRecord("the value is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(f"the value is not JSON: {error}") from None
     kind, milliseconds = message.timestamp()
+    if kind and not 0 <= milliseconds <= LAST_MILLISECOND:
+        raise MalformedRecord(f"the time of the record is out of range: {milliseconds} ms since 1970")
     return DecodedRecord(
         topic=topic,
         partition=partition,
@@ -151,11 +158,80 @@ def decode(message: Message) -> DecodedRecord:
     )
 
 
-def _refuse_constant(name: str) -> None:
+def _parse_json(raw: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError or RecursionError for one that is not JSON or cannot be stored."""
+    value = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
+    if b"\\u" in raw:  # only an escape can be half a surrogate pair
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it contains half a surrogate pair") from None
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is too large for a number")
+    return number
+
+
+LAST_MILLISECOND = 253_402_300_799_999
+"""The end of the year 9999; a producer may set any time."""
+
+
+_get_headers = methodcaller("headers")
+"""The library returns a result although it has set an exception. Calls from C, as this one, check for that; the
+interpreter's own calls do not once they are optimised, and the exception appears somewhere else."""
+
+
+def raw_headers(message: Message) -> RawHeaders:
+    """The headers as they are.
+
+    Raises:
+        MalformedRecord: the name of a header is not UTF-8, which the client library cannot represent. After that the
+            message has no headers.
+    """
+    try:
+        headers: Any = _get_headers(message)
+    except (SystemError, UnicodeError):
+        message.set_headers([])  # the library has kept an invalid tuple, which must not be touched
+        raise MalformedRecord("the name of a header is not UTF-8 text") from None
+    return tuple(headers or ())
+
+
+def decode_headers(headers: RawHeaders) -> dict[str, str]:
+    """Headers as strings; what is not UTF-8 or no database stores is escaped, so that it can be passed on and stored.
+
+    A saga starts only with what :func:`check_headers` accepts.
+    """
+    return {name: (text or b"").decode(errors="backslashreplace").replace("\0", "\\x00") for name, text in headers}
+
+
+def check_headers(headers: RawHeaders) -> None:
+    """Raise MalformedRecord if a header of CloudEvents or of the engine is not UTF-8 text."""
+    for name, text in headers:
+        if name.startswith(("ce_", "saga")) and text is not None:
+            try:
+                ok = b"\0" not in text and text.decode() is not None
+            except UnicodeDecodeError:
+                ok = False
+            if not ok:
+                raise MalformedRecord(f"the header {name} is not UTF-8 text")
+
+
 def read_headers(message: Message) -> dict[str, str]:
-    """Headers as strings; invalid UTF-8 is escaped, so that it does not make a record malformed."""
-    headers: Any = message.headers() or []
-    return {name: (text or b"").decode(errors="backslashreplace") for name, text in headers}
+    """The headers as strings. Raises MalformedRecord as :func:`raw_headers` does."""
+    return decode_headers(raw_headers(message))
+
+
+def known_headers(message: Message) -> dict[str, str]:
+    """The headers as strings; none if they cannot be read, because then the record is not one of ours."""
+    try:
+        return read_headers(message)
+    except MalformedRecord:
+        return {}

@@ -6,22 +6,28 @@ The engine forms the ids of its own runs from the saga's: ``<id>/<ledger id>`` f
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.text.printable import printable_line
 
 MAX_SAGA_ID_BYTES = 512
 """Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
 
+MAX_LABEL_BYTES = 2048
+"""Temporal's limit for one search attribute, which has all labels of a saga as JSON."""
+
 MAX_WORKFLOW_ID_BYTES = 1000
 """Temporal's limit for every id, which is also that of nested sagas."""
+
+_MAX_SHOWN = 80
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (also those that change the direction of text, and line separators) and lone surrogates. A fixed
 list: workers with different versions of Unicode must decide alike."""
-
-_SHOWN = 80
 
 
 def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
@@ -32,7 +38,7 @@ def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
     """
     if (problem := workflow_id_problem(id)) is not None:
         return problem
-    shown = shown_id(id)
+    shown = _shown(id)
     if owner is not None and id.startswith((f"{_saga_of(owner)}/", f"{_saga_of(owner)}~")):
         return None
     if _UNPRINTABLE.search(id):
@@ -47,6 +53,22 @@ def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
         return f"the id {shown} must not contain /, which marks nested sagas"
     if (size := len(id.encode())) > MAX_SAGA_ID_BYTES:
         return f"the id {shown} has {size} bytes; the maximum is {MAX_SAGA_ID_BYTES}"
+    return None
+
+
+def label_problem(labels: Iterable[str]) -> str | None:
+    """None, or why Temporal would not store these labels (``name=value``), as an error message."""
+    texts = list(labels)
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return f"the label {_shown(text)} cannot be encoded in UTF-8"
+        if "\0" in text:
+            return f"the label {_shown(text)} must not contain control characters"
+    size = len(json.dumps(texts, separators=(",", ":")))
+    if size > MAX_LABEL_BYTES:
+        return f"the labels have {size} bytes; the maximum of all together is {MAX_LABEL_BYTES}"
     return None
 
 
@@ -66,18 +88,17 @@ def workflow_id_problem(id: str) -> str | None:
     try:
         size = len(id.encode())
     except UnicodeEncodeError:
-        return f"the id {shown_id(id)} cannot be encoded in UTF-8"
+        return f"the id {_shown(id)} cannot be encoded in UTF-8"
     if "\0" in id:
-        return f"the id {shown_id(id)} must not contain control characters"
+        return f"the id {_shown(id)} must not contain control characters"
     if size > MAX_WORKFLOW_ID_BYTES:
-        return f"the id {shown_id(id)} has {size} bytes; the maximum is {MAX_WORKFLOW_ID_BYTES}"
+        return f"the id {_shown(id)} has {size} bytes; the maximum is {MAX_WORKFLOW_ID_BYTES}"
     return None
 
 
-def shown_id(id: str) -> str:
-    """An id for a message: at most 80 characters, with escapes for those that cannot be printed."""
-    short = id if len(id) <= _SHOWN else id[:_SHOWN] + "…"
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", short)
+def _shown(text: str) -> str:
+    """A text for a message: at most 80 characters, with escapes for what cannot be printed."""
+    return printable_line(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
 
 
 def _saga_of(run: str) -> str:

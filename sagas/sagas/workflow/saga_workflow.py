@@ -42,6 +42,7 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
     pack_state,
 )
+from sagas.protocol.saga_ids import label_problem
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
@@ -373,6 +374,9 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
 
 # --- search attributes, for `saga list` and the Web UI ---------------------------------------------------------------
 
+CHECKS_LABELS = "checks-labels"
+"""The Temporal patch id of the check of labels; only a run that is refused has its marker."""
+
 _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
 
 
@@ -398,6 +402,8 @@ class RunSearchAttributes:
             and _LABELS_KEY.name in self.registered
             and _LABELS_KEY not in workflow.info().typed_search_attributes
         ):
+            if (problem := label_problem(labels)) is not None and workflow.patched(CHECKS_LABELS):
+                raise DefinitionError(problem)
             workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
 
     def record_state(self, record: RecordState) -> None:

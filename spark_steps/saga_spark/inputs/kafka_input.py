@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import require_client
 from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
+from saga_activities.kafka.record_codec import LAST_MILLISECOND, known_headers
 from saga_spark.job_errors import JobFailed
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import create_folder, resolve_uri
@@ -93,14 +94,15 @@ def _write_records(
 
 def _record_row(message: Any) -> dict[str, Any]:
     kind, milliseconds = message.timestamp()
+    has_time = kind and 0 <= milliseconds <= LAST_MILLISECOND
     return {
         "key": _decode(message.key()),
         "value": _decode(message.value()),
-        "headers": list({header: _decode(text) or "" for header, text in message.headers() or []}.items()),
+        "headers": list(known_headers(message).items()),
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
+        "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if has_time else None,
     }
 
 

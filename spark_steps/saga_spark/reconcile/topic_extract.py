@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets, TopicDescription
 from saga_activities.kafka.config import require_client
 from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
-from saga_activities.kafka.record_codec import SAGA_ID_HEADER, STEP_HEADER, read_headers
+from saga_activities.kafka.record_codec import SAGA_ID_HEADER, STEP_HEADER, known_headers
 from saga_spark.reconcile.extracts import READ_MARGIN, ParquetRowWriter, ReconciliationScope
 from sagas.settings import KafkaSettings
 
@@ -120,7 +120,7 @@ def _read_topic(
     oldest: dict[int, float] = {}
     compared = 0
     for message in read_ranges(settings, topic.name, ranges):
-        headers = read_headers(message)
+        headers = known_headers(message)
         kind, milliseconds = message.timestamp()
         time = milliseconds / 1000 if kind else 0.0
         oldest.setdefault(message.partition() or 0, time)

@@ -17,8 +17,9 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
+from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
@@ -29,7 +30,7 @@ from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER
-from sagas.protocol.saga_ids import check_saga_id
+from sagas.protocol.saga_ids import check_saga_id, label_problem
 from sagas.text.shell import saga_command
 
 
@@ -140,8 +141,8 @@ class SagaStarter:
         except WorkflowAlreadyStartedError:
             return await self._existing_run(request.input, saga_id)
         except RPCError as error:
-            if error.status is RPCStatusCode.INVALID_ARGUMENT:
-                raise UsageError(f"{saga_id} cannot be started: {error.message}") from error
+            if (reason := refusal_reason(error)) is not None:
+                raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
 
@@ -151,8 +152,10 @@ class SagaStarter:
         labels = {**request.labels, **(extra_labels or {})}
         if not labels or "SagaLabels" not in self._attributes:
             return None
-        key = SearchAttributeKey.for_keyword_list("SagaLabels")
-        return TypedSearchAttributes([SearchAttributePair(key, [f"{name}={value}" for name, value in labels.items()])])
+        values = [f"{name}={value}" for name, value in labels.items()]
+        if (problem := label_problem(values)) is not None:
+            raise UsageError(problem)
+        return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), values)])
 
     async def _existing_run(self, input: Any, saga_id: str) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from saga_activities.kafka.record_codec import MalformedRecord, decode, read_headers
+from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, decode, decode_headers, raw_headers
 from sagas.consumers import Message, message_id
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
@@ -25,7 +24,12 @@ class ConsumedRecord:
         self.offset: int = message.offset()
         self.key: bytes | None = message.key()
         self.value: bytes | None = message.value()
-        self.raw_headers: Sequence[tuple[str, bytes | None]] = tuple(message.headers() or ())
+        self._malformed: str | None = None
+        self.raw_headers: RawHeaders = ()
+        try:
+            self.raw_headers = raw_headers(message)
+        except MalformedRecord as error:
+            self._malformed = str(error)
 
     @property
     def timestamp(self) -> int:
@@ -39,7 +43,7 @@ class ConsumedRecord:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        return read_headers(self._message)
+        return decode_headers(self.raw_headers)
 
     @cached_property
     def id(self) -> str:
@@ -47,7 +51,9 @@ class ConsumedRecord:
         return message_id(self.headers, self.topic, self.partition, self.offset)
 
     def message(self) -> Message:
-        """Decode a new message. Raises MalformedRecord if the value is not JSON or the key is not a string."""
+        """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""
+        if self._malformed is not None:
+            raise MalformedRecord(self._malformed)
         read = decode(self._message)
         timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
         when = timestamp.replace("+00:00", "Z")

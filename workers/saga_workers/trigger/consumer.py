@@ -30,6 +30,7 @@ from sagas.builtins.messaging import TOPIC_NAME
 from sagas.consumers import Consumer, Message
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
+from sagas.text.printable import printable
 
 log = logging.getLogger("saga.trigger")
 
@@ -37,6 +38,7 @@ _ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
 """Headers of a message that its reply returns."""
 
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
+_MAX_REASON = 10_000
 _RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
 _RECORD_ATTEMPTS = 5
@@ -168,6 +170,8 @@ class ConsumerRunner:
         *,
         reply: bool = True,
     ) -> None:
+        reason = printable(reason[:_MAX_REASON])
+
         async def body(sql: SqlSession) -> None:
             if await inbox.record(sql, self._inbox_entry(record), status, reason) is None and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})

@@ -17,19 +17,25 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import KafkaSettings
+from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
 
 MAX_REASON_LENGTH = 1_000
+_MAX_KEPT_BYTES = 16 * 1024
+"""Maximum bytes of key and headers in the dead letter of a record that is too large."""
 _DELIVERY_TIMEOUT = 30.0
 _FLUSH_TIMEOUT = 0.5
 """Seconds to wait for the brokers at a time, so that a stop is noticed in between."""
 
 
 def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: bool = False) -> dict[str, Any]:
-    """The record to produce for one that is given up. ``omit_value`` leaves its value out because it is too large."""
+    """The record to produce for one that is given up.
+
+    ``omit_value`` leaves its value out because the record is too large, and its key and headers if they are large, too.
+    """
     ours: list[tuple[str, str | bytes | None]] = [
-        ("sagadlqreason", reason[:MAX_REASON_LENGTH]),
+        ("sagadlqreason", printable_line(reason[:MAX_REASON_LENGTH])),
         ("sagadlqgroup", group),
         ("sagadlqtopic", record.topic),
         ("sagadlqpartition", str(record.partition)),
@@ -40,9 +46,12 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
         ours.append(("sagadlqomitted", "size"))
     # A dead letter that was republished and failed again names only its last failure.
     kept = [(name, value) for name, value in record.raw_headers if not name.startswith("sagadlq")]
+    key = record.key
+    if omit_value and len(key or b"") + sum(len(name) + len(value or b"") for name, value in kept) > _MAX_KEPT_BYTES:
+        key, kept = None, []
     return {
         "topic": record.topic + DEAD_LETTER_SUFFIX,
-        "key": record.key,
+        "key": key,
         "value": None if omit_value else record.value,
         "headers": [*kept, *ours],
     }

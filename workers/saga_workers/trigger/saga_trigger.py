@@ -9,9 +9,11 @@ from typing import Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.kafka.record_codec import check_headers
 from saga_workers.client import Client
 from saga_workers.control.start import AlreadyEnded
 from saga_workers.runtime.logs import fields
+from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -67,6 +69,7 @@ class SagaTrigger:
     async def _attempt(self, record: ConsumedRecord, number: int) -> None:
         try:
             message = record.message()
+            check_headers(record.raw_headers)
         except MalformedRecord as error:
             raise PoisonMessage(str(error)) from None
         context = {
@@ -156,8 +159,8 @@ def _already_received(view: SagaView, by: str, reject: str | None) -> bool:
 
 def _temporal_error(error: RPCError) -> Exception:
     """Only a refusal of the request itself is the fault of the event."""
-    if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return PoisonMessage(f"Temporal refuses the request: {error.message}")
+    if (reason := refusal_reason(error)) is not None:
+        return PoisonMessage(f"Temporal refuses the request: {reason}")
     return DependencyUnavailable(f"Temporal does not answer: {error.message}")
 
 

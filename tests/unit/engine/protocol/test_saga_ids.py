@@ -35,7 +35,7 @@ HOSTILE = st.text(
         ("x~undo", "must not end in ~undo, which marks the undo of a saga"),
         ("x~notify-0-completed", "must not contain ~"),
         ("x~undo@2", "must not contain ~"),
-        ("a\nb", "the id a\\u000ab must not contain control characters"),
+        ("a\nb", "the id a\\nb must not contain control characters"),
         ("a\0b", "control characters"),
         ("\x1b[2J", "control characters"),
         ("a\x9b1m", "control characters"),

@@ -1,0 +1,186 @@
+"""Records as anybody may write them, against everything that decodes them: a value or one reason, nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saga_activities.kafka.record_codec import (
+    LAST_MILLISECOND,
+    MalformedRecord,
+    check_headers,
+    known_headers,
+    raw_headers,
+)
+from saga_activities.kafka_request import MalformedReply, decode_reply
+from saga_workers.trigger.bridge import run_bridge_function
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
+from sagas.consumers import Bridge, Message
+
+ENGINE_HEADERS = ("ce_id", "ce_source", "ce_type", "ce_time", "sagaid", "sagakey", "sagareplyto", "sagaoutcome")
+NAMES = st.sampled_from([*ENGINE_HEADERS, "sagabridge", "sagadlqreason", "content-type", "traceparent", ""]) | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
+)
+TEXTS = st.binary(max_size=30) | st.sampled_from(
+    [
+        b"",
+        b"\0",
+        b"a\0b",
+        b"\xff",
+        b"x~undo",
+        b"a/b#0",
+        b"\x1b[2J",
+        b"rejected",
+        b"a" * 5000,
+        b"../../etc",
+        b"\xed\xa0\x80",
+    ]
+)
+VALUES = (
+    st.none()
+    | st.binary(max_size=40)
+    | st.sampled_from(
+        [b'{"order": 1}', b'"\\ud800"', b'{"a\\udc00": 1}', b'"\\ud83d\\ude00"', b"1e999", b"-1E400", b"NaN"]
+    )
+    | st.sampled_from(
+        [b"[" * 3000, b"9" * 5000, b"-1E400", b"\xff\xfe", b"\xef\xbb\xbf1", b'"\\u0000"', b'{"order": 1}\0']
+    )
+    | st.recursive(st.none() | st.integers() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5).map(
+        lambda value: json.dumps(value).encode()
+    )
+)
+STAMPS = st.tuples(st.sampled_from([0, 1, 2]), st.integers(-(2**63), 2**63 - 1))
+
+
+class Arrived:
+    """A record as the client library gives it."""
+
+    def __init__(self, value: bytes | None, key: bytes | None = None, headers: Any = None, stamp: Any = (1, 1500)):
+        self.parts = (value, key, stamp)
+        self.given = headers
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    def value(self) -> bytes | None:
+        return self.parts[0]
+
+    def key(self) -> bytes | None:
+        return self.parts[1]
+
+    def headers(self) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+    def set_headers(self, headers: Any) -> None:
+        self.given = headers
+
+    def timestamp(self) -> Any:
+        return self.parts[2]
+
+
+HEADERS = st.none() | st.lists(st.tuples(NAMES, st.none() | TEXTS), max_size=6) | st.just(SystemError("no text"))
+RECORDS = st.builds(Arrived, VALUES, st.none() | TEXTS, HEADERS, STAMPS)
+
+
+def upper(message: Message) -> Any:
+    return {"was": message.value, "at": message.timestamp}
+
+
+@given(RECORDS)
+def test_a_record_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
+    record = ConsumedRecord(arrived)
+    try:
+        message = record.message()
+    except MalformedRecord as error:
+        reason = str(error)
+        assert reason
+    else:
+        # Everything in it can be written to any database, topic or workflow.
+        assert json.dumps(message.value, ensure_ascii=False, allow_nan=False).encode() is not None
+        assert message.timestamp <= "9999-12-31T23:59:59.999Z"
+    storable = [record.id, *record.headers.values()]
+    assert all("\0" not in text and text.encode() is not None for text in storable)
+    assert len(record.id) <= 200
+
+
+@given(RECORDS, st.text(st.characters(codec=None), max_size=2000), st.booleans())
+def test_every_record_can_become_a_dead_letter(arrived: Any, reason: str, omit: bool) -> None:
+    letter = dead_letter(ConsumedRecord(arrived), "group", reason, omit_value=omit)
+    headers = dict(letter["headers"])
+    assert "\0" not in headers["sagadlqreason"]
+    assert len(headers["sagadlqreason"].encode()) <= 10 * MAX_REASON_LENGTH
+    assert all(name.encode() is not None for name in headers)
+    if omit:
+        sizes = [len(letter["key"] or b""), *(len(text or b"") for _, text in letter["headers"])]
+        assert sum(sizes) < 100_000
+
+
+@given(RECORDS)
+def test_a_bridge_makes_an_output_or_a_dead_letter_of_every_record(arrived: Any) -> None:
+    output = run_bridge_function(Bridge("b", "orders", "out", upper), ConsumedRecord(arrived), "group")
+    assert len(output.records) == 1
+    assert (output.records[0]["topic"] == "out") is (output.dead_letter_reason is None)
+
+
+@given(RECORDS)
+def test_a_reply_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
+    try:
+        reply = decode_reply("replies", known_headers(arrived), arrived.value())
+    except MalformedReply as error:
+        reason = str(error)
+        assert reason
+    else:
+        assert "\0" not in reply.key + reply.data
+        assert (reply.key + reply.data).encode() is not None
+
+
+@pytest.mark.parametrize(
+    ("arrived", "reason"),
+    [
+        (Arrived(b'{"name": "\\ud800"}'), "half a surrogate pair"),
+        (Arrived(b'{"\\udc00": 1}'), "half a surrogate pair"),
+        (Arrived(b"[1e999]"), "too large for a number"),
+        (Arrived(b"1", stamp=(1, LAST_MILLISECOND + 1)), "the time of the record is out of range"),
+        (Arrived(b"1", stamp=(1, -5)), "the time of the record is out of range"),
+        (Arrived(b"1", headers=SystemError("no text")), "the name of a header is not UTF-8 text"),
+    ],
+)
+def test_a_record_that_nobody_can_store_is_malformed(arrived: Any, reason: str) -> None:
+    with pytest.raises(MalformedRecord, match=reason):
+        ConsumedRecord(arrived).message()
+
+
+@pytest.mark.parametrize("text", [b"a\xff", b"a\0b", b"\xed\xa0\x80"])
+def test_headers_of_the_engine_that_are_no_text_are_refused_for_starts_and_escaped_for_others(text: bytes) -> None:
+    for name in ("ce_id", "sagaid"):
+        with pytest.raises(MalformedRecord, match=f"the header {name} is not UTF-8 text"):
+            check_headers([("other", text), (name, text)])
+        assert ConsumedRecord(Arrived(b"1", headers=[(name, text)])).message().headers[name].isprintable()
+    check_headers([("other", text), ("ce_id", "ü".encode()), ("ce_type", None)])
+
+
+def test_a_pair_of_surrogates_is_one_character() -> None:
+    assert ConsumedRecord(Arrived(b'"\\ud83d\\ude00"')).message().value == "\U0001f600"
+
+
+def test_headers_that_cannot_be_read_are_not_touched_again() -> None:
+    """The client library keeps an invalid tuple after its error; to read it would end the process."""
+    arrived: Any = Arrived(b"1", headers=SystemError("no text"))
+    with pytest.raises(MalformedRecord):
+        raw_headers(arrived)
+    assert raw_headers(arrived) == ()
+    assert math.isfinite(ConsumedRecord(arrived).timestamp)
