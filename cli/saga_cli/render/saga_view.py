@@ -94,6 +94,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         lines.append([(" ".join(f"{name}={value}" for name, value in view.labels.items()), "dim")])
     if view.cancel_requested and state in ("RUNNING", "COMMITTED"):
         lines.append([("cancel requested", "yellow")])
+    for savepoint in view.savepoints or ():
+        if savepoint.runs > 1:
+            text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
+            lines.append([(text, "yellow")])
     if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if view.incomplete:

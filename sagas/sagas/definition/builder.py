@@ -28,6 +28,7 @@ from sagas.definition.model import (
     Operation,
     Probe,
     Retry,
+    Savepoint,
     StepDefinition,
     StepKind,
 )
@@ -146,6 +147,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         fairness_key=parsed.get("fairness_key"),
         execution=_execution(parsed, do, context),
         guarantee=_guarantee(do),
+        savepoint=_build_savepoint(parsed.get("savepoint")),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)
 
@@ -187,6 +189,13 @@ def _build_compensation(forms: list[ParsedMapping], other: Any) -> Compensation 
     alternates = tuple(other("compensate", form) for form in forms)
     confirmed = next((form.get("confirmed") for form in forms if form.get("confirmed")), None)
     return Compensation(alternates, other("confirmed", confirmed) if confirmed else None)
+
+
+def _build_savepoint(parsed: ParsedMapping | None) -> Savepoint | None:
+    if parsed is None:
+        return None
+    usual = Savepoint()
+    return Savepoint(parsed.get("attempts", usual.attempts), parsed.get("wait", usual.wait))
 
 
 def _build_probe(parsed: ParsedMapping, operation: Operation) -> Probe:

@@ -219,6 +219,8 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a probe that can never have a result",
         "map its response with `done` and `absent`, or let the action return Done(result), Absent or Unknown",
     ),
+    "SAGA241": _error("a savepoint that has no effect", "write it on a step before the pivot that others follow"),
+    "SAGA240": _error("a check that is not possible", "name a read: an action of your own, `sql`, `http` or `require`"),
     "SAGA230": _warning(
         "a `timeout` of one second or less",
         "give it more time: a short pause of the worker would fail the attempt, and Temporal's Web UI flags it",

@@ -96,6 +96,14 @@ PROBE = MappingType(
     ),
     shorthand="uses",
 )
+SAVEPOINT = MappingType(
+    "savepoint",
+    (
+        Field("attempts", Integer(2, 100), "runs of what follows in all, default 3"),
+        Field("wait", Duration(zero=True), "wait before each further run, default 0s"),
+    ),
+)
+CHECK = MappingType("check", (_USES, _WITH, _TIMEOUT, _RETRY), shorthand="uses")
 
 STEP = MappingType(
     "a step",
@@ -126,10 +134,10 @@ STEP = MappingType(
         Field("probe", PROBE, "how to find out whether an unknown attempt took effect"),
         Field("idempotent", Boolean(), "false: the participant does not honour the idempotency key"),
         Field("settle", Duration(zero=True), "how long a late effect may still appear, default the timeout"),
-        Field("check", Json(), "a read run for all steps before the first effect", planned_for="pre-checks"),
+        Field("check", CHECK, "a read that runs, with those of all other steps, before the first effect"),
         Field("pivot", Boolean(), "true: the point of no return"),
         Field("effect", Choice(("none",)), "`none`: the step only reads"),
-        Field("savepoint", Json(), "undo back to here only", planned_for="savepoints"),
+        Field("savepoint", SAVEPOINT, "a later failure undoes what follows and runs it again"),
         _TASK_QUEUE,
         Field("priority", Integer(1, 5), "Temporal's priority, 1 is the most urgent"),
         Field("fairness_key", String(), "Temporal's fairness key; may contain an expression"),

@@ -15,6 +15,7 @@ from sagas.definition.draft import ProjectContext, SagaDraft
 from sagas.definition.field_types import ParsedMapping, quoted_names, suggestion_help
 from sagas.definition.language import SAGA
 from sagas.definition.model import Definition
+from sagas.definition.pre_checks import with_pre_checks
 from sagas.definition.snapshot import digest_of
 from sagas.definition.step_graph import CycleError, StepGraph, build_step_graph
 from sagas.definition.yaml_nodes import YamlNode, load_yaml
@@ -93,6 +94,8 @@ def _read_draft(text: str, report: Report, project: ProjectContext) -> SagaDraft
     usable = [step for step in steps if step.get("id") and step.get("uses")]
     if not usable or len(usable) < len(steps):
         return None
+    usable = with_pre_checks(usable, report, forward_only=top.get("recovery") == "forward")
+    top.values["steps"] = usable
     graph = _build_graph(usable, report)
     return build_draft(report.file, top, graph, project) if graph else None
 

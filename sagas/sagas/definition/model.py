@@ -100,6 +100,17 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Savepoint:
+    """Where a later failure stops undoing, to run what follows once more.
+
+    ``attempts`` counts all runs of what follows, the first included; ``wait`` is in seconds, before each further one.
+    """
+
+    attempts: int = 3
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class StepDefinition:
     """One step of the graph. ``needs`` is always explicit, even if the author left it out."""
 
@@ -120,6 +131,7 @@ class StepDefinition:
     fairness_key: str | None = None
     execution: Execution = "remote"
     guarantee: Guarantee = "at-least-once"
+    savepoint: Savepoint | None = None
 
     @property
     def pivot(self) -> bool:
@@ -206,3 +218,13 @@ def is_read(step: StepDefinition) -> bool:
 
 def is_nested(step: StepDefinition) -> bool:
     return step.do.uses == "saga"
+
+
+CHECK_SUFFIX = ".check"
+"""What follows a step's id in the id of its pre-check; no id that an author writes contains it."""
+
+
+def checked_entry(id: str) -> str | None:
+    """The ledger id that the pre-check ``id`` belongs to; None if ``id`` is no pre-check. An item keeps its index."""
+    step, mark, item = id.partition(CHECK_SUFFIX)
+    return step + item if mark else None

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Notification, Operation, Probe, Retry, StepDefinition
+from sagas.definition.model import (
+    Compensation,
+    Definition,
+    Notification,
+    Operation,
+    Probe,
+    Retry,
+    Savepoint,
+    StepDefinition,
+)
 from sagas.expressions.template_syntax import split_template
 
 
@@ -28,7 +37,7 @@ def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
 
 _FIELDS = {
     model: _fields_with_defaults(model)
-    for model in (Retry, Operation, Compensation, Probe, StepDefinition, Notification, Definition)
+    for model in (Retry, Operation, Compensation, Probe, Savepoint, StepDefinition, Notification, Definition)
 }
 
 
@@ -82,6 +91,8 @@ def _step(data: Mapping[str, Any]) -> StepDefinition:
         values["confirm"] = _operation(confirm)
     if probe := data.get("probe"):
         values["probe"] = Probe(**{**probe, "operation": _operation(probe["operation"])})
+    if (savepoint := data.get("savepoint")) is not None:
+        values["savepoint"] = Savepoint(**savepoint)
     return StepDefinition(**values)
 
 
@@ -182,6 +193,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
         "the kind": (old.kind, new.kind),
         "the location of the effect": (_effect_location(old.do), _effect_location(new.do)),
         "`for_each`": (old.for_each is None, new.for_each is None),
+        "`savepoint`": (old.savepoint is None, new.savepoint is None),
         "`confirm`": (_effect_location(old.confirm), _effect_location(new.confirm)),
         "`probe`": (old.probe is None or new.probe is not None, True),
         "`compensate`": (

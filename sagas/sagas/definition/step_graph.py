@@ -102,6 +102,8 @@ class ExecutionPlan:
         self.pivot: StepDefinition | None = definition.pivot
         self.forward_only = definition.recovery == "forward"
         self.after_pivot = self._descendants(self.pivot.id) if self.pivot else set()
+        self.savepoints = {step.id: self._descendants(step.id) for step in definition.steps if step.savepoint}
+        """The steps that follow each savepoint, which a failure among them undoes and runs again."""
         self._templates: dict[tuple[str, ...], Template] = {}
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
 

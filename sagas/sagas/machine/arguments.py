@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import Operation, Probe, StepDefinition
+from sagas.definition.model import Operation, Probe, StepDefinition, checked_entry
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
@@ -67,7 +67,7 @@ def failure_cause(entry: LedgerEntry) -> dict[str, object]:
     error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not respond", "details": {}}
     return {
         "kind": entry.failure_kind or "failed",
-        "step": entry.id,
+        "step": checked_entry(entry.id) or entry.id,
         "type": error["type"],
         "message": error["message"],
         "details": error["details"],

@@ -164,6 +164,9 @@ def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpos
 
 def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outcome: Outcome) -> None:
     """Rule 10: a lookup that cannot be made waits for an operator."""
+    if run.phase == "backward" and purpose != "backward":
+        run.post(EffectLookedUp(entry, purpose, "unknown"))  # the rollback looks it up again, and parks its undo
+        return
     op: EntryOperation = "undo" if purpose == "backward" else "do"
     message = outcome.park_reason or (
         outcome.failure.message if outcome.failure else "it is unknown whether it took effect"

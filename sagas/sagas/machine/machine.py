@@ -22,6 +22,7 @@ from sagas.machine import (
     notify,
     parked,
     rollback,
+    savepoints,
 )
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.snapshot import dump_run, load_run
@@ -134,7 +135,7 @@ class Machine:
             return "finished"
         if run.committed or (run.started_at is None and run.plan.forward_only):
             return "past the point of no return"
-        if run.phase == "backward" or run.cancel_requested:
+        if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
             return "already"
         return "recorded" if commit.must_wait_for_pivot(run) else "accepted"
 
@@ -286,7 +287,9 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
 def _saga_timer_fired(run: SagaRun, id: str) -> None:
     """Handle a timer of the whole saga: its deadline, or the warning before it."""
     del run.timers[id]
-    if id == "warn_after":
+    if id == savepoints.TIMER:
+        savepoints.run_again(run)
+    elif id == "warn_after":
         run.overdue = True
         notify.notify_milestone(run, "overdue")
     else:
@@ -343,6 +346,7 @@ def _advance(run: SagaRun) -> None:
         if run.finished or run.started_at is None:
             return
         forward.start_ready_steps(run)
+        savepoints.give_up_if_parked(run)
         rollback.start_compensating(run)
         if not run.agenda:
             _end_phase(run)
@@ -398,6 +402,7 @@ def _end_phase(run: SagaRun) -> None:
     """Reach the commit point or the end of the saga if nothing is left to do before it."""
     if run.phase == "backward":
         rollback.finish_when_compensated(run)
+        forward.start_ready_steps(run)  # what follows a savepoint
     else:
         commit.commit_or_complete(run)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify, savepoints
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     FORWARD_CALLS,
@@ -27,6 +27,8 @@ from sagas.protocol.outcomes import Outcome
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry | None = None) -> None:
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
+    if run.phase == "backward" and run.savepoint is not None and cause.get("step") is None:
+        savepoints.give_up(run)
     if run.finished or run.phase == "backward":
         return
     if run.committed:
@@ -57,11 +59,13 @@ def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mappin
 def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
     """Enter the rollback. Compensations wait until every attempt in flight has settled (rule 2)."""
     run.phase = "backward"
+    run.savepoint = savepoints.savepoint_for(run, cause)
     run.reason = dict(cause)
     run.pending_cause = None
     run.change_state("COMPENSATING", cause.get("step"))
-    run.cancel_timer("deadline")
-    run.deadline_at = None
+    if run.savepoint is None:
+        run.cancel_timer("deadline")
+        run.deadline_at = None
     for parked in list(run.parked.values()):
         if parked.op == "do":
             entry = run.entry(parked.step)
@@ -101,11 +105,11 @@ def start_compensating(run: SagaRun) -> None:
     if run.phase != "backward" or run.compensating or run.forward_busy or run.finished:
         return
     run.compensating = True
-    run.compensations_open = len(run.steps)
-    for id in reversed(run.plan.steps):
-        record = run.steps[id]
-        record.dependants_open = len(run.plan.dependants[id])
-    for id in reversed(run.plan.steps):
+    undone = [id for id in reversed(run.plan.steps) if savepoints.is_undone(run, id)]
+    run.compensations_open = len(undone)
+    for id in undone:
+        run.steps[id].dependants_open = len(run.plan.dependants[id])
+    for id in undone:
         if run.steps[id].dependants_open == 0:
             run.post(CompensateStep(id))
 
@@ -128,6 +132,10 @@ def compensate_step(run: SagaRun, id: str) -> None:
             else:
                 run.post(CompensateEntry(entry))
             return
+        if savepoints.must_seal(run, entry):
+            entry.looked_up = True
+            run.post(LookUpEffect(entry, "backward"))
+            return
         if entry.resolved and entry.state == "DONE" and entry.undo is not None:
             forward.mark_nothing_to_undo(entry)  # an empty for_each
         record.undo_cursor -= 1
@@ -136,7 +144,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
     for need in reversed(run.plan.steps[id].needs):
         other = run.steps[need]
         other.dependants_open -= 1
-        if other.dependants_open == 0:
+        if other.dependants_open == 0 and savepoints.is_undone(run, need):
             run.post(CompensateStep(need))
 
 
@@ -164,8 +172,12 @@ def compensate_after_lookup(run: SagaRun, entry: LedgerEntry, verdict: str) -> N
 
 
 def finish_when_compensated(run: SagaRun) -> None:
-    if run.compensating and run.compensations_open == 0:
+    if not run.compensating or run.compensations_open:
+        return
+    if run.savepoint is None:
         finish_rollback(run)
+    else:
+        savepoints.run_again_after_wait(run)
 
 
 def finish_rollback(run: SagaRun) -> None:

@@ -76,6 +76,8 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
         "steps": [_pack(record) for record in run.steps.values()],
     }
     data["kept_bytes"] = run.kept_bytes
+    if run.savepoint is not None:
+        data["savepoint"] = run.savepoint
     if run.notifications:
         data["notifications"] = run.notifications
     if run.reported is not None:
@@ -105,6 +107,7 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     run.now = data["now"]
     run.kept_bytes = data.get("kept_bytes", 0)  # absent in snapshots from before the budget
+    run.savepoint = data.get("savepoint")
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}

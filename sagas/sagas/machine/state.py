@@ -111,7 +111,11 @@ class Flight:
 
 @dataclass(slots=True)
 class StepRecord:
-    """The progress of one step: its entries, and counters that keep the cost of every event constant."""
+    """The progress of one step: its entries, and counters that keep the cost of every event constant.
+
+    ``generation``: of new entries, from the second run of the step on; 0: that of the saga. ``repetitions``: how often
+    what follows this savepoint was run again.
+    """
 
     id: str
     needs_open: int = 0
@@ -131,6 +135,8 @@ class StepRecord:
     confirm_cursor: int = 0
     confirms_running: int = 0
     confirm_closed: bool = False
+    generation: int = 0
+    repetitions: int = 0
 
 
 @dataclass(slots=True)
@@ -302,6 +308,8 @@ class SagaRun:
         self.overdue = False
         self.cancel_requested = False
         self.compensating = False
+        self.savepoint: str | None = None
+        """The savepoint at which the rollback stops; None: everything is undone."""
         self.undoing_finished = False
         self.output: Any = None
         self.kept_bytes = 0
@@ -357,7 +365,7 @@ class SagaRun:
         return None
 
     def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
-        entry = LedgerEntry(entry_id(record.id, index), record.id, index, self.generation)
+        entry = LedgerEntry(entry_id(record.id, index), record.id, index, record.generation or self.generation)
         record.entries.append(entry)
         return entry
 

@@ -23,6 +23,7 @@ from sagas.protocol.saga_view import (
     ReasonView,
     ResidueView,
     SagaView,
+    SavepointView,
     StepView,
 )
 
@@ -56,6 +57,15 @@ def build_view(run: SagaRun, at: float) -> SagaView:
         residue=tuple(map(ResidueView.from_json, run.residue)),
         operator=tuple(map(DecisionView.from_json, run.operator)),
         notifications=tuple(map(NotificationView.from_json, run.notifications)),
+        savepoints=_savepoints(run) or None,
+    )
+
+
+def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:
+    return tuple(
+        SavepointView(step=step.id, runs=run.steps[step.id].repetitions + 1, attempts=step.savepoint.attempts)
+        for step in run.definition.steps
+        if step.savepoint is not None
     )
 
 
@@ -76,9 +86,9 @@ def _rows(run: SagaRun, step: StepDefinition) -> Iterator[StepView]:
     for entry in record.entries:
         yield _row(step, entry)
     for n in range(len(record.entries), len(record.items or ())):
-        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n))
+        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n, record.generation or run.generation))
     if not record.entries and not record.items:
-        yield _row(step, LedgerEntry(step.id, step.id, generation=run.generation))
+        yield _row(step, LedgerEntry(step.id, step.id, generation=record.generation or run.generation))
 
 
 def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
 from sagas.builtins.spark import SPARK
-from sagas.definition.model import Definition, Notification, StepDefinition, is_nested, is_read
+from sagas.definition.model import Definition, Notification, StepDefinition, checked_entry, is_nested, is_read
 from sagas.errors import UsageError
 from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
 from sagas.simulation.failure_points import with_failing_require
@@ -138,6 +138,16 @@ def describe_compensation(step: StepDefinition) -> str | None:
     return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
 
 
+def describe_savepoint(step: StepDefinition) -> str | None:
+    """What a failure after this step leads to, as a phrase; None without a savepoint."""
+    if step.savepoint is None:
+        return None
+    wait = f" after {describe_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
+    return (
+        f"savepoint: a failure after it is undone up to here and repeated{wait}, {step.savepoint.attempts} runs in all"
+    )
+
+
 def describe_confirm(step: StepDefinition) -> str | None:
     """What happens to the step at the commit point, as a phrase; None if nothing does."""
     if step.confirm is None:
@@ -170,6 +180,8 @@ def explain_guarantee(step: StepDefinition) -> str:
     if step.do.uses == "require":
         return "A condition is only evaluated."
     if is_read(step):
+        if checked_entry(step.id):
+            return "It runs before the first effect. Its answer is no promise: the step may still be rejected."
         return "It only reads, so a retry has no effect."
     if is_nested(step):
         return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."

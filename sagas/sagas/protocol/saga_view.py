@@ -198,6 +198,15 @@ class ResidueView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointView(JsonView):
+    """A savepoint, and how often what follows it has run."""
+
+    step: Annotated[str, "the step with the `savepoint`"]
+    runs: Annotated[int, "the runs of what follows it, the current one included"]
+    attempts: Annotated[int, "how many runs it allows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView(JsonView):
     """A decision of an operator."""
 
@@ -261,6 +270,7 @@ class SagaView(JsonView):
     residue: Annotated[tuple[ResidueView, ...], "effects that stay or are missing, contrary to the end"] = ()
     operator: Annotated[tuple[DecisionView, ...], "the decisions of operators, in order"] = ()
     notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
+    savepoints: Annotated[tuple[SavepointView, ...] | None, "the savepoints of the definition", OMITTED] = None
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None

@@ -37,6 +37,8 @@ def check_kinds(draft: SagaDraft, report: Report) -> None:
             else:
                 _check_compensatable(step, report)
         _check_attempt_limits(step, report)
+        if "savepoint" in step.parsed:
+            _check_savepoint(draft, step, report)
 
 
 def _check_saga(draft: SagaDraft, report: Report) -> None:
@@ -71,6 +73,22 @@ def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:
         report.add(
             "SAGA204", step.parsed.node_of("on_failure"), f"the pivot `{step.id}` cannot have `on_failure: continue`"
         )
+
+
+def _check_savepoint(draft: SagaDraft, step: StepDraft, report: Report) -> None:
+    position, graph = step.parsed.position_of("savepoint"), draft.graph
+    if step.step.pivot or step.after_commit:
+        report.add("SAGA241", position, f"nothing is undone after `{step.id}`, so it cannot be a savepoint")
+        return
+    others = [other.id for other in draft.steps if other.id != step.id]
+    parallel = next(
+        (id for id in others if not (graph.is_ancestor(id, step.id) or graph.is_ancestor(step.id, id))), None
+    )
+    if parallel is not None:
+        message = f"`{parallel}` runs parallel to the savepoint `{step.id}`"
+        report.add("SAGA241", position, message, "all other steps must come before a savepoint or after it")
+    elif not any(graph.is_ancestor(step.id, id) for id in others):
+        report.add("SAGA241", position, f"no step follows the savepoint `{step.id}`")
 
 
 def _check_after_commit(draft: SagaDraft, step: StepDraft, report: Report) -> None:

@@ -12,6 +12,7 @@ from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.draft import SagaDraft, StepDraft
 from sagas.definition.field_types import quoted_names
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
+from sagas.definition.model import checked_entry
 from sagas.definition.operation_builder import has_reply_probe
 from sagas.expressions import ANY_ELEMENT
 
@@ -125,6 +126,9 @@ class ExpressionScope:
             )
         if not self._visible(id):
             assert self.step is not None
+            if checked := checked_entry(self.step.id):
+                help = "a check may use `input`, `vars` and `saga`: give it a `with` of its own"
+                return ScopeProblem("SAGA303", f"the check of `{checked}` runs before `{id}`", help)
             return ScopeProblem("SAGA303", f"`{id}` is not an ancestor of `{self.step.id}`")
         if len(path) == 2:
             return None

@@ -199,8 +199,6 @@ ACTION_MISTAKES = [
     # SAGA900: later parts
     *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks",)),
     Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
-    Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
-    Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
     Mistake(
         "SAGA900",

@@ -210,6 +210,40 @@ MISTAKES = [
             ("a probe of a price", "uses: ⟦shop.price, with: {}"),
         )
     ),
+    Mistake("SAGA241", "on a pivot", saga("  - {id: a, uses: shop.tell, pivot: true, ⟦savepoint: {}}\n" + TELL)),
+    Mistake(
+        "SAGA241", "on the last step", saga(RESERVE + "  - {id: z, uses: shop.price, effect: none, ⟦savepoint: {}}\n")
+    ),
+    Mistake(
+        "SAGA241",
+        "beside another step",
+        saga(
+            "  - {id: a, uses: shop.price, effect: none, ⟦savepoint: {}}\n"
+            "  - {id: b, needs: [], uses: shop.price, effect: none}\n" + BOOK
+        ),
+    ),
+    Mistake("SAGA240", "no read", saga("  - {id: a, uses: shop.tell, pivot: true, ⟦check: {uses: wait}}\n")),
+    Mistake("SAGA240", "in short form", saga("  - {id: a, uses: shop.tell, pivot: true, ⟦check: sql}\n")),
+    Mistake(
+        "SAGA240",
+        "a statement with an effect",
+        saga(
+            "  - {id: a, uses: shop.tell, pivot: true, ⟦check: "
+            "{uses: sql, with: {connection: shop, run: delete from t}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA240", "only forward", saga("  - {id: a, uses: shop.tell, ⟦check: shop.price}\n", "recovery: forward\n")
+    ),
+    Mistake(
+        "SAGA303",
+        "a check over an earlier step",
+        saga(
+            "  - {id: a, uses: shop.price, effect: none}\n"
+            "  - {id: b, uses: shop.tell, pivot: true, check: "
+            "{uses: bank.charge, with: {amount: '${{ ⟦steps.a.result.amount }}'}}}\n"
+        ),
+    ),
     Mistake("SAGA230", "a second", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦1s}\n")),
     Mistake("SAGA231", "once", saga("  - {id: a, uses: shop.book, pivot: true, retry: {max_attempts: ⟦1}}\n")),
     Mistake(

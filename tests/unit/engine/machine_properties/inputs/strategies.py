@@ -19,6 +19,7 @@ from sagas.definition.model import (
     Operation,
     Probe,
     Retry,
+    Savepoint,
     StepDefinition,
     StepKind,
 )
@@ -52,9 +53,9 @@ class Case:
     repaired: Definition
 
 
-def make_case(choices: ChoiceSequence) -> Case:
-    """One saga with its input."""
-    return _Maker(choices).case()
+def make_case(choices: ChoiceSequence, *, savepoints: ChoiceSequence | None = None) -> Case:
+    """One saga with its input; with ``savepoints`` it has some of these, where they are possible."""
+    return _Maker(choices).case(savepoints)
 
 
 def operation(uses: str, connection: str | None = HOME, **changes: Any) -> Operation:
@@ -76,7 +77,7 @@ class _Maker:
         self.steps: list[StepDefinition] = []
         self.mistakes = 0
 
-    def case(self) -> Case:
+    def case(self, savepoints: ChoiceSequence | None) -> Case:
         choices = self.choices
         count = choices.pick((1, 2, 3, 4, 2, 3, 5, 6, 7, 8))
         shape = choices.pick(("no pivot", "pivot", "pivot", "no pivot", "forward"))
@@ -96,7 +97,22 @@ class _Maker:
         generation = choices.pick((1, 1, 1, 3))
         # Last, so that a choice sequence gives the same saga with and without them.
         definition = replace(definition, notify=self._notify())
+        if savepoints is not None and shape != "forward":
+            definition = replace(definition, steps=self._with_savepoints(savepoints, pivot_at))
         return Case(definition, self.input, generation, repaired(definition))
+
+    def _with_savepoints(self, choices: ChoiceSequence, pivot_at: int | None) -> tuple[StepDefinition, ...]:
+        """Savepoints on some of the steps that have no parallel one, before the pivot, and others after them."""
+        above: dict[str, set[str]] = {}
+        for step in self.steps:
+            above[step.id] = set(step.needs).union(*(above[need] for need in step.needs))
+        steps = list(self.steps)
+        for at, step in enumerate(steps[:-1] if pivot_at is None else steps[:pivot_at]):
+            alone = all(other == step.id or other in above[step.id] or step.id in above[other] for other in above)
+            if alone and choices.chance(70):
+                savepoint = Savepoint(choices.pick((2, 3)), choices.pick((0.0, 0.0, 30.0)))
+                steps[at] = replace(step, savepoint=savepoint)
+        return tuple(steps)
 
     def _notify(self) -> tuple[Notification, ...]:
         choices, made = self.choices, []

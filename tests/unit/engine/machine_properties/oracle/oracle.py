@@ -36,6 +36,7 @@ from tests.unit.engine.machine_properties.rules import (
     definition_rules,
     final_rules,
     notify_rules,
+    savepoint_rules,
     state_rules,
     wait_rules,
 )
@@ -163,6 +164,9 @@ class Oracle:
             ledger.committed = True
         if story["phase"] == "backward" and before and before["phase"] != "backward":
             state_rules.check_turn(ledger)
+        savepoint_rules.check(ledger, before)
+        for parked in story["parked"]:  # perhaps without a call: its arguments could not be evaluated
+            ledger.asked_at.setdefault((parked["step"], parked["op"]), ledger.now)
         for at, command in enumerate(commands):
             self._command(command, list(commands[at + 1 :]))
         state_rules.check_story(ledger, before, finished)

@@ -78,7 +78,7 @@ OPERATOR: dict[str, Check] = {
     "at": _TEXT, "who": _TEXT, "step": _TEXT, "decision": _one_of(DECISIONS), "reason": _TEXT,
     "evidence": _or_none(_TEXT),
 }  # fmt: skip
-
+SAVEPOINT: dict[str, Check] = {"step": _TEXT, "runs": _COUNT, "attempts": _COUNT}
 NOTIFICATION: dict[str, Check] = {
     "id": _TEXT, "event": _TEXT, "when": _one_of({"completed", "compensated", "parked", "residue", "overdue"}),
     "uses": _TEXT, "at": _TEXT, "run": _TEXT, "state": _or_none(_TEXT), "attempts": _or_none(_COUNT),
@@ -88,7 +88,9 @@ NOTIFICATION: dict[str, Check] = {
 
 def problems(story: Mapping[str, Any]) -> list[str]:
     """Everything in which the document differs from the contract; empty when it does not."""
-    found = _differs("story", story, SAGA)
+    found = _differs("story", {name: value for name, value in story.items() if name != "savepoints"}, SAGA)
+    for item in story.get("savepoints", ()):
+        found += _differs("savepoints", item, SAVEPOINT)
     if story.get("reason") is not None:
         found += _differs("reason", story["reason"], REASON)
     for step in story.get("steps", ()):

@@ -10,7 +10,7 @@ from sagas.protocol.messages import Call, Finish, StartSaga
 from tests.unit.engine.machine_properties.environment.effects import Effect
 from tests.unit.engine.machine_properties.oracle import show_schema
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
-from tests.unit.engine.machine_properties.rules import definition_rules
+from tests.unit.engine.machine_properties.rules import definition_rules, savepoint_rules
 
 FINAL = {"COMPLETED", "COMPENSATED", "RESIDUE"}
 BEFORE_COMMIT = {"retry", "done", "skip", "compensate"}
@@ -72,7 +72,8 @@ def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> No
 
 
 def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str, Any]) -> None:
-    if before["reason"] is not None and story["reason"] != before["reason"]:
+    new_reason = before["reason"] is not None and story["reason"] != before["reason"]
+    if new_reason and savepoint_rules.run_again(before, story) is None:
         raise Violation("reason", f"changed from {before['reason']} to {story['reason']}")
     if before["committed_at"] is not None and story["committed_at"] != before["committed_at"]:
         raise Violation("commit point", "it moved or went away")
@@ -80,6 +81,8 @@ def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str,
     allowed = {("forward", "committed"), ("forward", "backward")}
     if ledger.undo_requested:
         allowed.add(("committed", "backward"))
+    if savepoint_rules.run_again(before, story):
+        allowed |= {("backward", "forward"), ("backward", "committed"), ("backward", "backward")}
     if turned and (before["phase"], story["phase"]) not in allowed:
         raise Violation("phases", f"from {before['phase']} to {story['phase']}")
     old = {e["id"]: e for e in before["steps"]}

@@ -1,0 +1,82 @@
+"""Savepoints on a real server: what runs again, under which keys, and a worker that is lost in between."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from sagas import Rejected
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
+
+RETRIED = """
+    saga: retried
+    input: {type: object, properties: {wait: {type: string}}}
+    steps:
+      - {id: a, uses: book, compensate: unbook, savepoint: {attempts: 3, wait: 100ms}}
+      - {id: b, uses: book, compensate: unbook}
+      - {id: c, uses: book, compensate: unbook}
+"""
+
+
+async def test_a_rejected_step_runs_again_after_what_follows_the_savepoint_is_undone(env: Environment) -> None:
+    env.plan["do c"] = [Rejected("full"), {"value": "free"}]
+    async with env.serving(RETRIED) as client:
+        story = await run_saga(client, "retried")
+    assert (story["state"], story["reason"]) == ("COMPLETED", None)
+    assert env.log() == ["do a", "do b", "do c", "undo b", "do b", "do c"]
+    assert [call.key.removeprefix(story["id"]) for call in env.asked][-2:] == ["/b@2", "/c@2"]
+    assert row(story, "a")["generation"] == 1
+    assert story["savepoints"] == [{"step": "a", "runs": 2, "attempts": 3}]
+    assert await env.effects() == ["a", "b", "c"]
+
+
+async def test_after_all_attempts_everything_is_undone(env: Environment) -> None:
+    env.plan["do c"] = [Rejected("full")]
+    async with env.serving(RETRIED) as client:
+        story = await run_saga(client, "retried")
+    assert (story["state"], story["reason"]["step"]) == ("COMPENSATED", "c")
+    assert [call.what for call in env.asked].count("do c") == 3
+    assert env.log()[-2:] == ["undo b", "undo a"]
+    assert await env.effects() == []
+
+
+async def test_the_key_of_a_rejected_attempt_is_sealed_before_the_next_run(env: Environment) -> None:
+    env.plan["do c"] = [Rejected("full"), {"value": "free"}]
+    async with env.serving(RETRIED) as client:
+        story = await run_saga(client, "retried")
+        async with env.engine.connect() as connection:
+            rows = (
+                await connection.execute(
+                    text("select step, generation, op, reason from saga_guard where saga_id = :id order by 1, 2, 3"),
+                    {"id": story["id"]},
+                )
+            ).all()
+    assert ("c", 1, "do", "undo") in [tuple(one) for one in rows]
+    assert ("c", 2, "do", "do") in [tuple(one) for one in rows]
+
+
+async def test_a_further_run_goes_on_on_another_worker(env: Environment) -> None:
+    move, begun, _ = gate()
+    env.plan["do c"] = [Rejected("full"), {"value": "free"}]
+    env.plan["undo b"] = [move, None]
+    async with env.serving(RETRIED) as client:
+        saga = await begin(client, "retried")
+        await wait_for_event(begun)
+    async with env.again() as client:
+        story = await finished(client, saga)
+    assert story["state"] == "COMPLETED"
+    assert await env.effects() == ["a", "b", "c"]
+
+
+async def test_a_cancel_during_the_undo_goes_past_the_savepoint(env: Environment) -> None:
+    move, begun, go = gate()
+    env.plan["do c"] = [Rejected("full")]
+    env.plan["undo b"] = [move]
+    async with env.serving(RETRIED) as client:
+        saga = await begin(client, "retried")
+        await wait_for_event(begun)
+        answer = await handle(client, saga).execute_update("cancel", {"who": "ada", "reason": "enough"})
+        go.set()
+        story = await finished(client, saga)
+    assert (answer, story["state"], story["reason"]["kind"]) == ("accepted", "COMPENSATED", "rejected")
+    assert await env.effects() == []
