@@ -1,17 +1,32 @@
-# Everything runs from .venv/, made by plain venv and pip from the pinned versions in constraints.txt.
+# Everything runs from .venv/, made by plain venv and pip from requirements.lock: the versions of constraints.txt, each
+# file with its hash. What must be built (PySpark) is built by the setuptools of the lock, which is installed first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-fast test-long check format docs bench clean
+.PHONY: setup lock audit demo test test-fast test-long check format docs bench clean
 
 setup: .venv/.installed
 
-.venv/.installed: pyproject.toml constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+
+.venv/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,spark-connect,dev]'
+	grep '^setuptools==' requirements.lock > .venv/build.txt
+	$(INSTALL) --require-hashes -r .venv/build.txt
+	$(INSTALL) --require-hashes --no-build-isolation -r requirements.lock
+	$(INSTALL) --no-build-isolation -e .
 	$(BIN)/python -m saga_spark.runner.class_data_sharing || true
 	touch $@
+
+# After a change of constraints.txt.
+lock:
+	$(BIN)/python deploy/supply_chain/lock.py
+
+# The lock compared with the index, licences compared with those that are accepted, and build/bom.json (CycloneDX).
+audit: setup
+	$(BIN)/python deploy/supply_chain/lock.py --check
+	$(BIN)/python deploy/supply_chain/audit.py
 
 demo: setup
 	cd definitions/retail && ../../$(BIN)/python -m demo
@@ -43,7 +58,6 @@ test-long: setup
 
 # The site, in build/site. A dead link fails the build.
 docs: setup
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
 # All measurements; one of them alone: make bench BENCH=staging

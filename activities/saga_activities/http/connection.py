@@ -152,7 +152,7 @@ def _new_client(**options: Any) -> httpx.AsyncClient:
     _limit_log_levels()
     # The caller enforces one overall timeout. Cookies would carry one saga's session into another.
     return httpx.AsyncClient(
-        timeout=None,
+        timeout=None,  # noqa: S113
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         headers={
             "user-agent": "saga-orchestrator",

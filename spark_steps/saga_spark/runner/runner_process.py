@@ -22,8 +22,9 @@ import psutil
 
 from saga_spark.job_errors import RunnerLost
 from saga_spark.runner.runner_protocol import LOST, decode_message, encode_message, settings_to_json
-from saga_spark.settings import SparkSettings
+from saga_spark.settings import DEFAULT_WORK, SparkSettings
 from sagas.errors import InfrastructureError, Unavailable, UsageError
+from sagas.settings.private_files import make_private_folder, open_private_log
 
 MAX_MESSAGE_BYTES = 2**28
 """Maximum size of a message in bytes; a manifest of a hundred thousand files takes some 20 MB."""
@@ -84,11 +85,13 @@ class RunnerProcess:
         folder = self._settings.work_folder
         name = f"runner-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{next(_numbers)}"
         self.log, self._scratch = folder / f"{name}.log", folder / "scratch" / name
-        self._scratch.mkdir(parents=True)
+        make_private_folder(self._settings.root / DEFAULT_WORK)  # also the parent of the default stage
+        make_private_folder(folder)
+        make_private_folder(self._scratch)
         _delete_old_files(folder)
         answers, write_end = os.pipe()
         try:
-            with self.log.open("ab") as log:
+            with open_private_log(self.log) as log:
                 self._child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "saga_spark.runner", "--answers", str(write_end)),
                     stdin=PIPE,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sagas.settings.dev_stack import ProcessId, start_mark
+from sagas.settings.private_files import open_private_log
 
 # In the environment of everything that is started: identifies the process if its record is lost.
 MARK_VARIABLE = "SAGA_DEV_MARK"
@@ -29,7 +30,7 @@ class Launch:
 
 def start_process(launch: Launch, log: Path, mark: str) -> ProcessId:
     """Start a process in a session of its own, with its output appended to ``log``."""
-    with log.open("ab") as output:
+    with open_private_log(log) as output:
         process = subprocess.Popen(
             list(launch.argv),
             cwd=launch.cwd,

@@ -22,6 +22,7 @@ from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import NotInstalledError, Service
 from saga_workers.devstack.start_failure import cause
 from sagas.errors import SagaError
+from sagas.settings.private_files import make_private_folder
 
 if TYPE_CHECKING:
     import psycopg
@@ -148,6 +149,7 @@ class PostgresService(Service):
         if not there and importlib.util.find_spec("pyiceberg") is not None:
             from pyiceberg.catalog import load_catalog
 
+            make_private_folder(self.folder.warehouse)
             load_catalog(name, **self._catalog_properties(ports, name)).close()
 
     def _catalog_properties(self, ports: Mapping[str, int], name: str) -> dict[str, str]:

@@ -38,6 +38,7 @@ from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.model import Connection
+from sagas.settings.private_files import make_private_folder
 
 if TYPE_CHECKING:
     from saga_spark.reconcile.topic_extract import TopicsRead
@@ -175,6 +176,7 @@ def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
                 "a reconciliation on a cluster needs a stage on storage that this machine and the cluster share",
                 help='[spark] stage = "file:///…" on shared storage, or master = "local[2]"',
             )
+        make_private_folder(settings.dev_folder / "reconcile")
         return settings.dev_folder / "reconcile" / uuid.uuid4().hex
     return Path(spark.stage.removeprefix("file://")) / "reconcile" / uuid.uuid4().hex
 

@@ -13,6 +13,7 @@ from saga_cli.context import load_settings, target_line, with_client
 from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
+from sagas.settings.private_files import make_private_folder, write_private_text
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -80,7 +81,7 @@ def reconcile(
     if report is not None:
         from saga_cli.render.reconciliation import reconciliation_html
 
-        report.write_text(reconciliation_html(found), encoding="utf-8")
+        write_private_text(report, reconciliation_html(found))
     if saga_id is None and found["agree"]:
         _save_last_run(settings, found["until"])
     print_document(found, human=lambda: _print_report(found, report))
@@ -113,8 +114,8 @@ def _parse_since(settings: Settings, text: str | None) -> float | None:
 
 def _save_last_run(settings: Settings, until: str) -> None:
     file = _last_run_file(settings)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(until + "\n", encoding="utf-8")
+    make_private_folder(file.parent)
+    write_private_text(file, until + "\n")
 
 
 def _last_run_file(settings: Settings) -> Path:
