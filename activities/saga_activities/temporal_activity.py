@@ -32,6 +32,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
+    VERIFY_ACTIVITY,
     Invocation,
     decode_call,
     encode_failure,
@@ -50,14 +51,23 @@ MAX_MESSAGE_CHARACTERS = 8 * 1024
 """Bytes of a failure's details, characters of its message: larger ones would not reach Temporal's server."""
 
 
+VerifyStart = Callable[..., Awaitable[None]]
+"""Takes the fields of the request of ``saga.verify``, and raises SagaError if the start is not trusted."""
+
+
 class SagaActivities:
     """The activities of one worker."""
 
     def __init__(
-        self, dispatcher: Dispatcher, loader: DefinitionLoader, observers: Sequence[AttemptObserver] = ()
+        self,
+        dispatcher: Dispatcher,
+        loader: DefinitionLoader,
+        verify_start: VerifyStart,
+        observers: Sequence[AttemptObserver] = (),
     ) -> None:
         self._dispatcher = dispatcher
         self._loader = loader
+        self._verify_start = verify_start
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
@@ -65,8 +75,8 @@ class SagaActivities:
         """Make one attempt of the operation that the activity type names."""
         info = activity.info()
         argument = activity.payload_converter().from_payload(args[0].payload)
-        if info.activity_type == LOAD_ACTIVITY:
-            return await self._load(argument)
+        if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
+            return await self._prepare_run(info.activity_type, argument)
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
@@ -101,8 +111,11 @@ class SagaActivities:
             observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
             raise
 
-    async def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _prepare_run(self, activity_type: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
+            if activity_type == VERIFY_ACTIVITY:
+                await self._verify_start(**request)
+                return {}
             return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
         except SagaError as error:
             raise ApplicationError(

@@ -92,7 +92,12 @@ class Client:
             attributes = await self.search_attributes()
             queue = settings.temporal.task_queue
             found = SagaStarter(
-                self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes
+                self.temporal,
+                definition,
+                task_queue=queue,
+                keys=settings.definition_keys(),
+                variables=settings.vars,
+                attributes=attributes,
             )
             self._starters[saga] = found
         return found
@@ -125,7 +130,9 @@ class Client:
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a parked step. Raises RefusedError if the decision is not possible."""
-        return (await interventions.resolve(self.temporal, saga_id, decision)).to_json()
+        return (
+            await interventions.resolve(self.temporal, saga_id, decision, self.project.settings.definition_keys())
+        ).to_json()
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Undo a completed saga. Raises RefusedError if it cannot be undone."""

@@ -27,6 +27,7 @@ ALREADY_COMPENSATED_TYPE = "AlreadyCompensated"
 NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
 
 DEFINITION_HEADER = "saga-definition"
+SIGNATURE_HEADER = "saga-signature"
 GENERATION_HEADER = "saga-generation"
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
@@ -41,6 +42,7 @@ NOTIFICATION_WORKFLOW = "saga.notify"
 NOTIFICATION_MEMO = "notification"
 """Memo field of a notification: its delivery status."""
 LOAD_ACTIVITY = "saga.load"
+VERIFY_ACTIVITY = "saga.verify"
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.loader import find_project, load_settings
-from sagas.settings.model import Connection, Settings, TemporalSettings, Tls
+from sagas.settings.model import Connection, Settings, TemporalSettings, Tls, WorkerSettings
 from sagas.settings.secrets import Secret
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Settings",
     "TemporalSettings",
     "Tls",
+    "WorkerSettings",
     "find_project",
     "load_settings",
 ]

@@ -18,7 +18,15 @@ from sagas.errors import UsageError, did_you_mean
 from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
-from sagas.settings.model import DEFAULT_TASK_QUEUE, Connection, Settings, TemporalSettings, Tls, spark_ledger
+from sagas.settings.model import (
+    DEFAULT_TASK_QUEUE,
+    Connection,
+    Settings,
+    TemporalSettings,
+    Tls,
+    WorkerSettings,
+    spark_ledger,
+)
 from sagas.settings.secrets import parse_secret
 from sagas.settings.setting import TEXT_TYPES, check_json
 from sagas.settings.tables import (
@@ -32,6 +40,7 @@ from sagas.settings.tables import (
     SPARK,
     TEMPORAL,
     TLS,
+    WORKER,
     find_setting,
 )
 from sagas.settings.trust import require_own
@@ -80,6 +89,7 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
         definitions=tuple(root / folder for folder in written.get("definitions", ["definitions"])),
         actions=tuple(written.get("actions", [])),
         temporal=_temporal(written.get("temporal", {}), dev.get("temporal", {}), env),
+        worker=_worker(written.get("worker", {})),
         connections={
             name: replace(
                 _connection(name, table, dev.get("connections", {}).get(name, {}), root),
@@ -205,6 +215,7 @@ def _check(written: Table, origin: str) -> None:
     TEMPORAL.check(written.get("temporal", {}), "[temporal]")
     if isinstance(tls := written.get("temporal", {}).get("tls", {}), dict):
         TLS.check(tls, "[temporal.tls]")
+    WORKER.check(written.get("worker", {}), "[worker]")
     LEDGER.check(written.get("ledger", {}), "[ledger]")
     KAFKA.check(written.get("kafka", {}), "[kafka]")
     SPARK.check(written.get("spark", {}), "[spark]")
@@ -252,6 +263,13 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
 
 def _tls(written: Any) -> bool | Tls | None:
     return Tls(**written) if isinstance(written, dict) else written
+
+
+def _worker(written: Table) -> WorkerSettings:
+    key, accept = written.get("definition_key"), written.get("accept", "signed")
+    if accept not in ("signed", "any"):
+        raise UsageError(f'worker.accept must be "signed" or "any", not {accept}')
+    return WorkerSettings(parse_secret(key, "worker.definition_key") if isinstance(key, Mapping) else key, accept)
 
 
 def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:

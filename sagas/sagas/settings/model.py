@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings, load_keys
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.secrets import Secret, resolve_secret
 
@@ -108,6 +109,7 @@ class Settings:
     definitions: tuple[Path, ...] = ()
     actions: tuple[str, ...] = ()
     temporal: TemporalSettings = TemporalSettings()
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
     connections: Mapping[str, Connection] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
@@ -126,6 +128,14 @@ class Settings:
     @property
     def dev_folder(self) -> Path:
         return self.root / ".saga"
+
+    def definition_keys(self, *, create: bool = True) -> DefinitionKeys:
+        """The keys that sign definitions; ``create``: make the project's key file if there is none yet.
+
+        Raises:
+            UsageError: the setting cannot be resolved, or a key is too short.
+        """
+        return load_keys(self.worker, self.root, create=create)
 
     def connection(self, name: str) -> Connection:
         """The connection with this name.

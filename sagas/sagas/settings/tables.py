@@ -29,6 +29,7 @@ PROJECT = SettingsTable(
             "[]",
         ),
         Setting("temporal", "table", "the Temporal server", ""),
+        Setting("worker", "table", "which definitions a worker runs", ""),
         Setting("connections", "table", "the participants: databases and HTTP services", ""),
         Setting("ledger", "table", "the database of the engine's own rows", ""),
         Setting("kafka", "table", "Kafka; an empty table is enough to use the embedded broker", ""),
@@ -64,6 +65,29 @@ TLS = SettingsTable(
         Setting("ca", "string", "file of the certificate authority", '"certificates/ca.pem"'),
         Setting("cert", "string", "file of the client certificate", '"certificates/client.pem"'),
         Setting("key", "string", "file of its private key", '"certificates/client.key"'),
+    ),
+)
+
+WORKER = SettingsTable(
+    "worker",
+    "Which definitions a worker runs, see [definitions](../explanation/security.md#definitions).",
+    (
+        Setting(
+            "definition_key",
+            "string or secret",
+            "the key of the project, at least 32 characters: clients sign with it what workers run. Several keys are "
+            "separated by white space: the first one signs, all of them verify. Default: the key file "
+            "`.saga/definition.key`, which the first command makes that needs it",
+            '{ env = "SAGA_DEFINITION_KEY" }',
+        ),
+        Setting(
+            "accept",
+            "string",
+            "`signed`: the definitions of the project, and those that its key has signed; `any`: whatever a client of "
+            "Temporal sends",
+            '"signed"',
+            '"signed"',
+        ),
     ),
 )
 
@@ -349,7 +373,7 @@ SERVE = SettingsTable(
 
 CONNECTION_TABLES: Mapping[str, SettingsTable] = {"sql": SQL_CONNECTION, "http": HTTP_CONNECTION}
 
-_TABLES = (PROJECT, TEMPORAL, TLS, LEDGER, KAFKA, SPARK, RECONCILE, SERVE)
+_TABLES = (PROJECT, TEMPORAL, TLS, WORKER, LEDGER, KAFKA, SPARK, RECONCILE, SERVE)
 
 
 def find_setting(path: Sequence[str]) -> Setting | None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
@@ -23,7 +24,9 @@ from sagas.protocol.payloads import (
     GENERATION_HEADER,
     LOAD_ACTIVITY,
     OWNER_HEADER,
+    SIGNATURE_HEADER,
     UNDO_SUFFIX,
+    VERIFY_ACTIVITY,
     pack_state,
     unpack_state,
 )
@@ -36,6 +39,21 @@ CONTINUATION_FORMAT = "sagas/1"
 
 CHECKS_IDS = "checks-ids"
 """The Temporal patch id of :func:`refuse_foreign_id`; only a run that is refused has its marker."""
+
+UNVERIFIED = "unverified-definition"
+"""The Temporal patch id in the history of runs whose start was not trusted at once."""
+
+
+class DefinitionTrust(Protocol):
+    """What this worker runs. The answers depend on its settings and files: a run asks once and records the answer."""
+
+    def trusts_start(self, saga: str, input: Any, header: bytes, signature: Any) -> bool:
+        """Whether the header has a definition of this project for this saga, and the input is valid."""
+        ...
+
+    def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
+        """Whether the arguments and the definition in an operator's decision are this project's."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +71,30 @@ class RunStart:
     state_recorded: bool = False
 
 
-async def start_run(value: Any) -> RunStart:
+async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
     """Create or restore the machine of the current run, started with ``value``.
 
-    Raises SagaApplicationError when its id belongs to another run, or the definition or the run to undo cannot be
-    loaded.
+    Without ``trust`` no header is accepted, except in a replay. Raises SagaApplicationError when its id belongs to
+    another run, or when the definition or the run to undo cannot be loaded or are not this project's.
     """
     info = workflow.info()
-    if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
+    if _was_continued(info) and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
         return _continue_run(value)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)))
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
+        await _verify_start(value, definition, trust)
         known = read_header(definition.data)
     else:
         loaded = await _load(value, None)
         known, value = to_run_header(loaded), loaded["input"]
-    generation = info.headers.get(GENERATION_HEADER)
     machine = Machine(
         known.definition,
         value,
         info.workflow_id,
-        generation=1 if generation is None else int(workflow.payload_converter().from_payload(generation)),
+        generation=_generation(info.headers.get(GENERATION_HEADER)),
         variables=known.variables,
         plan=known.plan,
         parent=info.parent.workflow_id if info.parent else None,
@@ -105,6 +123,56 @@ def _owner_in_header() -> str | None:
         return None if header is None else str(workflow.payload_converter().from_payload(header))
     except (KeyError, RuntimeError, TypeError, ValueError):
         return None  # any client may send any header
+
+
+def _was_continued(info: workflow.Info) -> bool:
+    """True if a worker continued the previous run as new.
+
+    A client can also make Temporal start a run after another one, with an input of its choice: by a retry policy or a
+    cron schedule.
+    """
+    return info.continued_run_id is not None and info.attempt == 1 and info.cron_schedule is None
+
+
+def _generation(header: Payload | None) -> int:
+    value = 1 if header is None else workflow.payload_converter().from_payload(header)
+    if not isinstance(value, int) or value < 1:
+        raise refused_error("the generation of a saga must be a positive integer")
+    return value
+
+
+async def _verify_start(value: Any, header: Payload, trust: DefinitionTrust | None) -> None:
+    """Return if the definition may run with this input.
+
+    The first workflow task decides. What it accepts leaves no trace in the history; otherwise a patch marker does, and
+    an activity decides, which can read the project's files. So a replay repeats the decision that was made, whatever
+    the keys and the files are then.
+
+    Raises SagaApplicationError if the worker refuses.
+    """
+    info = workflow.info()
+    signed = info.headers.get(SIGNATURE_HEADER)
+    if not workflow.unsafe.is_replaying():
+        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+            signature = None if signed is None else json_or_none(signed.data)
+            if trust is not None and trust.trusts_start(info.workflow_type, value, header.data, signature):
+                return
+    if workflow.patched(UNVERIFIED):
+        request = {
+            "saga": info.workflow_type,
+            "input": value,
+            "header": header.data.decode("utf-8", "replace"),
+            "signature": None if signed is None else json_or_none(signed.data),
+        }
+        await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {info.workflow_type}")
+
+
+def json_or_none(data: bytes) -> Any:
+    """A JSON value from a stranger; None if it is malformed."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:
@@ -143,14 +211,19 @@ def _undo_run(loaded: Mapping[str, Any]) -> RunStart:
 
 
 async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
-    info = workflow.info()
+    saga = workflow.info().workflow_type
+    request = {"saga": saga, "input": value, "undo_of": undo_of}
+    return await _execute(LOAD_ACTIVITY, request, f"read the definition of {saga}")
+
+
+async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
     try:
         return await workflow.execute_activity(
-            LOAD_ACTIVITY,
-            {"saga": info.workflow_type, "input": value, "undo_of": undo_of},
-            activity_id=LOAD_ACTIVITY,
+            name,
+            request,
+            activity_id=name,
             result_type=dict,
-            summary=limit_summary(f"read the definition of {info.workflow_type}"),
+            summary=limit_summary(summary),
             start_to_close_timeout=timedelta(seconds=30),
             retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
         )

@@ -48,7 +48,7 @@ from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.run_start import continuation_input, start_run
+from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 
@@ -57,6 +57,8 @@ class SagaWorkflow:
     """Runs any saga."""
 
     def __init__(self) -> None:
+        self.trust: DefinitionTrust | None = None
+        """Set by the worker before the run; without it only replays and starts without a definition are accepted."""
         self._machine: Machine | None = None
         self._early_events: list[MachineEvent] = []
         self._tasks = TaskSet()
@@ -106,7 +108,7 @@ class SagaWorkflow:
         return task.result()
 
     async def _start_machine(self, args: Sequence[RawValue]) -> MachineEvent:
-        opened = await start_run(first_value(args))
+        opened = await start_run(first_value(args), self.trust)
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
@@ -289,6 +291,14 @@ class SagaWorkflow:
         refusal = self._machine.check_decision(event)
         if refusal is not None:
             raise refused_error(refusal)
+        # A validator is not called in a replay, so what was accepted stays accepted.
+        if event.arguments is not None or event.definition is not None:
+            with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+                if self.trust is None or not self.trust.trusts_decision(workflow.info().workflow_id, decision):
+                    raise refused_error(
+                        "new arguments and definitions must be signed with the key of the project; use saga resolve "
+                        "in the project's folder"
+                    )
 
     # --- details and completion --------------------------------------------------------------------------------
 

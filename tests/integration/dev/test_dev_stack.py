@@ -355,6 +355,15 @@ def test_doctor_without_a_server(project: Project) -> None:
     checks = {one["check"]: one for one in json.loads(done.stdout)}
     assert checks["connection shop"]["ok"] is False
     assert "saga dev up" in checks["connection shop"]["help"]
+    assert checks["definition keys"]["ok"] is None  # doctor itself makes none
+
+    (project.root / "saga.toml").write_text('[worker]\naccept = "any"\n', encoding="utf-8")
+    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    assert checks["definition keys"]["ok"] is False
+    (project.root / "saga.toml").write_text(f'[worker]\ndefinition_key = "{"n" * 32} {"o" * 32}"\n', encoding="utf-8")
+    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    assert checks["definition keys"]["ok"] is True
+    assert "also verifies (worker.definition_key)" in checks["definition keys"]["message"]
 
 
 @pytest.mark.slow

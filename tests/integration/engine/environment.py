@@ -24,6 +24,7 @@ from temporalio.client import WorkflowHandle
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
+from sagas.settings.definition_keys import decision_content
 from sagas.settings.model import Connection
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -173,6 +174,8 @@ def handle(client: Client, saga_id: str) -> WorkflowHandle[Any, Any]:
 async def resolve(client: Client, saga_id: str, step: str, decision: str, **more: Any) -> dict[str, Any]:
     """Send an operator decision as an update; returns the view at the end."""
     request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
+    keys = client.project.settings.definition_keys()
+    request["signature"] = keys.sign("decision", decision_content(saga_id, request))
     await handle(client, saga_id).execute_update("resolve", request)
     return await finished(client, saga_id)
 

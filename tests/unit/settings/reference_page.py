@@ -20,13 +20,14 @@ from sagas.settings.tables import (
     SQL_CONNECTION,
     TEMPORAL,
     TLS,
+    WORKER,
     Setting,
     SettingsTable,
 )
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/settings.md"
 
-TABLES = (PROJECT, TEMPORAL, TLS, SQL_CONNECTION, HTTP_CONNECTION, LEDGER, KAFKA, SPARK, EFFECTS, SERVE)
+TABLES = (PROJECT, TEMPORAL, TLS, WORKER, SQL_CONNECTION, HTTP_CONNECTION, LEDGER, KAFKA, SPARK, EFFECTS, SERVE)
 
 _HEAD = """# Settings: saga.toml
 

@@ -36,6 +36,7 @@ from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import limit_summary
 
@@ -155,11 +156,19 @@ def check_signal(definition: Definition, name: str) -> None:
     )
 
 
-async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> SagaView:
-    """Decide about a parked step; returns the view afterwards. Raises RefusedError if the decision is not possible."""
+async def resolve(
+    temporal: Temporal, saga_id: str, decision: Mapping[str, Any], keys: DefinitionKeys | None = None
+) -> SagaView:
+    """Decide about a parked step; returns the view afterwards. ``keys`` sign new arguments and definitions.
+
+    Raises RefusedError if the decision is not possible.
+    """
     described = await _open_run(temporal, saga_id)
     await _require_poller(temporal, described)
-    answer = await _execute_update(temporal, described.run.id, "resolve", dict(decision), UPDATE_TIMEOUT)
+    request = dict(decision)
+    if keys is not None:
+        request["signature"] = keys.sign("decision", decision_content(described.run.id, decision))
+    answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT)
     return SagaView.from_json(answer)
 
 

@@ -29,8 +29,9 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
-from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER
+from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, SIGNATURE_HEADER
 from sagas.protocol.saga_ids import check_saga_id, label_problem
+from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 
 
@@ -60,6 +61,7 @@ class SagaStarter:
     """Starts sagas of one definition; what all starts share is prepared once.
 
     ``attributes``: those of the engine's search attributes that the namespace has. ``variables``: the project's.
+    ``keys`` sign the definition for the workers.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class SagaStarter:
         definition: Definition,
         *,
         task_queue: str,
+        keys: DefinitionKeys,
         variables: Mapping[str, Any] | None = None,
         attributes: tuple[str, ...] = (),
     ) -> None:
@@ -78,9 +81,13 @@ class SagaStarter:
         self._attributes = attributes
         self._id_template = None if definition.id is None else compile_value(definition.id)
         self._label_templates = compile_value(dict(definition.labels)) if definition.labels else None
-        self._header = to_header(
+        header = to_header(
             {"definition": to_snapshot(definition), "vars": self._variables, "attributes": list(attributes)}
         )
+        self._headers: dict[str, Any] = {DEFINITION_HEADER: header}
+        signature = keys.sign("definition", header.data)
+        if signature is not None:
+            self._headers[SIGNATURE_HEADER] = to_header(signature)
         self._static_details = static_details(definition)
 
     def make_request(self, input: Any) -> StartRequest:
@@ -118,7 +125,7 @@ class SagaStarter:
         was undone (use ``again``), or to one that was terminated.
         """
         saga_id = check_saga_id(id or request.id or f"{self._definition.saga}-{uuid7()}")
-        headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
+        headers = dict(self._headers)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again:
             generation = await _next_generation(self._temporal, saga_id)

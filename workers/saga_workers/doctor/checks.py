@@ -23,6 +23,7 @@ from saga_workers.topic_inventory import operations_of, uses_kafka
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
 from sagas.settings import Connection, Settings
+from sagas.settings.definition_keys import KEY_FILE
 from sagas.settings.project import Project
 from sagas.settings.trust import writable_by_others
 
@@ -41,7 +42,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     """Run all checks, in the order of their dependencies."""
     findings = [_check_settings(settings)]
     project = Project(settings)
-    findings += _check_definitions(project)
+    findings += [*_check_definitions(project), _check_keys(settings)]
     try:
         client = await connect(settings)
     except SagaError as error:
@@ -103,6 +104,23 @@ def _check_signing_secret(connection: Connection) -> DoctorResult:
         return DoctorResult(check, True, f"signs with a secret of {len(signing_key(secret))} bytes")
     except SagaError as error:
         return DoctorResult(check, False, error.message, error.help)
+
+
+def _check_keys(settings: Settings) -> DoctorResult:
+    """Which definitions a worker with these settings runs."""
+    try:
+        keys = settings.definition_keys(create=False)
+    except SagaError as error:
+        return DoctorResult("definition keys", False, error.message, error.help)
+    if settings.worker.accept == "any":
+        message = 'workers run whatever a client of Temporal sends: [worker] accept = "any"'
+        return DoctorResult("definition keys", False, message, "remove it, and set definition_key under [worker]")
+    source = "worker.definition_key" if keys.shared else f"the key file of this folder, {KEY_FILE}"
+    if not keys.keys:
+        return DoctorResult("definition keys", None, "none; workers run their own definitions only")
+    first, *others = keys.ids
+    rotated = f"; {', '.join(others)} also verif{'y' if len(others) > 1 else 'ies'}" if others else ""
+    return DoctorResult("definition keys", True, f"{first} signs{rotated} ({source})")
 
 
 async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:

@@ -31,6 +31,7 @@ from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
@@ -68,6 +69,7 @@ class SagaPlugin(SimplePlugin):
         self, project: Project | None = None, *, metrics: WorkerMetrics | None = None, tracing: Tracing | None = None
     ) -> None:
         self._project = project or Project(load_settings())
+        self._trust = ProjectTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
         self._tracing = tracing or tracing_from_environment()
@@ -77,6 +79,7 @@ class SagaPlugin(SimplePlugin):
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
+                TrustInterceptor(self._trust),
                 CurrentDetailsInterceptor(),
                 MetricsInterceptor(self.metrics),
                 *tracing_interceptors(self._tracing),
@@ -109,7 +112,9 @@ class SagaPlugin(SimplePlugin):
             self.metrics.observe_attempt,
             *([self._tracing.trace_attempt] if self._tracing else ()),
         ]
-        activities = SagaActivities(dispatcher, _definition_loader(client, self._project), watchers)
+        activities = SagaActivities(
+            dispatcher, _definition_loader(client, self._project), self._trust.verify_start, watchers
+        )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
         config["max_heartbeat_throttle_interval"] = min(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from saga_workers.views.parked import ParkedOperation
     from sagas.settings import Settings
+    from sagas.settings.definition_keys import DefinitionKeys
 
 DECISIONS = ("retry", "done", "skip", "compensate")
 
@@ -142,7 +143,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         if dry_run:
             return {"id": saga_id, "dry_run": True, "next": await preview_decision(client, saga_id, decision)}
         print_target(settings)
-        view = await resolve(client, saga_id, decision)
+        view = await resolve(client, saga_id, decision, _signing_keys(settings, decision))
         return {**view.to_json(), "id": saga_id}
 
     answer = with_client(run)
@@ -156,6 +157,13 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     print_document(answer, human=human)
     return 0
+
+
+def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKeys | None:
+    """The keys for a decision that a worker must not take from a stranger; other decisions need no project."""
+    if decision["with"] is None and decision["definition"] is None:
+        return None
+    return settings.definition_keys(create=settings.config_file is not None)
 
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
@@ -182,14 +190,14 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
         confirm(f"`{fields['decision']}` for {len(found)} parked steps: {several}", yes=yes)
 
-    async def decide_all(client: Client, _: Settings) -> list[dict[str, Any] | SagaError]:
+    async def decide_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
         from saga_workers.control.interventions import ask_each, preview_decision, resolve
 
         async def decide(one: ParkedOperation) -> dict[str, Any]:
             decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
             if dry_run:
                 return {"next": await preview_decision(client, one.saga_id, decision)}
-            await resolve(client, one.saga_id, decision)
+            await resolve(client, one.saga_id, decision, _signing_keys(settings, decision))
             return {}
 
         return await ask_each(found, decide, saga_of=lambda one: one.saga_id)

@@ -1,0 +1,126 @@
+"""The keys of a project: they sign the definitions that its clients send, so that its workers run no others."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sagas.errors import UsageError
+from sagas.settings.secrets import Secret, resolve_secret
+from sagas.settings.trust import require_own
+
+KEY_FILE = Path(".saga") / "definition.key"
+"""Relative to the project folder; used if the settings name no key."""
+
+_MIN_LENGTH = 32
+
+Purpose = Literal["definition", "decision", "call", "notification", "machine"]
+"""What is signed: a signature of one kind of message does not hold for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Which definitions workers run: those of the project and ``signed`` ones, or ``any``."""
+
+    definition_key: str | Secret | None = None
+    accept: Literal["signed", "any"] = "signed"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DefinitionKeys:
+    """The first key signs, all of them verify. Without keys nothing is signed, and no signature is valid.
+
+    ``shared``: the settings name them, so that all processes of the project have them, on every machine.
+    """
+
+    keys: tuple[str, ...] = ()
+    shared: bool = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(_key_id(key) for key in self.keys)
+
+    def sign(self, purpose: Purpose, content: bytes) -> dict[str, str] | None:
+        """The signature: the id of its key, and an HMAC-SHA256. None without keys."""
+        if not self.keys:
+            return None
+        return {"key": _key_id(self.keys[0]), "hmac": _hmac(self.keys[0], purpose, content)}
+
+    def verifies(self, purpose: Purpose, content: bytes, signature: Any) -> bool:
+        """Whether one of the keys has made this signature. ``signature`` is from a stranger and may be anything."""
+        if not isinstance(signature, Mapping) or not isinstance(given := signature.get("hmac"), str):
+            return False
+        return any(
+            hmac.compare_digest(_hmac(key, purpose, content).encode(), given.encode("utf-8", "replace"))
+            for key in self.keys
+            if _key_id(key) == signature.get("key")
+        )
+
+
+def _key_id(key: str) -> str:
+    return hashlib.sha256(f"saga key id\0{key}".encode()).hexdigest()[:12]
+
+
+def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
+    return hmac.new(key.encode(), f"saga {purpose}\0".encode() + content, hashlib.sha256).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """The same bytes for the same JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:
+    """What is signed of an operator's decision: for this saga and step only, and all that the saga would run."""
+    signed = {name: decision.get(name) for name in ("step", "decision", "with", "definition")}
+    return canonical_json({"saga_id": saga_id, **signed})
+
+
+def load_keys(worker: WorkerSettings, root: Path, *, create: bool) -> DefinitionKeys:
+    """The keys of ``[worker] definition_key``, else that of the project's key file. ``create``: make a missing file.
+
+    No keys if the file is missing and cannot be made, as in a folder that is mounted read-only.
+
+    Raises:
+        UsageError: the setting cannot be resolved, a key is too short, or the file belongs to another user.
+    """
+    if worker.definition_key is not None:
+        keys = tuple(resolve_secret(worker.definition_key, setting="worker.definition_key", root=root).split())
+        if not keys or any(len(key) < _MIN_LENGTH for key in keys):
+            raise UsageError(
+                f"worker.definition_key needs keys of at least {_MIN_LENGTH} characters, separated by white space",
+                help="openssl rand -hex 32    makes one",
+            )
+        return DefinitionKeys(keys, shared=True)
+    file = root / KEY_FILE
+    with contextlib.suppress(OSError):
+        if create and not file.exists():
+            _create_key(file)
+        require_own(file)
+        return DefinitionKeys(tuple(file.read_text(encoding="ascii").split()))
+    return DefinitionKeys()
+
+
+def _create_key(file: Path) -> None:
+    """Make the file, readable only by its owner. Of several processes at once one wins, and all use its key."""
+    file.parent.mkdir(exist_ok=True)
+    ignore = file.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="ascii")
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as text:
+            text.write(secrets.token_hex(32) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)  # unlike a rename it never replaces the key of another process
+    finally:
+        draft.unlink()

@@ -1,0 +1,269 @@
+"""What a client of Temporal can make a worker do: start the project's own definitions, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from saga_workers.client import Client
+from saga_workers.temporal.temporal_client import start_headers, to_header
+from sagas import Rejected
+from sagas.actions import action
+from sagas.definition.loader import parse_text
+from sagas.definition.snapshot import to_snapshot
+from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
+from sagas.settings.definition_keys import DefinitionKeys
+from sagas.settings.model import WorkerSettings
+from sagas.settings.project import Project
+from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import until
+
+OWN = """
+saga: own
+input: {type: object, required: [text], properties: {text: {type: string, maxLength: 5}}}
+steps:
+  - {id: say, uses: say, with: {text: "${{ input.text }}"}, effect: none}
+"""
+
+WAITING = """
+saga: waiting
+steps:
+  - {id: approval, uses: wait, with: {signal: approved}}
+  - {id: say, uses: say, with: {text: "${{ vars.text }}"}, effect: none}
+"""
+
+STUCK = """
+saga: stuck
+steps:
+  - {id: pivot, uses: say, with: {text: pivot}, pivot: true}
+  - {id: broken, uses: broken, with: {text: own}}
+"""
+
+KEYS = ("a" * 32, "b" * 32)
+
+
+class Shop:
+    """A project whose actions record what they do."""
+
+    def __init__(self, folder: Path, server: TemporalServer) -> None:
+        self.said: list[str] = []
+
+        async def say(text: str) -> None:
+            self.said.append(text)
+
+        async def broken(text: str) -> None:
+            if text == "own":
+                raise Rejected("broken")
+            self.said.append(text)
+
+        self.actions = [
+            action("say")(say),
+            action("broken")(broken),
+        ]
+        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK}
+        self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
+
+    def with_keys(self, *keys: str, accept: str = "signed") -> Project:
+        """The same project on another machine: with these keys, and without its key file."""
+        settings = WorkerSettings(" ".join(keys), accept)  # pyright: ignore[reportArgumentType]
+        return Project(dataclasses.replace(self.project.settings, worker=settings), self.project.actions)
+
+    def header(self, text: str | None = None, saga: str = "own", vars: Mapping[str, Any] | None = None) -> Any:
+        """The header of the definition with this text, or of the project's own."""
+        definition = self.project.definition(saga)
+        if text is not None:
+            parsed, diagnostics = parse_text(text, "forged.saga.yaml", self.project.context)
+            assert parsed is not None, diagnostics
+            definition = parsed
+        sent = {"definition": to_snapshot(definition), "vars": vars or {"text": "hello"}, "attributes": []}
+        return to_header(sent)
+
+    async def start(
+        self, client: Client, saga: str, input: Any, header: Any, *, keys: Any = None, **options: Any
+    ) -> Any:
+        """Start it as any client of Temporal can."""
+        headers = {DEFINITION_HEADER: header}
+        signature = (keys or DefinitionKeys()).sign("definition", header.data)
+        if signature is not None:
+            headers[SIGNATURE_HEADER] = signature
+        queue = self.project.settings.temporal.task_queue
+        with start_headers(headers):
+            return await client.temporal.start_workflow(
+                saga, input, id=f"{saga}-{uuid.uuid4()}", task_queue=queue, **options
+            )
+
+
+@pytest.fixture
+def shop(tmp_path: Path, temporal: TemporalServer) -> Shop:
+    return Shop(tmp_path / "shop", temporal)
+
+
+async def refusal(handle: Any) -> str:
+    with pytest.raises(WorkflowFailureError) as failed:
+        await asyncio.wait_for(handle.result(), 20)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "SagaRefused"
+    return failed.value.cause.message
+
+
+FORGED = OWN.replace("${{ input.text }}", "forged")
+
+
+async def test_a_definition_from_a_stranger_is_refused(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED))
+        assert "neither one of this worker's project nor signed" in await refusal(handle)
+        assert shop.said == []
+        story = await client.show(handle.id)
+        assert (story["state"], story["reason"]["type"]) == ("FAILED", "SagaRefused")
+        # The history replays: a query of a closed run is answered by a replay.
+        assert (await handle.query("saga"))["id"] == handle.id
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"definition": 1}',
+        b'{"definition": {"saga": "own"}}',
+        b"\xff",
+        b"[" * 5000,
+    ],
+)
+async def test_a_malformed_header_is_refused(shop: Shop, header: bytes) -> None:
+    payload = shop.header()
+    payload.data = header
+    async with running_worker(shop.with_keys(KEYS[0], accept="any")) as client:
+        assert "definition" in await refusal(await shop.start(client, "own", {"text": "x"}, payload))
+
+
+async def test_a_definition_of_the_project_needs_no_signature(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        await (await shop.start(client, "own", {"text": "x"}, shop.header())).result()
+    assert shop.said == ["x"]
+
+
+async def test_other_variables_are_refused(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        handle = await shop.start(client, "own", {"text": "x"}, shop.header(vars={"text": "forged"}))
+        assert "neither" in await refusal(handle)
+
+
+async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        for number in range(3):
+            text = FORGED.replace("forged", f"edited {number}")
+            [file] = [one for one in shop.project.settings.definitions[0].iterdir() if one.name == "own.saga.yaml"]
+            file.write_text(text)
+            edited = Project(shop.project.settings, shop.project.actions)
+            run = await Client(client.temporal, edited).start("own", {"text": "x"})  # signed with the key file
+            await run.result()
+            await (await shop.start(client, "own", {"text": "x"}, shop.header(text))).result()  # found in the files
+    assert shop.said == [f"edited {number}" for number in range(3) for _ in range(2)]
+
+
+async def test_keys_are_rotated_by_their_ids(shop: Shop) -> None:
+    async with running_worker(shop.with_keys("new" * 16, KEYS[0])) as client:
+        for key in ("new" * 16, KEYS[0]):
+            await (
+                await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=DefinitionKeys((key,)))
+            ).result()
+        assert shop.said == ["forged", "forged"]
+        handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=DefinitionKeys((KEYS[1],)))
+        assert "neither" in await refusal(handle)
+
+
+async def test_a_signature_holds_for_its_saga_and_valid_inputs_only(shop: Shop) -> None:
+    keys = DefinitionKeys((KEYS[0],))
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        handle = await shop.start(client, "other", {"text": "x"}, shop.header(FORGED), keys=keys)
+        assert await refusal(handle) == "the definition of own was sent for a saga other"
+        handle = await shop.start(client, "own", {"text": "too long"}, shop.header(FORGED), keys=keys)
+        assert "the input of own is not valid" in await refusal(handle)
+        handle = await shop.start(client, "own", {"text": "too long"}, shop.header())
+        assert "the input of own is not valid" in await refusal(handle)
+
+
+async def test_accept_any_is_written_by_hand(shop: Shop) -> None:
+    async with running_worker(shop.with_keys(KEYS[0], accept="any")) as client:
+        await (await shop.start(client, "own", {"text": "x"}, shop.header(FORGED))).result()
+    assert shop.said == ["forged"]
+
+
+async def test_an_accepted_run_goes_on_with_other_keys_and_definitions(shop: Shop) -> None:
+    changed = WAITING.replace("${{ vars.text }}", "${{ vars.text + '!' }}")
+    keys = DefinitionKeys((KEYS[0],))
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        handle = await shop.start(client, "waiting", {}, shop.header(changed), keys=keys)
+        await until(lambda: is_running(client, handle.id))
+    async with running_worker(shop.with_keys(KEYS[1])) as client:
+        await client.signal(handle.id, "approved")
+        assert (await finished(client, handle.id))["state"] == "COMPLETED"
+    assert shop.said == ["hello!"]
+
+
+async def is_running(client: Client, saga_id: str) -> bool:
+    return any(step["state"] == "RUNNING" for step in (await client.show(saga_id))["steps"])
+
+
+@pytest.mark.parametrize("options", [{"cron_schedule": "@every 1s"}, {"retry_policy": RetryPolicy(maximum_attempts=2)}])
+async def test_a_state_machine_from_a_stranger_is_refused(shop: Shop, options: dict[str, Any]) -> None:
+    """A cron schedule and a retry policy start a run after another one, as continue-as-new does."""
+    async with running_worker(shop.project) as client:
+        forged = {"_saga": "sagas/1", "machine": "forged", "attributes": [], "native_cancel": False, "recorded": False}
+        queue = shop.project.settings.temporal.task_queue
+        handle = await client.temporal.start_workflow(
+            "own", forged, id=f"own-{uuid.uuid4()}", task_queue=queue, **options
+        )
+        first = await handle.describe()
+        if "cron_schedule" in options:
+            await until(lambda: is_another_run(handle, first.run_id))
+        last = client.temporal.get_workflow_handle(handle.id, run_id=(await handle.describe()).run_id)
+        await until(lambda: has_failed(last))
+        if "cron_schedule" in options:
+            await handle.terminate()
+        assert shop.said == []
+
+
+async def is_another_run(handle: Any, run_id: str) -> bool:
+    return (await handle.describe()).run_id != run_id
+
+
+async def has_failed(handle: Any) -> bool:
+    return (await handle.describe()).status is WorkflowExecutionStatus.FAILED
+
+
+async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Shop) -> None:
+    project = shop.with_keys(KEYS[0])
+    async with running_worker(project) as client:
+        run = await client.start("stuck", {})
+        assert (await finished(client, run.id))["state"] == "PARKED"
+        handle = client.temporal.get_workflow_handle(run.id)
+        forged, _ = parse_text(STUCK.replace("text: own", "text: forged"), "forged", project.context)
+        assert forged is not None
+        decision = {"step": "broken", "decision": "retry", "reason": "x", "who": "eve"}
+        other = await client.start("stuck", {})
+        keys = DefinitionKeys((KEYS[0],))
+        for more in ({"with": {"text": "forged"}}, {"definition": to_snapshot(forged)}):
+            for signature in (None, {"key": keys.ids[0], "hmac": "0" * 64}):
+                with pytest.raises(WorkflowUpdateFailedError) as refused:
+                    await handle.execute_update("resolve", {**decision, **more, "signature": signature})
+                assert "signed with the key of the project" in str(refused.value.cause)
+        assert shop.said.count("forged") == 0
+        await client.resolve(run.id, {**decision, "with": {"text": "mended"}})
+        assert (await finished(client, run.id))["state"] == "COMPLETED"
+        assert shop.said == ["pivot", "pivot", "mended"]
+        await client.temporal.get_workflow_handle(other.id).terminate()

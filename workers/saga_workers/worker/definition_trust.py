@@ -1,0 +1,151 @@
+"""What a worker runs: the definitions of its own project, and those that the project's key has signed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from temporalio import workflow
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from sagas.definition.input_schema import validate_input
+from sagas.definition.loader import load_definitions
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.settings import load_settings
+from sagas.settings.definition_keys import canonical_json, decision_content
+from sagas.settings.project import Project
+from sagas.workflow import SagaWorkflow
+
+log = logging.getLogger("saga.worker")
+
+_READ_INTERVAL = 1.0
+"""Seconds between two readings of the project's files, however many strangers start sagas."""
+
+
+class ProjectTrust:
+    """The rules of one worker. Definitions are compared as they travel, so nothing of a stranger's is executed first.
+
+    A stranger may send anything: no method raises for a malformed value.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._accepts_any = project.settings.worker.accept == "any"
+        self._keys = project.settings.definition_keys()
+        self._known: set[bytes] | None = None
+        self._variables = {canonical_json(project.settings.vars)}
+        self._read_at = -_READ_INTERVAL
+        self._reading = asyncio.Lock()
+        self._cached = lru_cache(maxsize=256)(self._trusted_definition)
+
+    def trusts_start(self, saga: str, input: Any, header: bytes, signature: Any) -> bool:
+        """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
+        definition = self._cached(header, canonical_json(signature))
+        return definition is not None and definition.saga == saga and not validate_input(definition, input)[1]
+
+    async def verify_start(self, saga: str, input: Any, header: str, signature: Any) -> None:
+        """The same, after reading the definitions again: they may have changed since the worker started.
+
+        Raises RefusedError or UsageError if the start is not trusted.
+        """
+        data = header.encode()
+        definition = self._trusted_definition(data, canonical_json(signature))
+        if definition is None:
+            await self._read_again()
+            definition = self._trusted_definition(data, canonical_json(signature))
+        if definition is None:
+            log.warning("start of %s refused: its definition is neither known nor signed", saga)
+            raise RefusedError(
+                f"the definition of {saga} is neither one of this worker's project nor signed with its key; deploy it "
+                "to the worker, or set the same worker.definition_key for client and worker"
+            )
+        if definition.saga != saga:
+            raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
+        if problems := validate_input(definition, input)[1]:
+            raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
+
+    def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
+        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        if self._accepts_any:
+            return True
+        if self._keys.verifies("decision", decision_content(saga_id, decision), decision.get("signature")):
+            return True
+        return decision.get("with") is None and canonical_json(decision.get("definition")) in self._known_definitions()
+
+    def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
+        try:
+            sent = json.loads(header)
+            trusted = self._accepts_any or self._is_known(sent)
+            if not trusted and not self._keys.verifies("definition", header, json.loads(signature)):
+                return None
+            return from_snapshot(sent["definition"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _is_known(self, sent: Mapping[str, Any]) -> bool:
+        known = canonical_json(sent["definition"]) in self._known_definitions()
+        return known and canonical_json(sent.get("vars") or {}) in self._variables
+
+    def _known_definitions(self) -> set[bytes]:
+        if self._known is None:
+            self._known = _snapshots(self._project.definitions)
+        return self._known
+
+    async def _read_again(self) -> None:
+        """Read the files, as they are now or later; waiting starts share one reading."""
+        asked_at = time.monotonic()
+        async with self._reading:
+            if self._read_at > asked_at:
+                return
+            await asyncio.sleep(self._read_at + _READ_INTERVAL - time.monotonic())
+            self._read_at = time.monotonic()
+            with contextlib.suppress(SagaError, OSError):
+                definitions, variables = await asyncio.to_thread(self._read)
+                # What was this project's a moment ago may still be on its way to this worker.
+                self._known_definitions().update(definitions)
+                self._variables.add(variables)
+                self._cached.cache_clear()
+
+    def _read(self) -> tuple[set[bytes], bytes]:
+        settings = self._project.settings
+        found, _ = load_definitions(settings.definitions, self._project.context)
+        variables = settings.vars
+        if settings.config_file is not None:
+            variables = load_settings(config=settings.config_file).vars
+        return _snapshots(found), canonical_json(variables)
+
+
+def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
+    return {canonical_json(to_snapshot(one)) for one in definitions.values()}
+
+
+class TrustInterceptor(Interceptor):
+    """Worker interceptor that tells the runs what this worker trusts."""
+
+    def __init__(self, trust: ProjectTrust) -> None:
+        class TrustInbound(WorkflowInboundInterceptor):
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                if isinstance(saga := workflow.instance(), SagaWorkflow):
+                    saga.trust = trust
+                return await super().execute_workflow(input)
+
+        self._inbound = TrustInbound
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        """Called by Temporal once per run."""
+        return self._inbound
