@@ -232,7 +232,7 @@ class DefinitionLoader:
         if undo_of is not None:
             return {"attributes": attributes, "input": None, **await self._load_undo(undo_of, input)}
         definition = self._project.definition(saga)
-        checked, problems = validate_input(definition, input)
+        checked, problems = await asyncio.to_thread(validate_input, definition, input)
         if problems:
             raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
         return {

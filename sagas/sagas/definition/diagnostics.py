@@ -159,6 +159,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "labels and ids are plain text in Temporal and in logs: use a value that is not `x-sensitive`",
     ),
     "SAGA118": _warning("a field that has no effect here", "remove it"),
+    "SAGA119": _error(
+        "a pattern that takes unbounded time",
+        "write it without lookahead, lookbehind and backreferences: patterns are RE2",
+    ),
     "SAGA130": _error(
         "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"
     ),

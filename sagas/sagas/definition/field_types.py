@@ -123,14 +123,17 @@ class Integer:
 @dataclass(frozen=True)
 class Number:
     minimum: float
+    maximum: float
 
     def read(self, node: YamlNode, report: Report) -> float | None:
-        if isinstance(node.value, bool) or not isinstance(node.value, int | float) or node.value < self.minimum:
-            return report_mismatch(node, report, f"a number of at least {self.minimum:g}")
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            return report_mismatch(node, report, "a number")
+        if not self.minimum <= node.value <= self.maximum:
+            return report_mismatch(node, report, f"a number from {self.minimum:g} to {self.maximum:g}")
         return float(node.value)
 
     def schema(self) -> Schema:
-        return {"type": "number", "minimum": self.minimum}
+        return {"type": "number", "minimum": self.minimum, "maximum": self.maximum}
 
 
 @dataclass(frozen=True)

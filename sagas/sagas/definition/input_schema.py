@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition
+from sagas.definition.schema_validation import bounded, charge, check_size, first_errors
+from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
 
 _UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
@@ -170,22 +172,26 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     None counts as `{}`. Defaults are those of properties (`default`), also in nested objects and list items.
     """
     schema = definition.input
-    filled = with_defaults(schema, {} if input is None else copy.deepcopy(input))
-    if not schema:
-        return filled, []
-    # Imported here: the import takes a tenth of a second, and most commands validate no input.
-    from jsonschema import Draft202012Validator
-
-    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    errors = sorted(validator.iter_errors(filled), key=lambda error: [str(part) for part in error.absolute_path])
+    if problem := check_size(input):
+        return input, [problem]
+    try:
+        with bounded():
+            filled = with_defaults(schema, {} if input is None else copy.deepcopy(input))
+            errors = first_errors(schema, filled, MAX_ERRORS + 1) if schema else []
+    except RecursionError:
+        return input, ["input: the schema contains itself without end; correct its `$ref`"]
+    except UsageError as error:
+        return input, [f"input: {error.message}"]
+    errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
     messages = [_error_message(error) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
-        messages.append(f"and {len(errors) - MAX_ERRORS} more errors")
+        messages.append("and more errors")
     return filled, messages
 
 
 def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
     """``value``, modified in place, with the defaults of missing properties."""
+    charge()
     root = schema if root is None else root
     schema = resolve_reference(schema, root)
     if not isinstance(schema, Mapping):

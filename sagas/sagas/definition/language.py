@@ -63,7 +63,9 @@ RETRY = MappingType(
     (
         Field("max_attempts", Integer(1, 1_000_000), "attempts in all, default 12"),
         Field("initial_interval", Duration(), "wait before the second attempt, default 1s"),
-        Field("backoff_coefficient", Number(1.0), "how much longer each wait is than the one before, default 2.0"),
+        Field(
+            "backoff_coefficient", Number(1.0, 1000.0), "how much longer each wait is than the one before, default 2.0"
+        ),
         Field("max_interval", Duration(), "the longest wait, default 1m"),
         Field("give_up_after", Duration(), "total time over all attempts"),
         Field("intervals", ListOf(Duration(zero=True), minimum=1), "the waits one by one; the last one repeats"),

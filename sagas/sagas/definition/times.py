@@ -7,16 +7,23 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LENGTH = 100
+MAX_DURATION = 100 * 365.25 * 86400
+"""Seconds; a timer of more would overflow what Temporal and Python calculate with."""
+
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _PATTERN = r"(\d+(\.\d+)?(ms|s|m|h|d))+"
 DURATION_PATTERN = f"^{_PATTERN}$"
 
 
 def parse_duration(text: str) -> float:
-    """The duration in seconds. Raises ValueError if ``text`` is not a duration."""
-    if not re.fullmatch(_PATTERN, text, re.ASCII):
-        raise ValueError(f"`{text}` is not a duration")
-    return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), 6)
+    """The duration in seconds. Raises ValueError if ``text`` is not a duration, or one of more than a century."""
+    if len(text) > _LENGTH or not re.fullmatch(_PATTERN, text, re.ASCII):
+        raise ValueError(f"`{text[:_LENGTH]}` is not a duration")
+    seconds = round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), 6)
+    if seconds > MAX_DURATION:
+        raise ValueError(f"`{text}` is longer than 100 years")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -43,10 +50,13 @@ def to_seconds(value: object) -> float:
     """Seconds from a duration of the language (``90s``) or a number of seconds. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a duration")
-    length = parse_duration(value) if isinstance(value, str) else float(value)
-    if length < 0:
+    if isinstance(value, str):
+        return parse_duration(value)
+    if value < 0:
         raise ValueError(f"{value!r} is negative")
-    return length
+    if not value <= MAX_DURATION:
+        raise ValueError("the duration is longer than 100 years")
+    return float(value)
 
 
 def parse_timestamp(value: object) -> float:

@@ -32,6 +32,12 @@ except ImportError:  # no wheel for this platform; the pure Python parser is equ
 
 MAX_DEPTH = 100
 MAX_NODES = 100_000
+MAX_INTEGER_DIGITS = 3_000
+"""Digits of an integer, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most 4,300."""
+
+MAX_CHARACTERS = 5_000_000
+"""Characters of one file."""
+
 _CORE = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -92,6 +98,15 @@ class _InvalidYaml(Exception):
 
 def load_yaml(text: str, report: Report) -> YamlNode | None:
     """The root node of the single document in ``text``; None after reporting a mistake."""
+    if len(text) > MAX_CHARACTERS:
+        report.add("SAGA100", Position(1, 1), f"the file has more than {MAX_CHARACTERS:,} characters")
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        report.add("SAGA100", Position(line, 1), "the text has half a surrogate pair, which is not a character")
+        return None
     try:
         try:
             return _Composer(_events(text, fast=True), report).compose()
@@ -248,6 +263,8 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
     elif _INTEGER.match(text):
+        if len(text) > MAX_INTEGER_DIGITS:
+            raise _InvalidYaml("SAGA100", position, f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused")
         value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     elif _FLOAT.match(text):
         value = float(text)

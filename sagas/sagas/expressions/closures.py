@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
-from sagas.expressions.errors import ExpressionError, LimitError, MissingError, suggestion
+from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.limits import NODES_PER_STEP, Evaluation, raise_too_many_steps
 from sagas.expressions.nodes import Comprehension, walk
 from sagas.expressions.values import to_cel, type_name
@@ -22,8 +23,7 @@ def name_access(name: str, offset: int) -> Code:
         try:
             return to_cel(run.context[name])
         except KeyError:
-            hint = suggestion(name, map(str, run.context))
-            raise ExpressionError(f"there is nothing named '{name}' here{hint}", offset) from None
+            raise ExpressionError(f"there is nothing named '{name}' here", offset) from None
 
     return root
 
@@ -92,8 +92,7 @@ def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
 
 
 def _shortened(number: int) -> str:
-    text = str(number)
-    return text if len(text) <= 20 else text[:20] + "…"
+    return str(number) if number.bit_length() <= 64 else "of so many digits"
 
 
 def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionError:
@@ -102,10 +101,12 @@ def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionErro
         return MissingError(f"{owner} is null and has no field '{shown}'; write default({owner}.{shown}, …)", offset)
     if value.__class__ is not dict:
         return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
-    known = sorted(str(key) for key in value)
-    listed = ", ".join(known[:_SHOWN_FIELDS]) + (", …" if len(known) > _SHOWN_FIELDS else "")
+    # Neither sorted as a whole nor searched for a similar name: `default` and `||` make this a usual case, for each
+    # item of a list and in maps with thousands of keys.
+    known = sorted(str(key)[:40] for key in islice(value, _SHOWN_FIELDS))
+    listed = ", ".join(known) + (", …" if len(value) > _SHOWN_FIELDS else "")
     has = f"it has {listed}" if known else "it is empty"
-    return MissingError(f"{owner} has no field '{shown}'; {has}{suggestion(field, known)}", offset)
+    return MissingError(f"{owner} has no field '{shown}'; {has}", offset)
 
 
 # Comprehensions (all, exists, exists_one, filter, map). Each iteration is charged to the Evaluation.

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import MAX_INTEGER_DIGITS, Evaluation, check_integer, check_string_length
+from sagas.expressions.limits import BITS_PER_DIGIT, MAX_INTEGER_DIGITS, Evaluation, check_integer, check_string_length
 from sagas.expressions.operators import as_decimal, compute_exactly, is_number
 from sagas.expressions.values import EXACT, ROUNDING, format_decimal, parse_decimal, to_cel, type_name
 
@@ -83,8 +83,16 @@ def total(run: Evaluation, items: Any) -> Any:
         if result.__class__ is int and number.__class__ is int:
             result = check_integer(result + number)
         else:
-            result = compute_exactly(EXACT.add, as_decimal(result), as_decimal(number))
+            result = compute_exactly(EXACT.add, as_decimal(run, result), as_decimal(run, number))
     return result
+
+
+def _charge_mixed_numbers(run: Evaluation, numbers: list[Any], comparisons: int) -> None:
+    """Charge for comparing integers with decimals, each of them this often."""
+    if any(number.__class__ is Decimal for number in numbers):
+        for number in numbers:
+            if number.__class__ is int:
+                run.charge_digits(number.bit_length() * comparisons, number.bit_length())
 
 
 def _min_or_max(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -92,6 +100,7 @@ def _min_or_max(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., 
         items = args[0] if len(args) == 1 and args[0].__class__ is list else args
         run.charge(len(items))
         numbers = [_as_number(name, item) for item in items]
+        _charge_mixed_numbers(run, numbers, 1)
         if not numbers:
             raise ExpressionError(f"{name} of an empty list has no value; give one with [x] + list")
         return choose(numbers)
@@ -102,13 +111,15 @@ def _min_or_max(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., 
 def rounded(run: Evaluation, value: Any, digits: Any = None) -> Any:
     """An integer, or with ``digits`` a decimal with exactly that scale; halves are rounded away from zero."""
     number = _as_number("round", value)
+    if number.__class__ is Decimal:
+        run.charge(len(str(number)) // 128)
     if digits is None:
         if number.__class__ is int:
             return number
         return check_integer(int(_quantize(number, Decimal(1))))
     if digits.__class__ is not int or not 0 <= digits <= _ROUND_DIGITS:
         raise ExpressionError(f"round takes 0 to {_ROUND_DIGITS} digits after the point")
-    return _quantize(as_decimal(number), Decimal((0, (1,), -digits)))
+    return _quantize(as_decimal(run, number), Decimal((0, (1,), -digits)))
 
 
 def _quantize(number: Decimal, unit: Decimal) -> Decimal:
@@ -123,6 +134,7 @@ def sort(run: Evaluation, items: Any) -> list[Any]:
     if len(kinds) > 1 or not kinds <= {Decimal, str, bool, datetime, timedelta}:
         raise ExpressionError("sort takes a list of numbers or a list of strings, not a mixture")
     run.charge_text(sum(len(item) for item in pulled if item.__class__ is str))
+    _charge_mixed_numbers(run, pulled, len(pulled).bit_length())
     return sorted(pulled)
 
 
@@ -200,9 +212,10 @@ def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     if len(_as_string("matches", pattern)) > _PATTERN_LENGTH:
         raise ExpressionError(f"a regular expression may have at most {_PATTERN_LENGTH:,} characters")
     run.charge_pattern(pattern)
-    run.charge(len(_as_string("matches", text)) // 64)
+    compiled = _compile_pattern(pattern)
+    run.charge_match(pattern, compiled.programsize, len(_as_string("matches", text)))
     try:
-        return _compile_pattern(pattern).search(text) is not None
+        return compiled.search(text) is not None
     except UnicodeEncodeError:
         raise ExpressionError("matches cannot read a string with half a surrogate pair") from None
 
@@ -213,29 +226,32 @@ def integer(run: Evaluation, value: Any) -> int:
     if kind is int:
         return value
     if kind is Decimal:
+        run.charge_text(len(str(value)))
         return int(value)
     if kind is datetime:
         return (value - values.timestamp_from_string("1970-01-01T00:00:00Z")) // timedelta(seconds=1)
     if kind is str:
-        digits = value[1:] if value[:1] in ("-", "+") else value
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS):
+        digits = value[1:] if value[:1] in ("-", "+") and len(value) <= MAX_INTEGER_DIGITS else value
+        if not (len(digits) <= MAX_INTEGER_DIGITS and digits.isascii() and digits.isdigit()):
             raise ExpressionError(f"int cannot read{_quoted_string(value)} as an integer")
+        bits = int(len(digits) * BITS_PER_DIGIT)
+        run.charge_digits(bits, bits)
         return int(value)
     raise _type_error("int", "a number, a timestamp or a string", value)
 
 
 def decimal(run: Evaluation, value: Any) -> Decimal:
-    return _decimal("decimal", value)
+    return _decimal(run, "decimal", value)
 
 
 def double(run: Evaluation, value: Any) -> Decimal:
     """CEL's conversion, as an alias of ``decimal``: expressions have no floats."""
-    return _decimal("double", value)
+    return _decimal(run, "double", value)
 
 
-def _decimal(name: str, value: Any) -> Decimal:
+def _decimal(run: Evaluation, name: str, value: Any) -> Decimal:
     if is_number(value):
-        return compute_exactly(EXACT.add, as_decimal(value), Decimal(0)) if value.__class__ is int else value
+        return compute_exactly(EXACT.add, as_decimal(run, value), Decimal(0)) if value.__class__ is int else value
     if value.__class__ is not str:
         raise _type_error(name, "a number or a string", value)
     return parse_decimal(value)
@@ -248,7 +264,7 @@ def string(run: Evaluation, value: Any) -> str:
     if kind is bool:
         return "true" if value else "false"
     if kind is int:
-        run.charge_text(value.bit_length() // 3)
+        run.charge_digits(value.bit_length(), value.bit_length())
         return str(check_integer(value))
     if kind is Decimal:
         return format_decimal(value)
@@ -270,6 +286,7 @@ def boolean(run: Evaluation, value: Any) -> bool:
 
 
 def timestamp(run: Evaluation, value: Any) -> datetime:
+    run.charge(1)
     return value if value.__class__ is datetime else values.timestamp_from_string(_as_string("timestamp", value))
 
 

@@ -40,6 +40,14 @@ MAX_RESULT_CHARACTERS = 16 * MAX_STRING_LENGTH
 STEPS_PER_PATTERN = 100
 CHARACTERS_PER_STEP = 1_024
 NODES_PER_STEP = 16
+INSTRUCTIONS_PER_STEP = 4
+MATCH_WORK_SHIFT = 9
+"""A step is 512 visits of an instruction, about a microsecond."""
+
+DIGIT_WORK_SHIFT = 20
+"""A step is the product of two integers of 1,024 bits."""
+
+BITS_PER_DIGIT = 10 / 3
 
 
 class Evaluation:
@@ -65,7 +73,19 @@ class Evaluation:
         if self.patterns is None:
             self.patterns = set()
         self.charge(1 if pattern in self.patterns else STEPS_PER_PATTERN)
-        self.patterns.add(pattern)
+
+    def charge_match(self, pattern: str, instructions: int, characters: int) -> None:
+        """Charge a search. RE2 visits each instruction of its program for each character in the worst case."""
+        assert self.patterns is not None
+        if pattern not in self.patterns:
+            self.patterns.add(pattern)
+            self.charge(instructions // INSTRUCTIONS_PER_STEP)
+        self.charge(characters // 64 + (characters * instructions >> MATCH_WORK_SHIFT))
+
+    def charge_digits(self, left_bits: int, right_bits: int) -> None:
+        """Charge for work that grows with the product of two numbers' sizes: a multiplication, a division, or with the
+        same size twice the conversion of an integer to or from decimal digits."""
+        self.charge(left_bits * right_bits >> DIGIT_WORK_SHIFT)
 
     def charge_text(self, characters: int) -> None:
         """Charge for processing a string of this length; raises LimitError when no steps are left."""

@@ -11,12 +11,15 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import MAX_DATA_DEPTH, Evaluation, check_integer, check_string_length
+from sagas.expressions.limits import BITS_PER_DIGIT, MAX_DATA_DEPTH, Evaluation, check_integer, check_string_length
 from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, to_cel, type_name
 
 Operator = Callable[[Evaluation, Any, Any], Any]
 
 _DECIMAL_STRING = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
+_DECIMAL_WORK = 4
+"""How much more work a digit of a decimal is than one of an integer."""
+
 _DECIMAL_HELP = "write decimal(x) to calculate with a number in a string"
 
 
@@ -36,8 +39,25 @@ def compute_exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decima
         raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused") from None
 
 
-def as_decimal(number: int | Decimal) -> Decimal:
-    return number if isinstance(number, Decimal) else Decimal(number)
+def as_decimal(run: Evaluation, number: int | Decimal) -> Decimal:
+    if isinstance(number, Decimal):
+        return number
+    charge_conversion(run, number)
+    return Decimal(number)
+
+
+def charge_conversion(run: Evaluation, number: int | Decimal) -> None:
+    """Charge for the conversion of an integer to a decimal, also in a comparison with one."""
+    if isinstance(number, int):
+        run.charge_digits(number.bit_length(), number.bit_length())
+
+
+def _decimal_pair(run: Evaluation, left: int | Decimal, right: int | Decimal) -> tuple[Decimal, Decimal]:
+    """Both numbers as decimals, charged for their multiplication or division."""
+    pair = as_decimal(run, left), as_decimal(run, right)
+    bits = [int(len(str(number)) * BITS_PER_DIGIT) for number in pair]
+    run.charge_digits(*(size * _DECIMAL_WORK for size in bits))
+    return pair
 
 
 def is_number(value: Any) -> bool:
@@ -52,7 +72,7 @@ def add(run: Evaluation, left: Any, right: Any) -> Any:
         run.charge(len(left) + len(right))
         return left + right
     if is_number(left) and is_number(right):
-        return compute_exactly(EXACT.add, as_decimal(left), as_decimal(right))
+        return compute_exactly(EXACT.add, as_decimal(run, left), as_decimal(run, right))
     if timedelta in kinds and (set(kinds) <= {datetime, timedelta}):
         return _calendar_arithmetic(operator.add, left, right)
     raise unsuitable_operands()
@@ -77,7 +97,7 @@ def subtract(run: Evaluation, left: Any, right: Any) -> Any:
     if kinds == (int, int):
         return check_integer(left - right)
     if is_number(left) and is_number(right):
-        return compute_exactly(EXACT.subtract, as_decimal(left), as_decimal(right))
+        return compute_exactly(EXACT.subtract, as_decimal(run, left), as_decimal(run, right))
     if kinds in ((datetime, timedelta), (datetime, datetime), (timedelta, timedelta)):
         return _calendar_arithmetic(operator.sub, left, right)
     raise unsuitable_operands()
@@ -85,9 +105,10 @@ def subtract(run: Evaluation, left: Any, right: Any) -> Any:
 
 def multiply(run: Evaluation, left: Any, right: Any) -> Any:
     if left.__class__ is int and right.__class__ is int:
+        run.charge_digits(left.bit_length(), right.bit_length())
         return check_integer(left * right)
     if is_number(left) and is_number(right):
-        return compute_exactly(EXACT.multiply, as_decimal(left), as_decimal(right))
+        return compute_exactly(EXACT.multiply, *_decimal_pair(run, left, right))
     raise unsuitable_operands()
 
 
@@ -98,9 +119,10 @@ def divide(run: Evaluation, left: Any, right: Any) -> Any:
     if right == 0:
         raise ExpressionError("division by zero")
     if left.__class__ is int and right.__class__ is int:
+        run.charge_digits(left.bit_length(), right.bit_length())
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
-    return compute_exactly(DIVIDING.divide, as_decimal(left), as_decimal(right))
+    return compute_exactly(DIVIDING.divide, *_decimal_pair(run, left, right))
 
 
 def remainder(run: Evaluation, left: Any, right: Any) -> Any:
@@ -109,6 +131,7 @@ def remainder(run: Evaluation, left: Any, right: Any) -> Any:
         raise unsuitable_operands("it takes integers")
     if right == 0:
         raise ExpressionError("division by zero")
+    run.charge_digits(left.bit_length(), right.bit_length())
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 
@@ -142,7 +165,10 @@ def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
     left, right = to_cel(left), to_cel(right)
     kind = left.__class__
     if kind is not right.__class__:
-        return is_number(left) and is_number(right) and left == right
+        if not (is_number(left) and is_number(right)):
+            return False
+        _charge_comparison(run, left, right)
+        return left == right
     if kind is list or kind is dict:
         if level > MAX_DATA_DEPTH:
             raise LimitError(f"values nested deeper than {MAX_DATA_DEPTH} levels cannot be compared")
@@ -155,6 +181,12 @@ def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
     if kind is str:
         run.charge_text(len(left))
     return left == right
+
+
+def _charge_comparison(run: Evaluation, left: int | Decimal, right: int | Decimal) -> None:
+    """Charge for the comparison of an integer with a decimal."""
+    charge_conversion(run, left)
+    charge_conversion(run, right)
 
 
 def differs(run: Evaluation, left: Any, right: Any) -> bool:
@@ -185,6 +217,8 @@ def _ordering(compare: Callable[[Any, Any], bool]) -> Operator:
 def check_order(run: Evaluation, left: Any, right: Any) -> None:
     """Raise if the values have no order, or are two numeric strings, for which "9.00" > "10.00" would hold."""
     if is_number(left) and is_number(right):
+        if left.__class__ is not right.__class__:
+            _charge_comparison(run, left, right)
         return
     kind = left.__class__
     if kind is not right.__class__ or kind not in (str, bool, datetime, timedelta):

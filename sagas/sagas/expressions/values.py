@@ -116,13 +116,19 @@ class _ResultEncoder:
             return [self.encode(item, level + 1) for item in value]
         if kind is dict:
             return {self._key(key): self.encode(item, level + 1) for key, item in value.items()}
-        return scalar_from_cel(value)
+        if kind is int:
+            self._count(value.bit_length() // 3)
+        made = scalar_from_cel(value)
+        return self._counted(made) if made.__class__ is str else made
 
     def _counted(self, text: str) -> str:
-        self._text -= len(text)
+        self._count(len(text))
+        return text
+
+    def _count(self, characters: int) -> None:
+        self._text -= characters
         if self._text < 0:
             raise LimitError(f"the result has more than {MAX_RESULT_CHARACTERS // 1_048_576} MiB of strings")
-        return text
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
@@ -158,6 +164,7 @@ _TIME_PATTERN = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9
 _TIMESTAMP = re.compile(f"{_DATE_PATTERN}[Tt ]{_TIME_PATTERN}", re.ASCII | re.IGNORECASE)
 _DATE_ONLY = re.compile(_DATE_PATTERN, re.ASCII)
 _DURATION = re.compile(r"([+-]?)((?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:h|ms|m|s|us|ns|d))+)", re.ASCII)
+_DURATION_LENGTH = 100
 _DURATION_PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(h|ms|m|s|us|ns|d)", re.ASCII)
 _NANOSECONDS = {
     "d": 86_400_000_000_000,
@@ -210,7 +217,7 @@ def date_from_string(text: str) -> str:
 
 def duration_from_string(text: str) -> timedelta:
     """Parse a duration; raises ExpressionError for other notations and for fractions below a microsecond."""
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) if len(text) <= _DURATION_LENGTH else None
     if match is None:
         raise ExpressionError(f"'{text[:40]}' is not a duration such as 90s or 1h30m")
     total = 0

@@ -46,7 +46,7 @@ def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
             length = None if limit is None else times.to_seconds(limit)
             summary = f"wait for {name}"
         elif step_arguments.get("until") is not None:
-            length = max(0.0, times.parse_timestamp(step_arguments["until"]) - run.now)
+            length = times.to_seconds(max(0.0, times.parse_timestamp(step_arguments["until"]) - run.now))
             summary = f"wait until {step_arguments['until']}"
         else:
             length = times.to_seconds(step_arguments.get("for"))

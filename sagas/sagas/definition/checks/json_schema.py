@@ -15,7 +15,9 @@ from sagas.builtins.registry import PLANNED
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.draft import SagaDraft
 from sagas.definition.field_types import describe_node
+from sagas.definition.schema_validation import matches_pattern, schema_problems
 from sagas.definition.yaml_nodes import YamlNode
+from sagas.errors import UsageError
 
 Mismatch = tuple[YamlNode, str]
 
@@ -109,7 +111,7 @@ def _value_mismatches(node: YamlNode, schema: Mapping[str, Any]) -> Iterator[Mis
         if len(value) < schema.get("minLength", 0):
             yield node, "expected a string that is not empty"
         pattern = schema.get("pattern")
-        if isinstance(pattern, str) and not re.search(pattern, value):
+        if isinstance(pattern, str) and not _matches(pattern, value, own=FORM_DESCRIPTION in schema):
             form = schema.get(FORM_DESCRIPTION)
             yield (
                 node,
@@ -122,6 +124,17 @@ def _value_mismatches(node: YamlNode, schema: Mapping[str, Any]) -> Iterator[Mis
             yield node, f"expected at least {schema['minimum']}, found {value}"
         if "maximum" in schema and value > schema["maximum"]:
             yield node, f"expected at most {schema['maximum']}, found {value}"
+
+
+def _matches(pattern: str, text: str, *, own: bool) -> bool:
+    """``own``: a pattern of the engine, which may use what RE2 does not support. One of an author that RE2 does not
+    support is reported elsewhere."""
+    if own:
+        return re.search(pattern, text) is not None
+    try:
+        return matches_pattern(pattern, text)
+    except UsageError:
+        return True
 
 
 def _object_mismatches(node: YamlNode, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mismatch]:
@@ -158,12 +171,15 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
     if "input" not in draft.root:
         return
     node = draft.root.node_of("input")
-    if _is_certainly_valid(node.to_json()):
+    schema = node.to_json()
+    if _is_certainly_valid(schema):
         return
-    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
     try:
-        Draft202012Validator.check_schema(node.to_json())
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
+        for code, path, message in schema_problems(schema):
+            report.add(code, _node_at(node, list(path)), message)
     except SchemaError as error:
         position = _node_at(node, list(error.absolute_path))
         where = ".".join(str(part) for part in error.absolute_path)

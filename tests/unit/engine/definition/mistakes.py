@@ -63,6 +63,14 @@ MISTAKES = [
     Mistake("SAGA109", "nothing", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦0s}\n")),
     Mistake("SAGA112", "an unknown type", saga(BOOK, "input: {type: ⟦strin}\n")),
     Mistake("SAGA112", "a list", saga(BOOK, "input: ⟦[a]\n")),
+    Mistake("SAGA112", "a schema elsewhere", saga(BOOK, "input: {$ref: ⟦'https://example.com/a.json'}\n")),
+    Mistake("SAGA112", "a schema in a file", saga(BOOK, "input: {properties: {a: {$ref: ⟦'file:///etc/a.json'}}}\n")),
+    Mistake("SAGA112", "a part that is not there", saga(BOOK, "input: {$ref: ⟦'#/$defs/a'}\n")),
+    Mistake("SAGA119", "a lookahead", saga(BOOK, "input: {type: string, pattern: ⟦'^(?!a)'}\n")),
+    Mistake("SAGA119", "a backreference", saga(BOOK, "input: {type: string, pattern: ⟦'(a+)\\1'}\n")),
+    Mistake(
+        "SAGA119", "a lookahead for names", saga(BOOK, "input: {patternProperties: {'^(?=a)': ⟦{type: string}}}\n")
+    ),
     Mistake("SAGA112", "a pattern", saga(BOOK, "input: {type: string, pattern: ⟦'('}\n")),
     Mistake(
         "SAGA113",

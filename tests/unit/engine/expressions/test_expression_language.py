@@ -125,8 +125,8 @@ def test_null_and_missing(source: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "offset", "message"),
     [
-        ("1 + input.baskt_id", 4, ["input has no field 'baskt_id'", "lines", "did you mean 'basket_id'"]),
-        ("inptu.x", 0, ["nothing named 'inptu'", "did you mean 'input'"]),
+        ("1 + input.baskt_id", 4, ["input has no field 'baskt_id'", "lines"]),
+        ("inptu.x", 0, ["nothing named 'inptu'"]),
         ("steps.charge.result.id", 0, ["steps.charge.result is null", "default(steps.charge.result.id"]),
         ("input.total * 2", 0, ["input.total (a string)", "2 (an integer)", "decimal(x)"]),
         ("input.total + input.basket_id", 0, ["input.total (a string)", "decimal(x)", "join"]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +49,61 @@ def test_work_is_bounded(source: str) -> None:
 def test_steps_are_of_one_evaluation() -> None:
     expression = compile_expression("n.map(a, a + 1).size()")
     assert [expression.evaluate(CONTEXT) for _ in range(150)] == [1000] * 150
+
+
+HUGE, LONG = 10**3_990 + 7, "7" * 3_999
+MANY = list(range(99_000))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "n.all(x, half * half / half != 0)",
+        "n.all(x, huge % half != -1)",
+        "n.all(x, decimal(fraction) != huge)",
+        "n.all(x, decimal(fraction) < huge)",
+        "n.all(x, huge + 0.5 != 1) || true",
+        "n.all(x, decimal(half_digits) * decimal(half_digits) != 0)",
+        "n.all(x, decimal(half_digits) / decimal(half_digits) != 0)",
+        "n.all(x, int(long) != 0)",
+        "n.all(x, string(huge) != '')",
+        "n.all(x, min(huge, decimal(fraction)) != 0)",
+        "n.all(x, sort([huge, decimal(fraction), huge]) != [])",
+        "n.all(x, round(decimal(fraction), 100) != 0)",
+        "n.all(x, default(map.missing, 1) == 1)",
+        "n.all(x, default(map[word], 1) == 1)",
+        "n.all(x, default(n[huge], 1) == 1)",
+        "n.exists(x, map.missing == 1)",
+        "n.exists(x, duration(text) == duration('1s'))",
+        "n.exists(x, int(text) == 1)",
+        "n.exists(x, decimal(text) == 1)",
+        "n.all(x, timestamp('2026-01-01T00:00:00Z') != timestamp('2026-01-02T00:00:00Z'))",
+        "n.all(x, medium.matches('(.{1,30}){1,30}$'))",
+        "n.all(x, medium.matches('x.{0,500}y') || true)",
+        "n.all(x, word.matches('(x{1,30}){1,30}' + string(x)) || true)",
+        "n.map(x, {'a': x, 'b': [x, x, x]})",
+        "n.map(x, decimal(fraction))",
+        "n.map(x, huge)",
+    ],
+)
+def test_an_evaluation_takes_less_than_a_second_whatever_the_operands(source: str) -> None:
+    """Two seconds without a pause are a deadlock to Temporal, which then repeats the workflow task forever."""
+    context = {
+        **CONTEXT,
+        "n": MANY,
+        "half": 10**1_990 + 7,
+        "huge": HUGE,
+        "long": LONG,
+        "fraction": "1." + "1" * 990,
+        "half_digits": "1" * 499,
+        "medium": "x" * 6_300,
+        "map": {f"k{at}" * 5: 1 for at in range(2_000)},
+    }
+    expression = compile_expression(source)
+    before = time.process_time()
+    with contextlib.suppress(ExpressionError):
+        expression.evaluate(context)
+    assert time.process_time() - before < 1
 
 
 def test_five_thousand_items_work() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
+from sagas.definition.schema_validation import MAX_VALUES
 
 SCHEMA = {
     "type": "object",
@@ -72,3 +75,79 @@ def test_without_a_schema_every_input_is_accepted() -> None:
 def test_many_mistakes_are_truncated() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     assert len(validate_input(saga(schema), ["x"] * 100)[1]) == 21
+
+
+def nested(levels: int, make: Callable[[Any], Any], inner: Any = 1) -> Any:
+    for _ in range(levels):
+        inner = make(inner)
+    return inner
+
+
+RECURSIVE = {
+    "$ref": "#/$defs/a",
+    "$defs": {"a": {"anyOf": [{"type": "integer"}, {"items": {"$ref": "#/$defs/a"}}] * 2}},
+}
+LAUGHS = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+MANY = {f"k{n}": 1 for n in range(50_000)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"uniqueItems": True}, [{"a": n} for n in range(50_000)]),
+        (RECURSIVE, nested(90, lambda inner: [inner], "x")),
+        ({"$ref": "#"}, {}),
+        ({"allOf": [{"$ref": "#"}]}, {}),
+        ({"$ref": "#/$defs/a0", "$defs": {**LAUGHS, "a40": {}}}, {}),
+        ({"unevaluatedProperties": {"type": "integer"}}, MANY),
+        ({"unevaluatedItems": {"type": "integer"}, "prefixItems": [{}]}, [1] * 50_000),
+        ({"pattern": "^(a+)+$"}, "a" * 100_000 + "b"),
+        ({"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 50_000 + "b": 1}),
+        ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}}},
+         {"a": "a" * 100 + "b"}),
+        ({"items": {"pattern": "(.{1,30}){1,30}$"}}, ["x" * 6_300] * 300),
+        ({"format": "regex"}, "(" * 50_000),
+        ({"items": {"enum": [f"sku-{n}" for n in range(2_000)]}}, ["sku-1999"] * 20_000),
+    ],
+)  # fmt: skip
+def test_no_input_stalls_its_validation(schema: Any, value: Any) -> None:
+    before = time.process_time()
+    validate_input(saga(schema), value)
+    assert time.process_time() - before < 15
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([0] * (MAX_VALUES + 1), "input: it has more than 250,000 values"),
+        (nested(101, lambda inner: {"a": inner}), "input: it is nested deeper than 100 levels"),
+        ([10**5_000], "input: it has an integer of more than 4,000 digits"),
+        ([float("nan")], "input: nan is not a JSON number"),
+        ([float("-inf")], "input: -inf is not a JSON number"),
+    ],
+)
+def test_an_input_has_a_limited_size(value: Any, message: str) -> None:
+    assert validate_input(saga({}), value)[1] == [message]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "valid"),
+    [
+        ({"uniqueItems": True}, [1, 1.0], False),
+        ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}, {"a": 2}], True),
+        ({"enum": [1, "a", None, {"a": [1]}]}, {"a": [1.0]}, True),
+        ({"enum": [1, "a", None]}, True, False),
+        ({"pattern": "b$"}, "ab", True),
+        ({"pattern": "b$"}, "ab\n", False),
+        ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"x-a": 1}, True),
+        ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"x-a": ""}, False),
+        ({"patternProperties": {"^x-": {}}, "additionalProperties": False}, {"y": 1}, False),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"a": 1}, True),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"b": 1}, False),
+        ({"$ref": "#item", "$defs": {"a": {"$anchor": "item", "type": "string"}}}, "a", True),
+        ({"$ref": "https://example.com/a.json"}, 1, False),
+        ({"$ref": "file:///etc/passwd"}, 1, False),
+    ],
+)
+def test_the_bounded_keywords_keep_their_meaning(schema: Any, value: Any, valid: bool) -> None:
+    assert (validate_input(saga(schema), value)[1] == []) is valid

@@ -1,0 +1,193 @@
+"""Whatever a definition file contains, it is read in bounded time, and mistakes are diagnostics."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from sagas.definition.draft import ProjectContext
+from sagas.definition.loader import load_definitions, parse_text
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, KAFKA, SPARK
+from tests.unit.engine.definition.mistakes import MISTAKES
+
+PROJECT = ProjectContext(ACTIONS, CONNECTIONS, SPARK, KAFKA)
+SECONDS = 5.0
+"""Processor time for one file; the slowest below take a tenth of it."""
+
+RETAIL = Path(__file__).parents[4] / "definitions" / "retail" / "definitions"
+CORPUS = [path.read_text(encoding="utf-8") for path in sorted(RETAIL.glob("*.yaml"))]
+CORPUS += [mistake.clean for mistake in MISTAKES]
+NUMBERS = [
+    "1e999999",
+    "-1e999999",
+    "9" * 5000,
+    "-" + "9" * 2999,
+    "9" * 400,
+    "0x" + "f" * 5000,
+    "0x" + "f" * 2900,
+    "0o" + "7" * 2900,
+    ".inf",
+    "-.inf",
+    ".nan",
+    "!!float 1",
+    "!!int 1.5",
+    "1e308",
+    "-1",
+    "1e-400",
+    "9" * 400 + "d",
+    "99999999999d",
+]
+ODD = [
+    *NUMBERS,
+    "null",
+    "true",
+    "''",
+    "[]",
+    "{}",
+    "*a",
+    "&a x",
+    "<<: *a",
+    "\t",
+    "\x00",
+    "\ud800",
+    '"\\ud800"',
+    "${{",
+    "}}",
+    '"${{ input.a }}"',
+    "${{ " + "(" * 3000,
+    "'${{ " + "1+" * 30000 + "1 }}'",
+    "[" * 300,
+    "{a: " * 300,
+    "- " * 300,
+    "x" * 100_000,
+    "\n---\n",
+    "%YAML 1.1\n",
+    "!!python/object:os.system x",
+    "? [a]\n: b",
+    "#" * 10_000,
+    "\ufeff",
+    "{$ref: '#'}",
+    "{allOf: [{$ref: '#'}, {$ref: '#'}]}",
+    "{pattern: '(a+)+$'}",
+    "{pattern: '" + "(" * 5000 + "'}",
+]
+
+
+def read(text: str) -> None:
+    before = time.process_time()
+    parse_text(text, "shop.saga.yaml", PROJECT)
+    assert time.process_time() - before < SECONDS
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A real definition with some of its text replaced, removed or repeated."""
+    text = draw(st.sampled_from(CORPUS))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 40)))
+        new = draw(st.one_of(st.sampled_from(ODD), st.text(max_size=10), st.just(text[start:end] * 3)))
+        text = text[:start] + new + text[end:]
+    return text
+
+
+@st.composite
+def replaced_value(draw: st.DrawFn) -> str:
+    """A real definition in which the value of one field is another one."""
+    lines = draw(st.sampled_from(CORPUS)).splitlines()
+    at = draw(st.integers(0, len(lines) - 1))
+    head, colon, _ = lines[at].partition(": ")
+    lines[at] = f"{head}{colon or ': '}{draw(st.sampled_from(ODD))}"
+    return "\n".join(lines)
+
+
+FEW = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FEW
+@given(mutated() | replaced_value())
+def test_a_mutated_definition_gives_diagnostics(text: str) -> None:
+    read(text)
+
+
+@FEW
+@given(st.binary(max_size=300))
+@example(b"\xff\xfe")
+@example(b"saga: \xe2\x28\xa1")
+def test_random_bytes_give_diagnostics(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "shop.saga.yaml"
+    path.write_bytes(content)
+    definitions, diagnostics = load_definitions([path], PROJECT)
+    assert not definitions
+    assert diagnostics
+
+
+@pytest.mark.slow
+@MANY
+@given(mutated() | replaced_value() | st.text(max_size=300))
+def test_many_mutated_definitions_give_diagnostics(text: str) -> None:
+    read(text)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "saga: shop\ndeadline: {}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\nlanguage: {}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\ninput: {{type: integer, minimum: {}}}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\ninput: {{default: {}, minLength: 1}}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\noutput: {{a: {}}}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\nx-a: {}\nsteps: [{{id: a, uses: shop.book, pivot: true}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.book, pivot: true, timeout: {}}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.book, pivot: true, retry: {{max_attempts: {}}}}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.book, pivot: true, retry: {{backoff_coefficient: {}}}}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.tell, for_each: [1], max_parallel: {}, effect: none}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.book, pivot: true, priority: {}}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: shop.note, with: {{id: a, m: {}}}, pivot: true}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: http, with: {{url: 'http://a', done: [{}]}}}}]\n",
+        "saga: shop\nsteps: [{{id: a, uses: sql, effect: none, "
+        "with: {{connection: shop, run: select 1, expect_rows: {}}}}}]\n",
+    ],
+)
+def test_a_huge_number_anywhere_is_no_traceback(text: str, number: str) -> None:
+    read(text.format(number))
+
+
+LAUGHS = "x-a: &a0 [x]\n" + "".join(f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
+MERGES = "x-a: &m {" + ", ".join(f"k{n}: 1" for n in range(2000)) + "}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUGHS,
+        MERGES + "x-b:\n" + "  - {<<: [" + ", ".join(["*m"] * 2000) + "]}\n" * 1,
+        MERGES + "x-b:\n" + "  - {<<: *m}\n" * 2000,
+        "[" * 100_000,
+        "{a: " * 100_000,
+        "- " * 100_000,
+        "a: " * 50_000,
+        "saga: " + "x" * 3_000_000,
+        "saga: 'x\n" * 20_000,
+        "---\n" * 100_000,
+        "saga: a\n" * 30_000,
+        "\t" * 100_000,
+        "&a " * 50_000,
+        "? " * 50_000,
+        "#" + "x" * 3_000_000,
+        "saga: shop\nsteps:\n" + "  - {id: a, uses: shop.book}\n" * 5_000,
+        "saga: shop\nsteps:\n" + "".join(f"  - {{id: a{n}, uses: shop.tell}}\n" for n in range(1_000)),
+        "saga: shop\noutput: '" + "${{ input.a }}" * 20_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
+        "saga: shop\noutput: '" + "${{" * 100_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
+        "saga: shop\noutput: '" + '${{ "' * 50_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
+    ],
+    ids=lambda text: text[:20].replace("\n", " "),
+)
+def test_a_large_definition_is_read_in_bounded_time(text: str) -> None:
+    read(text)
