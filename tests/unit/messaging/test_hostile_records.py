@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from typing import Any
@@ -21,6 +22,7 @@ from saga_activities.kafka_request import MalformedReply, decode_reply
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
+from saga_workers.trigger.retry import AttemptFailed, PoisonMessage, retry_until_done
 from sagas.consumers import Bridge, Message
 
 ENGINE_HEADERS = ("ce_id", "ce_source", "ce_type", "ce_time", "sagaid", "sagakey", "sagareplyto", "sagaoutcome")
@@ -171,6 +173,17 @@ def test_headers_of_the_engine_that_are_no_text_are_refused_for_starts_and_escap
             check_headers([("other", text), (name, text)])
         assert ConsumedRecord(Arrived(b"1", headers=[(name, text)])).message().headers[name].isprintable()
     check_headers([("other", text), ("ce_id", "ü".encode()), ("ce_type", None)])
+
+
+async def test_the_reason_of_a_failed_attempt_can_be_logged_and_stored() -> None:
+    for error in (PoisonMessage("a\0b \ud800"), ValueError("a\0b \ud800"), AttemptFailed("a\0b \ud800")):
+
+        async def attempt(_: int, error: Exception = error) -> None:
+            raise error
+
+        reason = await retry_until_done(attempt, about={}, stop=asyncio.Event(), max_attempts=1)
+        assert reason is not None
+        assert reason.endswith("a\\x00b \\ud800")
 
 
 def test_a_pair_of_surrogates_is_one_character() -> None:

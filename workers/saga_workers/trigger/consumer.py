@@ -142,7 +142,7 @@ class ConsumerRunner:
 
     async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
         """Record a rejection: the effect is rolled back, and the inbox row answers every later delivery."""
-        log.info("message rejected: %s", reason, extra=fields(group=self._group, record=record.position))
+        log.info("message rejected: %s", printable(reason), extra=fields(group=self._group, record=record.position))
         await self._record_outcome(record, "REJECTED", reason, details)
 
     async def _give_up(self, record: ConsumedRecord, reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from saga_activities.backoff import Backoff
 from sagas.errors import SagaError
+from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
 
@@ -51,14 +52,14 @@ async def retry_until_done(
         try:
             await attempt(number)
         except PoisonMessage as error:
-            return str(error)
+            return printable_line(str(error))
         except ProcessStopping:
             raise
         except DependencyUnavailable as error:
             waits += 1
             # Log the first wait at once, and later ones ever more rarely.
             if waits & (waits - 1) == 0:
-                log.warning("waiting for a dependency: %s", error, extra=about)
+                log.warning("waiting for a dependency: %s", printable_line(str(error)), extra=about)
             backoff = _BACKOFF.delay(waits - 1)
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
@@ -83,8 +84,11 @@ async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:
 
 
 def error_message(error: Exception) -> str:
-    """The message of an error, with the name of its class unless the message is the engine's own."""
-    text = " ".join(str(error).split())[:500]
+    """The message of an error, with the name of its class unless the message is the engine's own.
+
+    It can be logged and written anywhere, even if it contains text from a message that cannot.
+    """
+    text = printable_line(" ".join(str(error).split())[:500])
     if text and isinstance(error, AttemptFailed | SagaError):
         return text
     name = type(error).__name__
