@@ -74,6 +74,13 @@ class SagaActivities:
     async def perform(self, args: Sequence[RawValue]) -> Any:
         """Make one attempt of the operation that the activity type names."""
         info = activity.info()
+        if not info.in_workflow:
+            # Temporal also runs single activities for any client, whose arguments no definition has formed.
+            raise ApplicationError(
+                f"{info.activity_type} is performed for sagas only; start a saga",
+                type="SagaRefused",
+                non_retryable=True,
+            )
         argument = activity.payload_converter().from_payload(args[0].payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info.activity_type, argument)

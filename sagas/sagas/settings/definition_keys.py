@@ -22,7 +22,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["definition", "decision", "call", "notification", "machine"]
+Purpose = Literal["definition", "decision", "notification"]
 """What is signed: a signature of one kind of message does not hold for another."""
 
 

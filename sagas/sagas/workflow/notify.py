@@ -7,6 +7,7 @@ started the child workflow: otherwise the saga could close first.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -29,9 +30,9 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.text.markdown import markdown_text
-from sagas.workflow.failures import SagaApplicationError, activity_outcome
+from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.limits import limit_summary, to_payload
-from sagas.workflow.run_start import refuse_foreign_id
+from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500
@@ -62,6 +63,8 @@ class Notifications:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
+        if (trust := getattr(workflow.instance(), "trust", None)) is not None:
+            payload = to_payload(trust.sign_notification(json.loads(payload.data)), "the content of the notification")
         await self._context.throttle.wait_for_room(len(payload.data))
         if (problem := workflow_id_problem(command.workflow_id)) is not None:
             self._end(command, f"notification not sent: {problem}")
@@ -118,6 +121,8 @@ class NotifyWorkflow:
     """Delivers one notification, or gives it up."""
 
     def __init__(self) -> None:
+        self.trust: DefinitionTrust | None = None
+        """Set by the worker before the run."""
         self._retry_requested = False
         self._saga = ""
         self._status: dict[str, Any] = dict(_INITIAL_STATUS)
@@ -130,6 +135,7 @@ class NotifyWorkflow:
     @workflow.run
     async def run(self, order: dict[str, Any]) -> dict[str, Any]:
         refuse_foreign_id(needs_owner=True)
+        self._refuse_forged(order)
         self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *order["intervals"]) if order["call"] is not None else ():
@@ -152,6 +158,21 @@ class NotifyWorkflow:
     @workflow.signal(name=RETRY_NOTIFICATION_SIGNAL, description="Make the next attempt now.")
     def retry_now(self) -> None:
         self._retry_requested = True
+
+    def _refuse_forged(self, order: dict[str, Any]) -> None:
+        """Raise SagaApplicationError if a client made this input: it would choose the action and its arguments.
+
+        A parent is recorded by Temporal; what `saga notify --again` sends once more has the signature of its saga.
+        """
+        if workflow.info().parent is not None:
+            return
+        if not workflow.unsafe.is_replaying() and self.trust is not None and self.trust.trusts_notification(order):
+            return
+        if workflow.patched(UNVERIFIED):
+            raise refused_error(
+                "the notification is not signed with the key of the project; only one that a saga of this project has "
+                "sent can be sent again"
+            )
 
     async def _attempt(self, order: dict[str, Any]) -> Outcome:
         call, attempts = order["call"], self._status["attempts"]

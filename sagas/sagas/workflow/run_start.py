@@ -55,6 +55,14 @@ class DefinitionTrust(Protocol):
         """Whether the arguments and the definition in an operator's decision are this project's."""
         ...
 
+    def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """The input of a delivering run, as JSON, with a signature if there is a key."""
+        ...
+
+    def trusts_notification(self, order: Any) -> bool:
+        """Whether a saga of this project has made this input of a delivering run."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RunStart:

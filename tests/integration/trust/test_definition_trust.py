@@ -6,11 +6,17 @@ import asyncio
 import dataclasses
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import (
+    ActivityFailureError,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
@@ -20,7 +26,7 @@ from sagas import Rejected
 from sagas.actions import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
-from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
+from sagas.protocol.payloads import DEFINITION_HEADER, NOTIFICATION_WORKFLOW, OWNER_HEADER, SIGNATURE_HEADER
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.settings.model import WorkerSettings
 from sagas.settings.project import Project
@@ -267,3 +273,37 @@ async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Sh
         assert (await finished(client, run.id))["state"] == "COMPLETED"
         assert shop.said == ["pivot", "pivot", "mended"]
         await client.temporal.get_workflow_handle(other.id).terminate()
+
+
+async def test_a_notification_from_a_stranger_is_refused(shop: Shop) -> None:
+    """Its input names the action and the arguments; any client can claim to send it for a saga."""
+    envelope = {"key": "k", "forward_key": "k", "saga_id": "s", "step": "notify-x", "op": "do", "generation": 1}
+    call = {"argument": {"text": "forged", "_saga": envelope}, "timeout": 5, "task_queue": None, "summary": "x"}
+    order = {"saga": "own", "saga_id": "s", "notification": "x", "when": "completed", "uses": "say", "intervals": []}
+    async with running_worker(shop.project) as client:
+        owner = f"own-{uuid.uuid4()}"
+        with start_headers({OWNER_HEADER: owner}):
+            handle = await client.temporal.start_workflow(
+                NOTIFICATION_WORKFLOW,
+                {**order, "call": call, "problem": None},
+                id=f"{owner}~notify-x",
+                task_queue=shop.project.settings.temporal.task_queue,
+            )
+        assert "not signed with the key of the project" in await refusal(handle)
+    assert shop.said == []
+
+
+async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
+    envelope = {"key": "k", "forward_key": "k", "saga_id": "s", "step": "say", "op": "do", "generation": 1}
+    async with running_worker(shop.project) as client:
+        handle = await client.temporal.start_activity(
+            "say",
+            {"text": "forged", "_saga": envelope},
+            id=f"forged-{uuid.uuid4()}",
+            task_queue=shop.project.settings.temporal.task_queue,
+            start_to_close_timeout=timedelta(seconds=10),
+        )
+        with pytest.raises(ActivityFailureError) as failed:
+            await handle.result()
+        assert "start a saga" in str(failed.value.cause)
+    assert shop.said == []

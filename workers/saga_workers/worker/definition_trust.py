@@ -27,7 +27,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.settings import load_settings
 from sagas.settings.definition_keys import canonical_json, decision_content
 from sagas.settings.project import Project
-from sagas.workflow import SagaWorkflow
+from sagas.workflow import NotifyWorkflow, SagaWorkflow
 
 log = logging.getLogger("saga.worker")
 
@@ -85,6 +85,19 @@ class ProjectTrust:
             return True
         return decision.get("with") is None and canonical_json(decision.get("definition")) in self._known_definitions()
 
+    def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        return {**order, "signature": self._keys.sign("notification", canonical_json(order))}
+
+    def trusts_notification(self, order: Any) -> bool:
+        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        if self._accepts_any:
+            return True
+        if not isinstance(order, Mapping):
+            return False
+        content = canonical_json({name: value for name, value in order.items() if name != "signature"})
+        return self._keys.verifies("notification", content, order.get("signature"))
+
     def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
         try:
             sent = json.loads(header)
@@ -138,7 +151,7 @@ class TrustInterceptor(Interceptor):
     def __init__(self, trust: ProjectTrust) -> None:
         class TrustInbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                if isinstance(saga := workflow.instance(), SagaWorkflow):
+                if isinstance(saga := workflow.instance(), SagaWorkflow | NotifyWorkflow):
                     saga.trust = trust
                 return await super().execute_workflow(input)
 
