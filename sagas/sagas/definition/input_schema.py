@@ -183,7 +183,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     except UsageError as error:
         return input, [f"input: {error.message}"]
     errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
-    messages = [_error_message(error) for error in errors[:MAX_ERRORS]]
+    messages = [_error_message(error, schema) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
         messages.append("and more errors")
     return filled, messages
@@ -210,12 +210,21 @@ def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
     return value
 
 
-def _error_message(error: Any) -> str:
+def _error_message(error: Any, schema: Any) -> str:
     location = "input" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in error.instance)
         return f"{location} needs `{missing}`"
     message = error.message
-    if len(message) > 200:
+    if len(message) > 200 or _quotes_sensitive(error, schema):
         message = f"does not fit `{error.validator}`: {error.validator_value!r}"[:200]
     return f"{location}: {message}"
+
+
+def _quotes_sensitive(error: Any, schema: Any) -> bool:
+    """Whether the message may quote a sensitive value: it becomes part of logs, dead letters and the history."""
+    path = tuple(ANY_ELEMENT if isinstance(part, int) else part for part in error.absolute_path)
+    if error.validator in ("additionalProperties", "unevaluatedProperties") and error.validator_value is False:
+        # The message quotes names only, which are content where the object itself is sensitive.
+        return any(found.get(SENSITIVE_KEYWORD) is True for found, _ in _describing(schema, path, schema, 0))
+    return is_sensitive(schema, path)

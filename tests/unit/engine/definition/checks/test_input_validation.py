@@ -151,3 +151,29 @@ def test_an_input_has_a_limited_size(value: Any, message: str) -> None:
 )
 def test_the_bounded_keywords_keep_their_meaning(schema: Any, value: Any, valid: bool) -> None:
     assert (validate_input(saga(schema), value)[1] == []) is valid
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": "^[0-9]+$"}, "4111 hush"),
+        ({"enum": ["a", "b"]}, "4111 hush"),
+        ({"type": "integer"}, "4111 hush"),
+        ({"maxLength": 3}, "4111 hush"),
+        ({"additionalProperties": False}, {"4111 hush": 1}),
+        ({"uniqueItems": True}, ["4111 hush", "4111 hush"]),
+    ],
+)
+def test_a_message_does_not_quote_a_sensitive_value(schema: dict[str, Any], value: Any) -> None:
+    card = {**schema, "x-sensitive": True}
+    for whole in ({"properties": {"card": card}}, {"oneOf": [{"properties": {"card": card}}, False]}):
+        [message] = validate_input(saga(whole), {"card": value})[1]
+        assert "hush" not in message
+        assert message.startswith("input")
+
+
+def test_an_unknown_name_next_to_a_sensitive_property_is_named() -> None:
+    schema = {"additionalProperties": False, "properties": {"card": {"x-sensitive": True}}}
+    [message] = validate_input(saga(schema), {"crad": "4111 hush"})[1]
+    assert "'crad' was unexpected" in message
+    assert "hush" not in message
