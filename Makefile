@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Empty: hundreds of short processes share compiled files, also where the environment (a container's) forbids to write.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup lock audit demo test test-fast test-long check format docs bench clean
 
 setup: .venv/.installed
