@@ -134,10 +134,19 @@ _ALREADY_APPLIED = (
 
 
 async def _insert_once(connection: AsyncConnection, statement: str) -> None:
-    try:
-        await connection.execute(sa.text(statement))
-    except IntegrityError:
-        return  # another worker is setting up the same database; its row is equivalent
+    while True:
+        try:
+            await connection.execute(sa.text(statement))
+        except IntegrityError:
+            return  # another worker is setting up the same database; its row is equivalent
+        except DBAPIError as error:
+            if not (error.orig and error.orig.args[:1] == (_MYSQL_DEADLOCK,)):
+                raise  # of a deadlock another worker came out, with a row that is equivalent
+        else:
+            return
+
+
+_MYSQL_DEADLOCK = 1213
 
 
 _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
