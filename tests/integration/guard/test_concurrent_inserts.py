@@ -32,7 +32,9 @@ async def one_after_the_other(
         return result
 
     first = asyncio.create_task(guard_database.guard.run_probe(HERE, held, **clock()))
-    await written.wait()
+    begun = asyncio.create_task(written.wait())
+    await asyncio.wait({first, begun}, return_when=asyncio.FIRST_COMPLETED)
+    assert not first.done(), first
     second = asyncio.create_task(guard_database.guard.run_probe(HERE, body, **clock()))
     done, _ = await asyncio.wait({second}, timeout=0.3)
     assert not done, "the second must wait"
@@ -55,10 +57,11 @@ async def receive_twice(guard_database: GuardDatabase) -> None:
 async def ask_twice(guard_database: GuardDatabase) -> None:
     key = str(uuid4())
     row = {"step_key": key, "saga_id": "s", "step": "a", "generation": 1, "op": "do", "created_at": 0.0}
+    row |= {"reply_topic": None, "reply_token": None}
 
     async def ask(sql: SqlSession) -> bool:
         found = await kafka_request.lock_request(sql, row)
-        await kafka_request.register_waiter(sql, key, Waiter(b"token", 1))
+        await kafka_request.register_waiter(sql, key, Waiter(b"token", 1), None)
         return found.is_new
 
     first, second = await one_after_the_other(guard_database, ask)

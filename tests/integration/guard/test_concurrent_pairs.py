@@ -1,4 +1,4 @@
-"""Every concurrent pair of messages, in every state that up to two earlier messages leave, on every database.
+"""Every concurrent pair of messages, in every state that up to two earlier messages leave.
 
 Their outcomes, and the tables afterwards, must equal those of one of the two serial orders. The in-memory guard gives
 the expected result; tests/unit/guard compares it with the model.
@@ -7,6 +7,7 @@ the expected result; tests/unit/guard compares it with the model.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from itertools import combinations_with_replacement, product
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import sqlalchemy as sa
 
 from saga_activities.connections import DatabaseConnections
@@ -47,25 +49,28 @@ StoredState = tuple[Mapping[RowOp, GuardRow], State]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Two messages after some others, and what may become of them: one result for each order."""
+    """Two messages after some others, and what may become of them: one result for each order. ``turn`` counts the cases
+    of a pair, from another number for each."""
 
     saga_id: str
     before: tuple[str, ...]
     pair: tuple[str, str]
+    turn: int
     serial: tuple[tuple[tuple[OutcomeSummary, ...], StoredState], ...]
 
 
 def all_cases() -> Iterator[Case]:
     """All but the pairs of which neither does anything in that state: both only read what is there."""
+    turns = {pair: itertools.count(first) for first, pair in enumerate(combinations_with_replacement(MESSAGES, 2))}
     for before, memory in _states().items():
         idle = {name for name in MESSAGES if _is_idle(memory, name)}
-        for pair in combinations_with_replacement(MESSAGES, 2):
+        for pair, turn in turns.items():
             if idle.issuperset(pair):
                 continue
             there, told_there = _after(memory, pair)
             back, told_back = _after(memory, pair[::-1])
             serial = ((told_there, _stored_state(there)), (told_back[::-1], _stored_state(back)))
-            yield Case(f"pair-{uuid4()}", before, pair, serial)
+            yield Case(f"pair-{uuid4()}", before, pair, next(turn), serial)
 
 
 @cache
@@ -168,11 +173,14 @@ async def send(
     raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
 
 
-async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase) -> None:
+@pytest.mark.parametrize("parts", [pytest.param(3, id="a third"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase, parts: int) -> None:
+    """The databases take turns: each case meets one of them, and each pair all of them; `make test-long` runs all."""
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
     connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=2 * pairs_at_once)
     guard = PausingGuard("shop", connections.engine("shop"))
-    cases = list(all_cases())
+    place = list(PAIRS_AT_ONCE).index(guard_database.kind) % parts
+    cases = [case for case in all_cases() if case.turn % parts == place]
     await _prepare(guard_database, cases)
     places = asyncio.Semaphore(pairs_at_once)
     reported: dict[str, tuple[OutcomeSummary, ...]] = {}
