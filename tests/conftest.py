@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A real Temporal server with its Web UI."""
     with TemporalServer(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[DatabaseServer]:
+    """One PostgreSQL for all tests of this process: make a database of your own, and never kill it."""
+    with postgres() as server:
         yield server
 
 

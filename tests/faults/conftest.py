@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell
-from tests.faults.shared_servers import SETTINGS, SharedServers, prepare, shared_workflow_worker
+from tests.faults.shared_servers import SharedServers, prepare, shared_workflow_worker
 from tests.helpers.database_servers import postgres
 from tests.helpers.processes import TemporalServer
 
@@ -17,7 +17,7 @@ from tests.helpers.processes import TemporalServer
 @pytest.fixture(scope="session")
 def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServers]:
     folder = tmp_path_factory.mktemp("faults")
-    with postgres(SETTINGS) as database:
+    with postgres() as database:
         prepare(database)
         workflow_worker = shared_workflow_worker(temporal, folder / "flows")
         workflow_worker.start()

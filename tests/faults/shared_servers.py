@@ -58,10 +58,6 @@ class SharedKafka:
             await proxy.stop()
 
 
-SETTINGS = {"fsync": "off", "max_connections": "400"}
-"""No test here cuts the machine's power, so the disk need not be waited for: SIGKILL keeps what was written."""
-
-
 def prepare(server: DatabaseServer) -> None:
     """The database that every cell gets a copy of."""
     where = {"host": HOST, "port": server.port, "user": server.user, "autocommit": True}
@@ -109,7 +105,7 @@ async def open_environment(
         temporal, database = servers.temporal, servers.database
         folder = servers.folder / cell.id
         if "database" in row.own:
-            database = await asyncio.to_thread(stack.enter_context, postgres(SETTINGS))
+            database = await asyncio.to_thread(stack.enter_context, postgres())
             await asyncio.to_thread(prepare, database)
         if "temporal" in row.own:
             temporal = TemporalServer(folder / "temporal")

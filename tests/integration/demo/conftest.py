@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,7 @@ from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions, load_actions
 from sagas.actions.step import Step
 from sagas.settings import Settings, load_settings
-from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer
 
 BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (BasketLine("milk", 2, Decimal("3.98")),))
 
@@ -31,18 +31,12 @@ def retail() -> Settings:
     return load_settings(config=project_file())
 
 
-@pytest.fixture(scope="session")
-def shop_server() -> Iterator[DatabaseServer]:
-    with postgres() as server:
-        yield server
-
-
 @pytest.fixture
-async def engine(shop_server: DatabaseServer, retail: Settings) -> AsyncIterator[AsyncEngine]:
+async def engine(postgres_server: DatabaseServer, retail: Settings) -> AsyncIterator[AsyncEngine]:
     """The database of a shop with a little of everything."""
     schema = retail.connection("shop").schema_file
     assert schema is not None
-    engine = create_async_engine(shop_server.url().replace("postgresql:", "postgresql+psycopg:"))
+    engine = create_async_engine(postgres_server.url().replace("postgresql:", "postgresql+psycopg:"))
     async with engine.begin() as connection:
         await connection.exec_driver_sql(schema.read_text(encoding="utf-8"))
     week = Week(

@@ -8,7 +8,7 @@ tests, in another one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError
 from saga_activities.guard.schema import create_tables
 from sagas.errors import RefusedError
 from sagas.settings.model import Connection
-from tests.helpers.database_servers import HOST, DatabaseServer, postgres
+from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import Environment, begin, resolve, row, run_saga, states, until
@@ -67,10 +67,9 @@ def booking(*steps: str) -> str:
     )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[DatabaseServer]:
-    with postgres() as running:
-        yield running
+@pytest.fixture
+def server(postgres_server: DatabaseServer) -> DatabaseServer:
+    return postgres_server
 
 
 @pytest_asyncio.fixture

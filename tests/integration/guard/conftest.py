@@ -21,7 +21,7 @@ from saga_activities.outbox import insert_event
 from sagas.actions.step import Event
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
-from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
+from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.unit.guard.model import State
 
 EFFECTS = """
@@ -29,12 +29,6 @@ create table effects (
     saga_id varchar(200), step varchar(200), generation int, kind varchar(30), at_time double precision
 )
 """
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[DatabaseServer]:
-    with postgres() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
@@ -25,7 +25,7 @@ from saga_workers.runtime.logs import record_context
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
-from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import make_shop
@@ -92,12 +92,6 @@ async def give_back() -> None:
     """Nothing but the guard's rows matters here."""
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[DatabaseServer]:
-    with postgres() as server:
-        yield server
-
-
 @contextlib.asynccontextmanager
 async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Path) -> AsyncIterator[Shop]:
     """A worker, its client, and its own database: the watermark applies to all of its sagas."""
@@ -120,18 +114,18 @@ async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Pa
 
 
 @pytest.fixture
-async def shop(temporal: TemporalServer, database: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
-    async with open_shop(temporal, database, tmp_path) as found:
+async def shop(temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
+    async with open_shop(temporal, postgres_server, tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-async def quiet_shop(database: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
+async def quiet_shop(postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
     """With a Temporal of its own: in the shared one the sagas of other tests would be the oldest."""
     server = TemporalServer(tmp_path / "temporal")
     server.start()
     try:
-        async with open_shop(server, database, tmp_path) as found:
+        async with open_shop(server, postgres_server, tmp_path) as found:
             yield found
     finally:
         server.kill()

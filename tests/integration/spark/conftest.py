@@ -1,4 +1,4 @@
-"""One PostgreSQL for the Spark tests of a process."""
+"""The PostgreSQL of the Spark tests, and a small disk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[DatabaseServer]:
-    with postgres() as found:
-        yield found
+def server(postgres_server: DatabaseServer) -> DatabaseServer:
+    return postgres_server
 
 
 @pytest.fixture

@@ -22,9 +22,6 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.integration.spark.sinks.iceberg.rest_catalog import serve
 from tests.integration.spark.staged_outputs import stage
 
-QUICK = {"fsync": "off", "synchronous_commit": "off"}
-"""Settings for a PostgreSQL that no test takes the power from."""
-
 Rows = Sequence[Mapping[str, Any]]
 
 

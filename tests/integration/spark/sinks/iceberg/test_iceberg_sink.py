@@ -19,14 +19,8 @@ from saga_spark.sinks.iceberg.iceberg_sink import IcebergSink
 from saga_spark.sinks.sink import CommitConflict, UndoConflict
 from saga_spark.storage import local_path
 from sagas.errors import InfrastructureError, Rejected, UsageError
-from tests.helpers.database_servers import DatabaseServer, postgres
-from tests.integration.spark.sinks.iceberg.iceberg_environment import QUICK, Lake, open_lake, some
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[DatabaseServer]:
-    with postgres(QUICK) as running:
-        yield running
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 
 
 # What differs with a REST catalog is the commit, which every run meets in test_iceberg_sink_crashes.py.

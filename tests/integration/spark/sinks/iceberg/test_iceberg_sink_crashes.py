@@ -11,20 +11,14 @@ import pytest
 
 from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict, validate_together
 from sagas.errors import UsageError
-from tests.helpers.database_servers import DatabaseServer, postgres
-from tests.integration.spark.sinks.iceberg.iceberg_environment import QUICK, Lake, open_lake, some
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 from tests.integration.spark.staged_outputs import Publisher
 
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
 PLACE = "sink.prepare(publication)"
 ARM = "from saga_spark.sinks.iceberg import catalog, data_files, table_draft\nat({})"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[DatabaseServer]:
-    with postgres(QUICK) as running:
-        yield running
 
 
 @contextmanager
