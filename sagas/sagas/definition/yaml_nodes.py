@@ -208,6 +208,7 @@ class _Composer:
             mark = _position(event)
             if not isinstance(event, ScalarEvent):
                 raise _InvalidYaml("SAGA100", mark, "a key must be a plain string")
+            _refuse_half_characters(event.value, mark)
             value, size = self._node(next(self._events), depth + 1)
             total += size
             key = event.value
@@ -240,8 +241,19 @@ def _merge(node: YamlNode, merge: YamlNode) -> None:
                 node.key_positions[key] = source.key_positions[key]
 
 
+def _refuse_half_characters(text: str, position: Position) -> None:
+    """Raises _InvalidYaml for what an escape such as `\\ud800` leaves in a string."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _InvalidYaml(
+            "SAGA100", position, "the text has half a surrogate pair, which is not a character"
+        ) from None
+
+
 def _compose_scalar(event: Any, position: Position) -> YamlNode:
     text, style, tag = event.value, event.style, event.tag
+    _refuse_half_characters(text, position)
     tag = str(tag) if tag else None
     plain = not style
     node = YamlNode(text, position.line, position.column, quoted=None if style in ("|", ">") else not plain)

@@ -119,3 +119,12 @@ def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> Non
     report = Report("a.yaml")
     load_yaml('a: {b: "${{ input.a }}", c: [}', report)
     assert [one.code for one in report.diagnostics] == ["SAGA100"]
+
+
+@pytest.mark.parametrize("text", ['a: "\\ud800"', '"\\ud800": a', 'a: ["b\\udfff"]'])
+def test_half_a_surrogate_pair_is_a_mistake(parser: str, text: str) -> None:
+    report = Report("a.yaml")
+    assert load_yaml(text, report) is None
+    assert [(one.code, one.message) for one in report.diagnostics] == [
+        ("SAGA100", "the text has half a surrogate pair, which is not a character")
+    ]
