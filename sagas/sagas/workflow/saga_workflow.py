@@ -108,7 +108,10 @@ class SagaWorkflow:
         return task.result()
 
     async def _start_machine(self, args: Sequence[RawValue]) -> MachineEvent:
-        opened = await start_run(first_value(args), self.trust)
+        try:
+            opened = await start_run(first_value(args), self.trust)
+        except UnreadableValue as error:
+            raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
@@ -251,7 +254,12 @@ class SagaWorkflow:
 
     @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._feed(to_signal_event(name, first_value(args)))
+        try:
+            event = to_signal_event(name, first_value(args))
+        except UnreadableValue as error:
+            workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
+            return
+        self._feed(event)
 
     @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
     def view(self) -> dict[str, Any]:
@@ -347,9 +355,18 @@ class SagaWorkflow:
 # --- messages as events of the machine -------------------------------------------------------------------------------
 
 
+class UnreadableValue(Exception):
+    """A value of another client that this worker cannot decode. Decoding it again would fail for ever."""
+
+
 def first_value(args: Sequence[RawValue]) -> Any:
-    """The first argument of a start or a signal; None without arguments."""
-    values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
+    """The first argument of a start or a signal; None without arguments. Raises UnreadableValue."""
+    try:
+        values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
+    except RecursionError:
+        raise UnreadableValue("it is nested too deeply") from None
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise UnreadableValue(limit_summary(str(error))) from None
     return values[0] if values else None
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from sagas import Rejected, action
@@ -271,3 +274,44 @@ async def _status(temporal: Temporal, saga: str) -> bool:
 async def _error(client, saga: str, step: str, type: str) -> bool:
     story = await client.show(saga)
     return any(one["id"] == step and (one["error"] or {}).get("type") == type for one in story["steps"])
+
+
+UNREADABLE = [
+    (b"json/plain", b"1" * 5_000),
+    (b"json/plain", b"[" * 50_000 + b"]" * 50_000),
+    (b"json/plain", b"{"),
+    (b"json/plain", b'"\xff"'),
+    (b"binary/unknown", b"x"),
+]
+
+
+def unreadable(encoding: bytes, data: bytes) -> RawValue:
+    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
+
+
+async def test_a_signal_that_cannot_be_read_is_ignored(env: Environment) -> None:
+    definition = "    saga: waits\n    steps:\n      - {id: a, uses: wait, with: {signal: go}}\n"
+    async with env.serving(definition) as client:
+        saga = await begin(client, "waits")
+        for encoding, data in UNREADABLE:
+            await handle(client, saga).signal("go", unreadable(encoding, data))
+        await client.signal(saga, "go", "now")
+        story = await finished(client, saga)
+    assert (story["state"], row(story, "a")["result"]["data"]) == ("COMPLETED", "now")
+
+
+@pytest.mark.parametrize(("encoding", "data"), UNREADABLE)
+async def test_a_start_with_an_input_that_cannot_be_read_is_refused(
+    env: Environment, encoding: bytes, data: bytes
+) -> None:
+    temporal = await Temporal.connect(env.address)
+    async with env.serving("    saga: raw\n    steps:\n      - {id: a, uses: work, effect: none}\n") as client:
+        started = await temporal.start_workflow(
+            "raw",
+            unreadable(encoding, data),
+            id=f"raw-{uuid.uuid4()}",
+            task_queue=client.project.settings.temporal.task_queue,
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(started.result(), 20)
+    assert "the input cannot be read" in str(failed.value.cause)
