@@ -40,6 +40,7 @@ from sagas.protocol.payloads import (
     omitted,
     unpack_state,
 )
+from sagas.settings.masking import mask, mask_properties
 from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
 
@@ -126,7 +127,7 @@ class SagaActivities:
             return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
         except SagaError as error:
             raise ApplicationError(
-                error.message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+                mask(error.message), type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
 
 
@@ -206,8 +207,10 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     size = len(json.dumps(details["details"]))
     if size > MAX_DETAILS_BYTES:
         details["details"] = omitted(size)
+    elif outcome.kind != "rejected":  # a rejection is the business's own word
+        details["details"] = mask_properties(details["details"])
     return SagaApplicationError(
-        failure.message[:MAX_MESSAGE_CHARACTERS],
+        mask(failure.message)[:MAX_MESSAGE_CHARACTERS],
         details,
         type=failure.type,
         non_retryable=final,

@@ -91,11 +91,13 @@ def run_command(command: Command, words: list[str]) -> int:
 
 
 def _print_error(debug: bool, error: Exception) -> int:
-    """Print an error as one message; returns the exit code."""
+    """Print an error as one message, without credentials that it quotes; returns the exit code."""
+    from sagas.settings.masking import mask
+
     if debug or global_options().debug:
         import traceback
 
-        traceback.print_exception(error)
+        print(mask("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if type(error).__name__ == "NoArgsIsHelpError":
         print(getattr(error, "message", ""))
         return 2
@@ -115,9 +117,9 @@ def _print_error(debug: bool, error: Exception) -> int:
             "run it again with --debug to see the traceback",
             1,
         )
-    warn(f"error: {message}")
+    warn(f"error: {mask(message)}")
     if help:
-        warn(f"help: {help}")
+        warn(f"help: {mask(help)}")
     return code
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from saga_cli.context import global_options
 from sagas.errors import UsageError
+from sagas.settings.masking import mask
 from sagas.text.printable import printable, printable_json, printable_line
 
 if TYPE_CHECKING:
@@ -22,14 +23,16 @@ def wants_json() -> bool:
 class TerminalStream:
     """Standard output or error for text that may come from data: no control or escape sequence gets through.
 
-    ``styled`` is the stream itself, for the colours of :func:`make_console`.
+    ``styled`` is the stream itself, for the colours of :func:`make_console`. ``masked``: nor do credentials, which
+    messages of drivers and warnings of libraries quote.
     """
 
-    def __init__(self, styled: TextIO) -> None:
+    def __init__(self, styled: TextIO, *, masked: bool = False) -> None:
         self.styled = styled
+        self._masked = masked
 
     def write(self, text: str) -> int:
-        self.styled.write(printable(text))
+        self.styled.write(printable(mask(text) if self._masked else text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -46,7 +49,8 @@ def guard_streams() -> None:
         stream = getattr(sys, name)
         # A terminal without the characters we print gets a replacement, not a traceback.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
-        setattr(sys, name, stream if isinstance(stream, TerminalStream) else TerminalStream(stream))
+        if not isinstance(stream, TerminalStream):
+            setattr(sys, name, TerminalStream(stream, masked=name == "stderr"))
 
 
 def echo(*lines: str) -> None:

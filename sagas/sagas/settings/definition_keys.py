@@ -9,11 +9,12 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.settings.masking import remember_secret
 from sagas.settings.secrets import Secret, resolve_secret
 from sagas.settings.trust import require_own
 
@@ -30,7 +31,7 @@ Purpose = Literal["definition", "decision", "notification"]
 class WorkerSettings:
     """Which definitions workers run: those of the project and ``signed`` ones, or ``any``."""
 
-    definition_key: str | Secret | None = None
+    definition_key: str | Secret | None = field(default=None, repr=False)
     accept: Literal["signed", "any"] = "signed"
 
 
@@ -43,6 +44,10 @@ class DefinitionKeys:
 
     keys: tuple[str, ...] = ()
     shared: bool = False
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            remember_secret(key)
 
     @property
     def ids(self) -> tuple[str, ...]:

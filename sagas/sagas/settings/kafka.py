@@ -41,7 +41,7 @@ class KafkaSettings:
     retention: float = 7 * 86_400.0
     topics: tuple[str, ...] = ()
     accept_replies_without_token: bool = False
-    client: Mapping[str, str | Secret] = field(default_factory=dict)
+    client: Mapping[str, str | Secret] = field(default_factory=dict, repr=False)
 
     @property
     def servers(self) -> str:

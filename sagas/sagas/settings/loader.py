@@ -18,6 +18,7 @@ from sagas.errors import UsageError, did_you_mean
 from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
+from sagas.settings.masking import remember_secret, remember_settings, without_credentials
 from sagas.settings.model import (
     DEFAULT_TASK_QUEUE,
     Connection,
@@ -80,9 +81,11 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
     written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
     _apply_environment(written, env)
+    remember_settings(written)  # before a message quotes a value
     _check(written, origin)
 
     dev = read_dev_file(root)
+    remember_settings(dev)
     return Settings(
         root=root,
         config_file=config_file,
@@ -247,6 +250,8 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
     address = first("address", "TEMPORAL_ADDRESS")
     embedded = address is None and "address" in dev
     api_key = first("api_key", "TEMPORAL_API_KEY")
+    if isinstance(api_key, str):
+        remember_secret(api_key)
     return TemporalSettings(
         address=address or dev.get("address"),
         namespace=first("namespace", "TEMPORAL_NAMESPACE") or (dev.get("namespace") if embedded else None),
@@ -255,7 +260,8 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
         tls=_tls(written.get("tls")),
         profile=first("profile", "TEMPORAL_PROFILE"),
         # The embedded UI shows only the embedded server, wherever that server's address was set.
-        web_ui=written.get("web_ui")
+        # It is printed as a link, and a browser asks for credentials.
+        web_ui=without_credentials(written.get("web_ui"))
         or (dev.get("web_ui") if dev.get("address") in (None, address) or embedded else None),
         embedded=embedded,
     )

@@ -41,7 +41,7 @@ class TemporalSettings:
     address: str | None = None
     namespace: str | None = None
     task_queue: str = DEFAULT_TASK_QUEUE
-    api_key: str | Secret | None = None
+    api_key: str | Secret | None = field(default=None, repr=False)
     tls: bool | Tls | None = None
     profile: str | None = None
     web_ui: str | None = None
@@ -59,8 +59,8 @@ class Connection:
     name: str
     kind: Literal["sql", "http"]
     root: Path
-    url_setting: str | Secret | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    url_setting: str | Secret | None = field(default=None, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     embedded: bool = False
     keeps_outputs: bool = False
 
@@ -111,14 +111,14 @@ class Settings:
     temporal: TemporalSettings = TemporalSettings()
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     connections: Mapping[str, Connection] = field(default_factory=dict)
-    vars: Mapping[str, Any] = field(default_factory=dict)
+    vars: Mapping[str, Any] = field(default_factory=dict, repr=False)
     ledger: Mapping[str, Any] = field(default_factory=dict)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
-    spark: Mapping[str, Any] = field(default_factory=dict)
-    catalogs: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    catalogs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     embedded_catalogs: tuple[str, ...] = ()
     reconcile: Mapping[str, Any] = field(default_factory=dict)
-    serve: Mapping[str, Any] = field(default_factory=dict)
+    serve: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def spark_ledger(self) -> str | None:

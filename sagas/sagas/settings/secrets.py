@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.settings.masking import remember_secret, remember_url
 from sagas.text.shell import shell_command
 
 _MAX_BYTES = 1 << 16
@@ -38,7 +39,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
                 f"{setting} reads the environment variable {secret.location}, which is not set",
                 help=shell_command("export", f"{secret.location}=") + "…",
             )
-        return text
+        return _remembered(text)
     path = root / Path(secret.location).expanduser()
     try:
         # Editors and `echo` end a file with a line feed that is not part of the secret.
@@ -46,10 +47,16 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise UsageError(f"{setting} reads the file {path}, which is larger than {_MAX_BYTES} bytes")
-        return content.decode().rstrip("\r\n")
+        return _remembered(content.decode().rstrip("\r\n"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{setting} reads the file {path}, which failed: {reason}") from error
+
+
+def _remembered(text: str) -> str:
+    """The same text; what is secret in it is masked from now on. A secret URL has public parts."""
+    remember_url(text) if "://" in text else remember_secret(text)
+    return text
 
 
 def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sagas.errors import UsageError
+from sagas.text.shell import shell_command
 
 TRUST_VARIABLE = "SAGA_TRUST_PROJECT"
 
@@ -35,7 +36,8 @@ def require_own(path: Path, env: Mapping[str, str] = os.environ) -> None:
         return
     raise UsageError(
         f"{path} belongs to another user (uid {min(owners - own)}), whose settings and code would run as you",
-        help=f"if you trust it: export {TRUST_VARIABLE}={path if path.is_dir() else path.parent}",
+        help="if you trust it: "
+        + shell_command("export", f"{TRUST_VARIABLE}={path if path.is_dir() else path.parent}"),
     )
 
 

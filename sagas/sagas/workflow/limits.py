@@ -13,6 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
+from sagas.text.markdown import markdown_text
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Maximum bytes of one payload; Temporal rejects 2 MiB."""
@@ -74,6 +75,11 @@ def limit_summary(text: str) -> str:
     while len(short.encode()) > 2 * SUMMARY_LIMIT - 16:
         short = short[:-1]
     return short + "…"
+
+
+def run_summary(text: str) -> str:
+    """The summary of a run, which the Web UI renders as Markdown; that of an activity or a timer is plain text."""
+    return limit_summary(markdown_text(" ".join(text.split())))
 
 
 class PayloadThrottle:

@@ -15,7 +15,7 @@ from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL
 from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import SagaView
 from sagas.workflow.failures import child_result, refused_view
-from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.limits import run_summary, to_payload
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 REPORTS_PARKED = "reports-parked"
@@ -60,7 +60,7 @@ class NestedSagas:
                 saga,
                 RawValue(payload),
                 id=saga_id,
-                static_summary=limit_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
+                static_summary=run_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,

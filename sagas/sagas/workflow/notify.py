@@ -31,7 +31,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
-from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.limits import limit_summary, run_summary, to_payload
 from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
@@ -74,7 +74,7 @@ class Notifications:
                 NOTIFICATION_WORKFLOW,
                 RawValue(payload),
                 id=command.workflow_id,
-                static_summary=limit_summary(f"✉ {command.uses}: {order['saga_id']} is {command.milestone}"),
+                static_summary=run_summary(f"✉ {command.uses}: {order['saga_id']} is {command.milestone}"),
                 memo={NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": order["saga_id"]}},
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,

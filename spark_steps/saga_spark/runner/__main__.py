@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from saga_spark.runner.runner_protocol import (
 from saga_spark.runner.spark_session import TaskContext, create_sessions
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
+from sagas.settings.masking import mask
 
 JVM_EXIT_TIMEOUT = 5.0
 """Seconds between a broken connection and the exit of the JVM that broke it."""
@@ -50,7 +52,7 @@ class RunnerServer:
         try:
             task = find_task(message["task"])  # in the reader thread, as are all imports of this project
         except Exception as error:  # noqa: BLE001 - the run cannot start; the error is its answer
-            traceback.print_exc()
+            print(mask(traceback.format_exc()), end="", file=sys.stderr)
             unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named(error)}")
             self.send({"answer": message["run"], "error": error_to_json(unavailable)})
             return
@@ -76,7 +78,7 @@ class RunnerServer:
             try:
                 self._check_spark(number, last_progress)
             except Exception:  # noqa: BLE001 - the JVM is exiting: the next check finds it gone, or heartbeats stop
-                traceback.print_exc()
+                print(mask(traceback.format_exc()), end="", file=sys.stderr)
             timer.wait(HEARTBEAT_INTERVAL)
 
     def _check_spark(self, number: int, last_progress: dict[int, dict[str, Any]]) -> None:
@@ -101,14 +103,14 @@ class RunnerServer:
             answer: dict[str, Any] = {"result": task(context, message["request"])}
         except BaseException as error:  # noqa: BLE001 - every outcome of a run is reported
             if not isinstance(error, TaskCancelled | SourcesChanged):
-                traceback.print_exc()
+                print(mask(traceback.format_exc()), end="", file=sys.stderr)
             answer = {"error": error_to_json(self._explain(context, error, message["task"]))}
         finally:
             self._contexts.pop(context.number, None)
         try:
             context.end()
         except Exception:  # noqa: BLE001 - the session is unusable; the next heartbeat finds the cause
-            traceback.print_exc()
+            print(mask(traceback.format_exc()), end="", file=sys.stderr)
         self.send({"answer": context.number, **answer})
 
     def _explain(self, context: TaskContext, error: BaseException, task: str) -> BaseException:
@@ -163,13 +165,14 @@ def main() -> None:
     messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child keeps the worker's pipe open
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the memory of the runner and its JVM holds secrets
     settings = settings_from_json(decode_message(messages.readline())["settings"])
     server = RunnerServer(settings, descriptor)
     threading.Thread(target=server.send_heartbeats, name="beat", daemon=True).start()
     try:
         import_spark(settings)
     except Exception as error:  # noqa: BLE001 - reported to the worker; details are in its log
-        traceback.print_exc()
+        print(mask(traceback.format_exc()), end="", file=sys.stderr)
         server.give_up(RunnerLost(f"PySpark cannot be imported: {named(error)}"))
     server.send({"ready": True})
     for line in messages:

@@ -21,6 +21,7 @@ from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
 from sagas.settings import KafkaSettings
+from sagas.settings.masking import remember_settings
 from sagas.settings.secrets import Secret
 
 HEARTBEAT_INTERVAL = 1.0
@@ -61,6 +62,7 @@ def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
 
 
 def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
+    remember_settings(data)
     kafka = {**data["kafka"], "root": Path(data["kafka"]["root"]), "topics": tuple(data["kafka"]["topics"])}
     kafka["client"] = {
         name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()

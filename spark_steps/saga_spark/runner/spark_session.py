@@ -145,12 +145,15 @@ class ClassicSessions:
 
         conf = {"spark.master": self._settings.master, **classic_spark_conf(self._settings)}
         # PySpark would put the builder's settings on the JVM's command line.
-        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(write_properties_file(conf)))}"
+        properties = write_properties_file(conf)
+        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(properties))}"
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
         try:
             first = SparkSession.builder.getOrCreate()
         except Exception as error:  # any JVM error becomes one message for the operator
             raise Unavailable(f"Spark did not start at {self._settings.master}: {error_message(error)}") from error
+        finally:
+            properties.unlink(missing_ok=True)  # read, and a runner that is killed leaves no secret behind
         self.spark_ui = first.sparkContext.uiWebUrl
         self._root_session = first
 

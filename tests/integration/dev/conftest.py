@@ -33,7 +33,9 @@ class Project:
         return done.stdout
 
     def up(self, *words: str) -> dict[str, Any]:
-        return json.loads(self.saga("dev", "up", *(words or SERVERS), "--json"))
+        """The stack's status, which has the passwords, unlike what `dev up` prints."""
+        json.loads(self.saga("dev", "up", *(words or SERVERS), "--json"))
+        return self.status()
 
     def status(self) -> dict[str, Any]:
         return json.loads(self.saga("dev", "status", "-o", "json"))

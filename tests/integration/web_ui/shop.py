@@ -102,7 +102,38 @@ async def refused(step: Step, sku: str, how: str) -> None:
 
 
 PARKED = CHECKOUT.replace("saga: checkout", "saga: checkout-by-mail").replace("uses: mail.send", "uses: mail.refused")
-ACTIONS = [reserve, release, charge, refund, place, send, refused]
+HOSTILE_TEXT = (
+    "<img src=x onerror=document.title='pwned'> **bold** [link](javascript:alert(1)) ![i](http://evil.example/p)"
+    " http://evil.example www.evil.example a|b `code` <script>document.title='pwned'</script>"
+    "\n\n# heading\n\n| new | row |"
+)
+"""What data could bring into Markdown."""
+
+HOSTILE = """
+saga: hostile
+description: "<img src=x onerror=document.title='pwned'> [link](javascript:alert(1)) http://evil.example"
+input: {type: object, required: [text], properties: {text: {type: string}}}
+steps:
+  - id: reserve
+    name: "Reserve ${{ input.text }}"
+    uses: inventory.reserve
+    with: {sku: "${{ input.text }}", how: well}
+    compensate: inventory.release
+  - id: place
+    name: "Place ${{ input.text }}"
+    uses: mail.mirror
+    pivot: true
+    with: {text: "${{ input.text }}"}
+"""
+
+
+@action("mail.mirror", connection="shop")
+async def mirror(step: Step, text: str) -> None:
+    """Reject with the text of the caller."""
+    raise Rejected(text)
+
+
+ACTIONS = [reserve, release, charge, refund, place, send, refused, mirror]
 
 
 @dataclass(frozen=True)
@@ -122,7 +153,7 @@ async def open_shop(folder: Path, address: str) -> AsyncIterator[Shop]:
     async with engine.begin() as connection:
         await connection.execute(text("create table stock (sku text primary key, on_shelf int)"))
         await connection.execute(text("insert into stock values ('pear', 100)"))
-    definitions = {"checkout": CHECKOUT, "checkout-by-mail": PARKED}
+    definitions = {"checkout": CHECKOUT, "checkout-by-mail": PARKED, "hostile": HOSTILE}
     project = make_project(folder / "project", definitions, ACTIONS, address=address, connections={"shop": url})
     async with running_worker(project) as client:
         yield Shop(client, await _fill(client))
@@ -145,4 +176,7 @@ async def _fill(client: Client) -> dict[str, str]:
     assert residue["state"] == "PARKED", residue
     await client.resolve(residue["id"], {"step": "reserve", "decision": "skip", "reason": "gone", "who": "ada"})
     await finished(client, residue["id"])
+    ids["HOSTILE"] = f"hostile-{uuid.uuid4().hex[:6]}"
+    await client.start("hostile", {"text": HOSTILE_TEXT}, id=ids["HOSTILE"])
+    await finished(client, ids["HOSTILE"])
     return ids

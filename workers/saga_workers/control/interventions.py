@@ -38,7 +38,7 @@ from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.shell import saga_command
-from sagas.workflow.limits import limit_summary
+from sagas.workflow.limits import run_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -253,7 +253,7 @@ async def start_undo(temporal: Temporal, run: RunInfo, *, reason: str, who: str)
                 id=undo_id,
                 task_queue=run.task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=limit_summary(f"undo of {run.id}: {reason}"),
+                static_summary=run_summary(f"undo of {run.id}: {reason}"),
             )
     except WorkflowAlreadyStartedError:
         raise RefusedError(f"{run.id} is already being undone", help=saga_command("watch", run.id)) from None

@@ -33,6 +33,7 @@ from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, SIGNAT
 from sagas.protocol.saga_ids import check_saga_id, label_problem
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
+from sagas.workflow.limits import run_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class SagaStarter:
                     task_queue=self._task_queue,
                     id_reuse_policy=reuse,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    static_summary=self._definition.description or self._definition.saga,
+                    static_summary=run_summary(self._definition.description or self._definition.saga),
                     static_details=self._static_details,
                     search_attributes=self._search_attributes(request, labels),
                 )

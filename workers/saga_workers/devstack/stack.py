@@ -27,6 +27,7 @@ from saga_workers.topic_inventory import needs_trigger, uses_kafka
 from saga_workers.worker.spark_support import spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean
 from sagas.settings import Settings, load_settings
+from sagas.settings.masking import mask, mask_properties
 from sagas.settings.project import Project
 from sagas.text.shell import saga_command
 
@@ -255,8 +256,8 @@ class Stack:
 
     # ── status ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def status(self) -> dict[str, Any]:
-        """The document of `dev status -o json`."""
+    def status(self, *, reveal: bool = False) -> dict[str, Any]:
+        """The document of `dev status -o json`. ``reveal``: with the passwords of the embedded servers, not others'."""
         if self.folder.dev.is_dir():
             self.folder.owner()  # drops the records in a copied project, which are those of the original
         document: dict[str, Any] = {}
@@ -268,6 +269,7 @@ class Stack:
             else:
                 state = "failed" if record.wanted or alive else "stopped"
             where = service.addresses(record.ports, record.data) if record.ports and alive else {}
+            where = where if reveal else mask_properties(where)
             document[name] = {"state": state, "pid": record.process.pid if alive and record.process else None, **where}
         temporal = self.settings.temporal
         if document["temporal"]["pid"] is None and temporal.address and not temporal.embedded:
@@ -284,11 +286,14 @@ class Stack:
         current = load_settings(self.settings.root, self.settings.config_file)
         document["spark"] = spark_runner_status(current.root / str(current.spark.get("work", DEFAULT_WORK)))
         document["connections"] = {
-            connection.name: connection.url
+            connection.name: connection.url if reveal and connection.embedded else mask(connection.url)
             for connection in current.sql_connections()
             if isinstance(connection.url_setting, str)
         }
-        document["catalogs"] = {name: dict(properties) for name, properties in current.catalogs.items()}
+        document["catalogs"] = {
+            name: dict(properties) if reveal and name in current.embedded_catalogs else mask_properties(properties)
+            for name, properties in current.catalogs.items()
+        }
         return document
 
     # ── down ────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sagas.errors import InfrastructureError, SagaError
+from sagas.settings.masking import mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class DoctorResult:
     help: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without the credentials that a driver's message may quote."""
+        help = self.help and mask(self.help)
+        return asdict(replace(self, message=mask(self.message), help=help))
 
 
 # Probes of what may not answer: a disk, a catalog, a broker.

@@ -20,6 +20,7 @@ from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
+from sagas.settings.masking import mask
 
 # Like the timeout of other commands for a server that does not answer.
 _SETUP_TIMEOUT = 15.0
@@ -85,12 +86,12 @@ def schema_text(connection: Connection) -> str | None:
 
 
 def driver_message(error: BaseException) -> str:
-    """The driver's message in one line, without SQLAlchemy's wrapping and without the statement."""
+    """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     original = error.orig if isinstance(error, DBAPIError) and error.orig else error
     lines = str(original).strip().splitlines() or [type(original).__name__]
-    return lines[0].strip().rstrip(".")
+    return mask(lines[0].strip().rstrip("."))
 
 
 async def _apply_schema(engine: AsyncEngine, text: str) -> None:

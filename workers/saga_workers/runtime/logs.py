@@ -17,6 +17,7 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from saga_activities.attempt_context import ObservedAttempt
+from sagas.settings.masking import mask, mask_properties
 from sagas.text.printable import printable, printable_json, printable_line
 
 LogFormat = Literal["text", "json"]
@@ -85,12 +86,12 @@ class _TextFormatter(logging.Formatter):
             words.append(f"attempt {about['attempt']}")
         where = f"{' '.join(words)}: " if words else ""
         others = "".join(f" {name}={value}" for name, value in about.items() if name not in _IN_PREFIX)
-        words = printable_line(f"{where}{' '.join(record.getMessage().splitlines())}{others}")
+        words = printable_line(mask(f"{where}{' '.join(record.getMessage().splitlines())}{others}"))
         line = f"{_timestamp(record)} {record.levelname} {record.name} {words}"
         if not record.exc_info:
             return line
         # Indented, so that no line of an exception's message looks like a line of the log.
-        return f"{line}\n{indent(printable(self.formatException(record.exc_info)), '    ')}"
+        return f"{line}\n{indent(printable(mask(self.formatException(record.exc_info))), '    ')}"
 
 
 class _JsonFormatter(logging.Formatter):
@@ -99,11 +100,11 @@ class _JsonFormatter(logging.Formatter):
             "time": _timestamp(record),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
-            **record_context(record),
+            "message": mask(record.getMessage()),
+            **mask_properties(record_context(record)),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = mask(self.formatException(record.exc_info))
         return printable_json(line)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from saga_activities.backoff import Backoff
 from sagas.errors import SagaError
+from sagas.settings.masking import mask
 from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
@@ -88,7 +89,7 @@ def error_message(error: Exception) -> str:
 
     It can be logged and written anywhere, even if it contains text from a message that cannot.
     """
-    text = printable_line(" ".join(str(error).split())[:500])
+    text = printable_line(mask(" ".join(str(error).split()))[:500])
     if text and isinstance(error, AttemptFailed | SagaError):
         return text
     name = type(error).__name__

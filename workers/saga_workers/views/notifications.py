@@ -21,7 +21,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 from sagas.text.shell import saga_command
-from sagas.workflow.limits import limit_summary
+from sagas.workflow.limits import run_summary
 
 _CONCURRENCY = 16
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
@@ -138,7 +138,7 @@ async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
             id=row.run,
             task_queue=described.run.task_queue,
             memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
-            static_summary=limit_summary(f"✉ {row.uses}, sent again"),
+            static_summary=run_summary(f"✉ {row.uses}, sent again"),
         )
     return "sent again"
 

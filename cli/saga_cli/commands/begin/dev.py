@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
-from saga_cli.output import echo, on_ctrl_c, print_document, print_table
+from saga_cli.output import echo, on_ctrl_c, print_document, print_table, wants_json
 from sagas.errors import SagaError
 
 if TYPE_CHECKING:
@@ -46,13 +46,15 @@ def up(
         lambda: "interrupted: started services keep running; `saga dev up` starts the rest, `saga dev down` stops them"
     ):
         stack.up(names)
-    _print_status(stack)
+    _print_status(stack, reveal=False)
 
 
 @app.command()
-def status() -> None:
-    """Show the services, their states and addresses."""
-    _print_status(_stack())
+def status(
+    reveal: Annotated[bool, typer.Option("--reveal", help="show the passwords of the embedded servers")] = False,
+) -> None:
+    """Show the services, their states and addresses. Passwords of the embedded servers are in -o json only."""
+    _print_status(_stack(), reveal=reveal or wants_json())
 
 
 @app.command()
@@ -88,8 +90,8 @@ def _stack() -> Stack:
     return Stack(load_settings(), echo)
 
 
-def _print_status(stack: Stack) -> None:
-    document = stack.status()
+def _print_status(stack: Stack, *, reveal: bool) -> None:
+    document = stack.status(reveal=reveal)
     print_document(document, human=lambda: _print_table(document))
 
 
