@@ -155,12 +155,8 @@ def reply(*replies: tuple[str, str, Any]) -> After:
 
 async def undo(client: Client, id: str) -> None:
     await finished(client, id)
-    request = {"reason": "returned", "who": "ada"}
-    queue = client.project.settings.temporal.task_queue
-    run = await client.temporal.start_workflow(
-        (await client.show(id))["saga"], request, id=f"{id}~undo", task_queue=queue
-    )
-    await run.result()
+    await client.undo(id, reason="returned", who="ada")
+    await handle(client, f"{id}~undo").result()
 
 
 @contextlib.asynccontextmanager

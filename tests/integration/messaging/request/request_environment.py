@@ -231,9 +231,9 @@ async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 async def resolve(env: Environment, saga_id: str, step: str, decision: str, **more: Any) -> None:
-    """Send an operator decision as an update."""
+    """Send an operator decision as an update, signed by the project."""
     request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
-    await env.client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
+    await env.client.resolve(saga_id, request)
 
 
 def row_of(story: Mapping[str, Any], step: str) -> dict[str, Any]:
