@@ -20,7 +20,7 @@ import pytest
 
 from saga_workers.devstack.ports import HOST, choose_ports
 
-TIMEOUT = 60.0
+TIMEOUT = 180.0
 
 
 @dataclass

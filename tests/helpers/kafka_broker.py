@@ -104,7 +104,7 @@ class Broker:
             assert time.monotonic() < end, f"{topic} is still there"
             time.sleep(0.05)
 
-    def read_committed(self, *topics: str, settle: float = 2.0) -> list[Record]:
+    def read_committed(self, *topics: str, settle: float = 10.0) -> list[Record]:
         """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.
 
         A commit returns before its markers are written, so transactions get ``settle`` seconds to end first.

@@ -188,7 +188,7 @@ def row(story: Mapping[str, Any], id: str) -> dict[str, Any]:
     return next(row for row in story["steps"] if row["id"] == id)
 
 
-async def until(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Wait for a condition (or an awaitable one) to hold; gives its value."""
     end = asyncio.get_running_loop().time() + timeout
     while True:

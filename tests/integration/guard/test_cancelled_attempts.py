@@ -16,7 +16,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 """Seconds another attempt waits for a lock."""
 
 ATTEMPT = 120.0

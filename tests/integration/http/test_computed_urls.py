@@ -121,7 +121,7 @@ async def test_an_id_of_a_saga_names_one_resource(
 
 
 async def test_a_literal_url_without_a_connection_may_be_private(server: PaymentServer) -> None:
-    outcome = await run_http({**ECHO, "url": f"{server.url}/echo"}, key="c-1/a", timeout=5.0)
+    outcome = await run_http({**ECHO, "url": f"{server.url}/echo"}, key="c-1/a", timeout=60.0)
     assert outcome.kind == "done"
 
 
@@ -134,6 +134,6 @@ async def test_a_proxy_of_the_environment_does_not_see_what_is_sent_to_this_mach
         monkeypatch.setenv("CRM_TOKEN", "token-of-the-connection")
         crm = connect(server.url, auth={"bearer": {"env": "CRM_TOKEN"}})
         arguments = {**ECHO, "path": "/echo"}
-        assert (await run_http(arguments, key="c-1/a", connection=crm, timeout=5.0)).kind == "done"
+        assert (await run_http(arguments, key="c-1/a", connection=crm, timeout=60.0)).kind == "done"
         monkeypatch.undo()
         assert proxy.ledger()["requests"] == []

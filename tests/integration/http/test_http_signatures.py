@@ -27,7 +27,7 @@ def last(server: PaymentServer) -> dict[str, Any]:
 async def test_every_kind_of_body_is_signed(server: PaymentServer, connect: Any, tmp_path: Path, body: Any) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     crm = connect(server.url, signing_secret={"file": "secret"})
-    outcome = await run_http({"path": "/echo", "method": "POST", **body}, key=KEY, connection=crm, timeout=5.0)
+    outcome = await run_http({"path": "/echo", "method": "POST", **body}, key=KEY, connection=crm, timeout=60.0)
     assert outcome.kind == "done"
     sent = last(server)
     Webhook(SECRET).verify(sent["body"], sent["headers"], json_parse=False)
@@ -43,16 +43,16 @@ async def test_a_secret_without_prefix_and_padding_signs(
     secret = base64.b64encode(bytes(range(size))).decode().rstrip("=")
     (tmp_path / "secret").write_text(secret)
     crm = connect(server.url, signing_secret={"file": "secret"})
-    assert (await run_http(SEND, key=KEY, connection=crm, timeout=5.0)).kind == "done"
+    assert (await run_http(SEND, key=KEY, connection=crm, timeout=60.0)).kind == "done"
     Webhook(secret).verify(last(server)["body"], last(server)["headers"])
 
 
 async def test_reads_and_probes_are_not_signed(server: PaymentServer, connect: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     crm = connect(server.url, signing_secret={"file": "secret"})
-    await run_http({"path": "/echo"}, key=KEY, connection=crm, timeout=5.0)
+    await run_http({"path": "/echo"}, key=KEY, connection=crm, timeout=60.0)
     assert not {"webhook-id", "webhook-signature"} & last(server)["headers"].keys()
-    await run_http(SEND, key=KEY, connection=crm, timeout=5.0, op="probe")
+    await run_http(SEND, key=KEY, connection=crm, timeout=60.0, op="probe")
     assert not {"webhook-id", "webhook-signature"} & last(server)["headers"].keys()
 
 
@@ -60,7 +60,7 @@ async def test_signature_headers_cannot_be_overridden(server: PaymentServer, con
     (tmp_path / "secret").write_text(SECRET)
     crm = connect(server.url, signing_secret={"file": "secret"})
     given = {**SEND, "headers": {"Webhook-Id": "forged"}}
-    outcome = await run_http(given, key=KEY, connection=crm, timeout=5.0)
+    outcome = await run_http(given, key=KEY, connection=crm, timeout=60.0)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.retryable, server.ledger()["requests"]) == ("failed", False, [])
 
@@ -83,7 +83,7 @@ async def test_without_a_usable_secret_nothing_is_sent(
     if text is not None:
         (tmp_path / "secret").write_text(text)
     crm = connect(server.url, signing_secret={"file": "secret"})
-    outcome = await run_http(SEND, key=KEY, connection=crm, timeout=5.0)
+    outcome = await run_http(SEND, key=KEY, connection=crm, timeout=60.0)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.type) == ("failed", "HttpCredentials")
     assert message in outcome.failure.message

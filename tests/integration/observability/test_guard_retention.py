@@ -237,7 +237,7 @@ async def test_a_worker_starts_with_a_retention_round(temporal: TemporalServer, 
     engine = connections.engine("shop")
     worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await watermark.read(engine):  # noqa: ASYNC110 - another process raises it
                 await asyncio.sleep(0.1)
         assert await watermark.read(engine) == pytest.approx(time.time() - 90 * DAY, abs=60)
@@ -254,7 +254,7 @@ async def begin_of(client: Client, saga_id: str) -> float:
 async def seen(client: Client, saga_id: str, status: str = "Running") -> None:
     """Wait until visibility has caught up."""
     query = f"WorkflowId = '{saga_id}' AND ExecutionStatus = '{status}'"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await client.temporal.count_workflows(query)).count == 0:  # noqa: ASYNC110 - another process knows
             await asyncio.sleep(0.1)
 

@@ -54,7 +54,7 @@ class Endpoint:
 @pytest.fixture
 async def endpoint(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Endpoint]:
     found = Endpoint(tmp_path / "serve", temporal.address)
-    found.process.start(60)
+    found.process.start()
     yield found
     found.process.kill()
 
@@ -179,7 +179,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal").start()
     endpoint = Endpoint(tmp_path / "serve", server.address)
     try:
-        endpoint.process.start(60)
+        endpoint.process.start()
         async with endpoint.client as known:
             assert (await known.get("/sagas/some")).status_code == 404
             server.kill()
@@ -190,7 +190,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
             assert http_get(endpoint.health, "/livez")[0] == 200
             assert http_get(endpoint.health, "/readyz")[0] == 503
             server.start()
-            endpoint.process.wait(60)
+            endpoint.process.wait()
 
             async def back() -> bool:
                 return (await known.get("/sagas/some")).status_code == 404

@@ -142,7 +142,7 @@ async def run_saga(client: Client, saga: str, **input: Any) -> dict[str, Any]:
     return await finished(client, await begin(client, saga, **input))
 
 
-async def until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Wait for an awaitable condition to hold; gives its value."""
     end = asyncio.get_running_loop().time() + timeout
     while not (value := await condition()):

@@ -35,7 +35,7 @@ class CrashRunner:
             if not worker.running:
                 worker.launch()
         for worker in self.workers:
-            worker.wait(60.0)
+            worker.wait()
 
     def waiting_worker(self) -> WorkerProcess:
         """The worker that is stopped at a breakpoint."""
