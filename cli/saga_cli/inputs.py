@@ -63,12 +63,30 @@ def parse_json(text: str, where: str) -> Any:
         where = str(path)
         text = read_text(path)
     try:
-        return json.loads(text)
+        return _loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",
             help="""quote it for the shell: '{"name": "value"}', or write @file""",
         ) from None
+    except _TooLarge as error:
+        raise UsageError(f"{where} {error}") from None
+
+
+class _TooLarge(ValueError):
+    """JSON that Python cannot read: no input that a worker would accept."""
+
+
+def _loads(text: str) -> Any:
+    """Raises JSONDecodeError or _TooLarge."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise _TooLarge("is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise _TooLarge("has a number of more than 4,000 digits") from None
 
 
 def read_text(path: Path) -> str:
@@ -87,8 +105,8 @@ def _parse_value(written: str, types: frozenset[str]) -> Any:
     Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
     """
     try:
-        value = json.loads(written)
-    except json.JSONDecodeError:
+        value = _loads(written)
+    except ValueError:
         return written
     return written if "string" in types and not types & _JSON_TYPES[type(value)] else value
 
@@ -163,9 +181,11 @@ def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
                 continue
             number += 1
             try:
-                yield InputRow(number, f"{path}:{line}", json.loads(text))
+                yield InputRow(number, f"{path}:{line}", _loads(text))
             except json.JSONDecodeError as error:
                 yield f"{path}:{line}: not JSON: {error.msg} in column {error.colno}"
+            except _TooLarge as error:
+                yield f"{path}:{line}: the row {error}"
 
 
 def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
@@ -198,6 +218,8 @@ def _nested_object(cells: Mapping[str, str], schema: Mapping[str, Any]) -> dict[
         target, described = value, schema
         for parent in parents:
             target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"{name}: {parent} is not an object, because another column has its value")
             described = _property_schema(described, parent)
         target[last] = _parse_cell(text, _property_schema(described, last), name)
     return value
@@ -215,8 +237,8 @@ def _parse_cell(text: str, schema: Mapping[str, Any], name: str) -> Any:
     if not kinds or "string" in kinds:
         return text
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return _loads(text)
+    except ValueError:
         if "boolean" in kinds and text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise UsageError(f"{name}: {text!r} is not of type {' or '.join(kinds)}") from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saga_cli.inputs import read_input
+from saga_cli.inputs import read_input, read_rows
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
@@ -53,3 +54,31 @@ def test_without_a_schema_valid_json_is_parsed() -> None:
 def test_mistakes() -> None:
     with pytest.raises(UsageError, match="--set takes key=value"):
         read_input(None, ["name"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "--input is nested too deeply"),
+        ("1" * 5_000, "--input has a number of more than 4,000 digits"),
+    ],
+)
+def test_json_that_python_cannot_read_is_a_mistake(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_input(text, [])
+    assert read_input(None, [f"a={text}"]) == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mistake"),
+    [
+        ("a.jsonl", "[" * 100_000 + "]" * 100_000, "the row is nested too deeply"),
+        ("a.jsonl", "1" * 5_000, "the row has a number of more than 4,000 digits"),
+        ("a.csv", "a,a.b\nx,y", "a.b: a is not an object, because another column has its value"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, content: str, mistake: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    rows, [found] = read_rows(tmp_path / name, {})
+    assert rows == []
+    assert found.endswith(mistake)
