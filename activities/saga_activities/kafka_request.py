@@ -40,6 +40,7 @@ from saga_activities.kafka.record_codec import (
     STEP_KEY_HEADER,
     TRACEPARENT_HEADER,
     UNDOES_HEADER,
+    finite_number,
 )
 from saga_activities.outbox import insert_event, key_text
 from sagas.actions.step import Event
@@ -397,7 +398,7 @@ def _parse_json(value: bytes | None) -> Any:
     if not value:
         return None
     try:
-        return json.loads(value.decode(), parse_constant=_reject_constant)
+        return json.loads(value.decode(), parse_constant=_reject_constant, parse_float=finite_number)
     except UnicodeDecodeError as error:
         raise MalformedReply(f"the value is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:

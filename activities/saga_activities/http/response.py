@@ -125,7 +125,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
     else:
         try:
             timestamp = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):  # a year, a day or a zone of twenty digits
             return None
         if timestamp.tzinfo is None:
             timestamp = timestamp.replace(tzinfo=UTC)

@@ -160,7 +160,7 @@ def decode(message: Message) -> DecodedRecord:
 
 def _parse_json(raw: bytes) -> Any:
     """The value of a JSON text. Raises ValueError or RecursionError for one that is not JSON or cannot be stored."""
-    value = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
+    value = json.loads(raw, parse_constant=_refuse_constant, parse_float=finite_number)
     if b"\\u" in raw:  # only an escape can be half a surrogate pair
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -173,7 +173,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _finite(text: str) -> float:
+def finite_number(text: str) -> float:
+    """The number of a JSON text. Raises ValueError for `1e999`, which no JSON could express again."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text[:20]} is too large for a number")

@@ -167,6 +167,8 @@ def test_wrong_patterns(pattern: Any) -> None:
         ("soon", None),
         ("-5", None),
         ("", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2027 00:00:00 +99999999999999999999", None),
     ],
 )
 def test_retry_after(value: str, seconds: float | None) -> None:
