@@ -13,7 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
 from sagas.protocol.saga_ids import workflow_id_problem
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.limits import run_summary, to_payload
 from sagas.workflow.task_set import CommandContext, TaskSet
@@ -22,6 +22,9 @@ REPORTS_PARKED = "reports-parked"
 """The Temporal patch id for reports of parked operations, in nested sagas that send and parents that receive them."""
 
 _REPORTING = "report to the parent"
+
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+"""What a report raises that is not from a nested saga: any client can send its signal."""
 
 
 class NestedSagas:
@@ -46,7 +49,10 @@ class NestedSagas:
 
     def note_residue(self, report: Mapping[str, Any]) -> None:
         """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
-        self._residue_reports[report["id"]] = report
+        try:
+            self._residue_reports[SagaView.from_json({**report, "saga": ""}).id] = report
+        except _MALFORMED as error:
+            workflow.logger.warning("report of a residue ignored: it is malformed (%s)", error)
 
     async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
         undo = saga_id.endswith(UNDO_SUFFIX)
@@ -120,13 +126,17 @@ class ParkedReports:
         self._tasks.discard(_REPORTING)
 
 
-def parked_report(report: Mapping[str, Any]) -> ChildParked:
-    """The report sent by :class:`ParkedReports` of a nested saga, as an event."""
-    id = report["id"]
-    undo = id.endswith(UNDO_SUFFIX)
-    return ChildParked(
-        id.removesuffix(UNDO_SUFFIX), undo, report["state"], report["blocked"], report["waits"], workflow.time()
-    )
+def parked_report(report: Mapping[str, Any]) -> ChildParked | None:
+    """The report sent by :class:`ParkedReports` of a nested saga, as an event; None if it is malformed."""
+    try:
+        id, waits = report["id"], report["waits"]
+        ChildView.from_json({"id": id, "step": "", "saga": "", "state": report["state"], "waits": waits})
+        undo = id.endswith(UNDO_SUFFIX)
+        own = id.removesuffix(UNDO_SUFFIX)
+        return ChildParked(own, undo, report["state"], report["blocked"], waits, workflow.time())
+    except _MALFORMED as error:
+        workflow.logger.warning("report of a parked step ignored: it is malformed (%s)", error)
+        return None
 
 
 async def signal_residue_to_parent(parent: workflow.ParentInfo, document: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
@@ -32,6 +33,7 @@ from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
+from sagas.workflow.received import UnreadableValue, read_payload
 from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
@@ -116,6 +118,20 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
     }
 
 
+_NO_INPUT = RawValue(Payload())
+
+
+def _read_order(input: RawValue) -> dict[str, Any]:
+    """The input of the delivering run, which any client may have started. Raises SagaApplicationError."""
+    try:
+        order = read_payload(input.payload)
+    except UnreadableValue:
+        order = None
+    if not isinstance(order, dict) or not order.keys() >= {"saga", "saga_id", "when", "uses", "intervals", "call"}:
+        raise refused_error(f"the input of {NOTIFICATION_WORKFLOW} is not a notification; start the saga")
+    return order
+
+
 @workflow.defn(name=NOTIFICATION_WORKFLOW)
 class NotifyWorkflow:
     """Delivers one notification, or gives it up."""
@@ -133,8 +149,9 @@ class NotifyWorkflow:
         return (self._saga, self._status["state"]) if self._status["ended_at"] is not None else None
 
     @workflow.run
-    async def run(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def run(self, input: RawValue = _NO_INPUT) -> dict[str, Any]:
         refuse_foreign_id(needs_owner=True)
+        order = _read_order(input)
         self._refuse_forged(order)
         self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")

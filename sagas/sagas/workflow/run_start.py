@@ -33,6 +33,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.saga_ids import saga_id_problem
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
+from sagas.workflow.received import UnreadableValue, read_payload
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -62,6 +63,10 @@ class DefinitionTrust(Protocol):
     def trusts_notification(self, order: Any) -> bool:
         """Whether a saga of this project has made this input of a delivering run."""
         ...
+
+
+MAX_GENERATION = 2**31 - 1
+"""The largest integer of the guard's tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         known.definition,
         value,
         info.workflow_id,
-        generation=_generation(info.headers.get(GENERATION_HEADER)),
+        generation=_generation_in_header(),
         variables=known.variables,
         plan=known.plan,
         parent=info.parent.workflow_id if info.parent else None,
@@ -128,8 +133,8 @@ def refuse_foreign_id(*, needs_owner: bool = False) -> None:
 def _owner_in_header() -> str | None:
     header = workflow.info().headers.get(OWNER_HEADER)
     try:
-        return None if header is None else str(workflow.payload_converter().from_payload(header))
-    except (KeyError, RuntimeError, TypeError, ValueError):
+        return None if header is None else str(read_payload(header))
+    except ValueError:
         return None  # any client may send any header
 
 
@@ -142,11 +147,15 @@ def _was_continued(info: workflow.Info) -> bool:
     return info.continued_run_id is not None and info.attempt == 1 and info.cron_schedule is None
 
 
-def _generation(header: Payload | None) -> int:
-    value = 1 if header is None else workflow.payload_converter().from_payload(header)
-    if not isinstance(value, int) or value < 1:
-        raise refused_error("the generation of a saga must be a positive integer")
-    return value
+def _generation_in_header() -> int:
+    header = workflow.info().headers.get(GENERATION_HEADER)
+    try:
+        generation = 1 if header is None else read_payload(header)
+    except UnreadableValue:
+        generation = None
+    if not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
+        raise refused_error(f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}")
+    return generation
 
 
 async def _verify_start(value: Any, header: Payload, trust: DefinitionTrust | None) -> None:

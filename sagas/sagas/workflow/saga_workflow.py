@@ -48,6 +48,7 @@ from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
+from sagas.workflow.received import UnreadableValue, first_value
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -250,7 +251,9 @@ class SagaWorkflow:
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: dict[str, Any]) -> None:
         if workflow.patched(REPORTS_PARKED):  # an older worker may have handled the signal as one for a `wait`
-            self._feed(parked_report(report))
+            event = parked_report(report)
+            if event is not None:
+                self._feed(event)
 
     @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
@@ -353,21 +356,6 @@ class SagaWorkflow:
 
 
 # --- messages as events of the machine -------------------------------------------------------------------------------
-
-
-class UnreadableValue(Exception):
-    """A value of another client that this worker cannot decode. Decoding it again would fail for ever."""
-
-
-def first_value(args: Sequence[RawValue]) -> Any:
-    """The first argument of a start or a signal; None without arguments. Raises UnreadableValue."""
-    try:
-        values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
-    except RecursionError:
-        raise UnreadableValue("it is nested too deeply") from None
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UnreadableValue(limit_summary(str(error))) from None
-    return values[0] if values else None
 
 
 def to_signal_event(name: str, data: Any) -> SignalReceived:

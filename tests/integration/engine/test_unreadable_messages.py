@@ -1,0 +1,103 @@
+"""What any client of Temporal can send: what no saga can read neither blocks a run nor is retried for ever."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client as Temporal
+from temporalio.client import Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowFailureError, WorkflowHandle
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from sagas.protocol.payloads import (
+    DEFINITION_HEADER,
+    GENERATION_HEADER,
+    OWNER_HEADER,
+    PARKED_SIGNAL,
+    RESIDUE_SIGNAL,
+)
+from tests.integration.engine.environment import Environment
+
+WAITING = """
+    saga: waiting
+    input: {type: object, additionalProperties: true}
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: asked, uses: wait, with: {signal: answer, timeout: 1h}}
+    output: "${{ steps.asked.result.data }}"
+"""
+
+
+def payload(data: bytes, encoding: bytes = b"json/plain") -> Payload:
+    return Payload(metadata={"encoding": encoding}, data=data)
+
+
+BROKEN = payload(b"{what")
+ENCRYPTED = payload(b"\x01\x02", b"binary/encrypted")
+BINARY = payload(b"\xff\xfe", b"binary/plain")
+DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
+
+
+class Headers(Interceptor, OutboundInterceptor):
+    """A client that sends headers with its starts."""
+
+    def __init__(self, headers: Mapping[str, Payload]) -> None:
+        self._headers = headers
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        OutboundInterceptor.__init__(self, next)
+        return self
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        input.headers = {**input.headers, **self._headers}
+        return await super().start_workflow(input)
+
+
+async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: Environment) -> None:
+    async with env.serving(WAITING) as client:
+        started = await client.start("waiting", {})
+        run = client.temporal.get_workflow_handle(started.id)
+        for broken in (BROKEN, ENCRYPTED, BINARY, DEEP):
+            await run.signal("answer", RawValue(broken))
+        for report in ({}, {"id": 5, "state": 1, "blocked": 2, "waits": 3}, {"id": "x", "residue": [5]}, {"id": []}):
+            await run.signal(PARKED_SIGNAL, report)
+            await run.signal(RESIDUE_SIGNAL, report)
+        await run.signal("answer", 7)
+        assert await started.result() == 7
+
+
+@pytest.mark.parametrize(
+    ("type", "input", "headers", "reason"),
+    [
+        ("waiting", BROKEN, {}, "the input cannot be read: "),
+        ("waiting", DEEP, {}, "the input cannot be read: "),
+        ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
+        ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),
+        ("waiting", payload(b"{}"), {DEFINITION_HEADER: BROKEN}, "is neither one of this worker's project"),
+        ("waiting", payload(b"{}"), {DEFINITION_HEADER: DEEP}, "is neither one of this worker's project"),
+        ("waiting", payload(b"{}"), {DEFINITION_HEADER: payload(b"{}")}, "is neither one of this worker's project"),
+        ("waiting", payload(b"{}"), {GENERATION_HEADER: payload(b'"x"')}, "the header saga-generation is not a number"),
+        ("waiting", payload(b"{}"), {GENERATION_HEADER: payload(b"1e400")}, "saga-generation is not a number"),
+        ("waiting", payload(b"{}"), {GENERATION_HEADER: payload(b"99999999999")}, "saga-generation is not a number"),
+        ("saga.notify", payload(b"5"), {}, "is started by a saga only"),
+        ("saga.notify", payload(b"5"), {OWNER_HEADER: payload(b'"s"')}, "the input of saga.notify is not a notific"),
+        ("saga.notify", payload(b"{}"), {OWNER_HEADER: payload(b'"s"')}, "the input of saga.notify is not a notific"),
+    ],
+)
+async def test_a_start_that_cannot_be_read_is_refused(
+    env: Environment, type: str, input: Payload, headers: Mapping[str, Payload], reason: str
+) -> None:
+    async with env.serving(WAITING) as client:
+        plain = await Temporal.connect(env.address, interceptors=[Headers(headers)])
+        queue = client.project.settings.temporal.task_queue
+        with pytest.raises(WorkflowFailureError) as failed:
+            await plain.execute_workflow(type, RawValue(input), id=f"s-{uuid.uuid4()}", task_queue=queue)
+    cause = failed.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "SagaRefused"
+    assert reason in cause.message
+    assert env.log() == []
