@@ -29,6 +29,7 @@ from saga_workers.temporal.search_attributes import missing_attributes
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import ProcessId, start_mark
+from sagas.settings.masking import MASK
 from tests.integration.dev.conftest import SAGA, Project, usual_port_taken
 
 
@@ -314,7 +315,8 @@ def test_a_non_root_user_can_run_the_stack(project: Project) -> None:
     words = [*user, *SAGA, "dev", "up", "--only", "temporal,postgres", "--json"]
     done = subprocess.run(words, cwd=project.root, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert sql(json.loads(done.stdout), "select 1") == [(1,)]
+    assert MASK in json.loads(done.stdout)["postgres"]["url"]
+    assert sql(project.status(), "select 1") == [(1,)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming the user nobody needs root")
