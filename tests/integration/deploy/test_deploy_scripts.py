@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import psycopg
+import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
@@ -35,22 +36,33 @@ def test_roles_and_databases() -> None:
         with psycopg.connect(**where, autocommit=True) as admin:
             admin.execute("create role postgres superuser login")
         settings = {"PGHOST": HOST, "PGPORT": str(server.port), "PGDATABASE": "postgres"}
-        passwords = {"TEMPORAL_DB_PASSWORD": 'it\'s a "secret"', "SHOP_DB_PASSWORD": "shop-1"}
+        passwords = {
+            "TEMPORAL_DB_PASSWORD": 'it\'s a "secret"',
+            "SHOP_DB_PASSWORD": "shop-1",
+            "FINANCE_DB_PASSWORD": "f-1",
+        }
         script = DEPLOY / "postgresql" / "roles.sh"
         environment = {**os.environ, **settings, **passwords, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
         made = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=60)
         assert made.returncode == 0, made.stderr
         with psycopg.connect(**where) as admin:
             roles = admin.execute(
-                "select rolname, rolcreatedb, rolsuper, rolpassword like 'SCRAM-SHA-256$%%' from pg_authid "
-                "where rolname in ('shop', 'temporal') order by 1"
+                "select rolname, rolcreatedb or rolcreaterole or rolsuper or rolreplication or rolbypassrls, "
+                "rolpassword like 'SCRAM-SHA-256$%%' from pg_authid "
+                "where rolname in ('finance', 'shop', 'temporal') order by 1"
             ).fetchall()
-            assert roles == [("shop", False, False, True), ("temporal", True, False, True)]
-        # The participant may make its own tables, Temporal's tool its own databases.
-        with psycopg.connect(**{**where, "dbname": "shop", "user": "shop"}) as shop:
-            shop.execute("create table stock (sku text primary key)")
-        with psycopg.connect(**{**where, "user": "temporal"}, autocommit=True) as temporal:
-            temporal.execute("create database temporal")
+            assert roles == [("finance", False, True), ("shop", False, True), ("temporal", False, True)]
+        own = {"shop": {"shop"}, "finance": {"finance"}, "temporal": {"temporal", "temporal_visibility"}}
+        for role, databases in own.items():
+            for database in ("shop", "finance", "temporal", "temporal_visibility", "postgres", "template1"):
+                login = {**where, "dbname": database, "user": role}
+                if database in databases:
+                    with psycopg.connect(**login) as connection:
+                        connection.execute("create table stock (sku text primary key)")
+                        connection.execute("create extension if not exists btree_gin")
+                else:
+                    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                        psycopg.connect(**login)
 
 
 async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:

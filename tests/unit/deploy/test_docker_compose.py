@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 SAGA = [sys.executable, "-P", "-m", "saga_cli.main"]
 COMPOSE = ROOT / "docker-compose.yml"
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.?\d*[a-z0-9.-]*$")
+JAAS = "KAFKA_LISTENER_NAME_CLIENTS_PLAIN_SASL_JAAS_CONFIG"
 REFERENCE = re.compile(r"\$\{([A-Z_]+)(:[?-][^}]*)?\}")
 
 
@@ -44,8 +46,15 @@ def test_all_required_services_exist(services: dict[str, Any]) -> None:
 
 
 def test_every_image_has_a_pinned_version(services: dict[str, Any]) -> None:
-    images = {name: service["image"] for name, service in services.items()}
+    images = {name: image_of(service) for name, service in services.items()}
     assert {name: image for name, image in images.items() if not PINNED.match(image)} == {}
+
+
+def image_of(service: dict[str, Any]) -> str:
+    """The default of the variable with which another image can be chosen, or the same by digest."""
+    found = re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-([^}]+)\}", service["image"])
+    assert found, service["image"]
+    return found[1]
 
 
 def test_every_service_has_a_health_check_and_every_job_ends(services: dict[str, Any]) -> None:
@@ -87,12 +96,79 @@ def test_mounted_files_exist(services: dict[str, Any]) -> None:
     assert (ROOT / "definitions" / "retail" / "saga.toml").is_file()
 
 
-def test_the_compose_file_has_no_secrets(services: dict[str, Any]) -> None:
+HOLDERS = {
+    "POSTGRES_PASSWORD": {"postgresql"},
+    "TEMPORAL_DB_PASSWORD": {"postgresql", "temporal-schema", "temporal"},
+    "SHOP_DB_PASSWORD": {"postgresql", "setup", "worker", "relay", "trigger"},
+    "FINANCE_DB_PASSWORD": {"postgresql", "setup", "worker", "relay", "trigger"},
+    "KAFKA_BROKER_PASSWORD": {"kafka", "kafka-acls"},
+    "KAFKA_SETUP_PASSWORD": {"kafka", "setup"},
+    "KAFKA_WORKER_PASSWORD": {"kafka", "worker"},
+    "KAFKA_RELAY_PASSWORD": {"kafka", "relay"},
+    "KAFKA_TRIGGER_PASSWORD": {"kafka", "trigger"},
+    "SPARK_SECRET": {"spark", "spark-worker", "worker"},
+    "SAGA_DEFINITION_KEY": {"worker", "trigger"},
+    "SAGA_SERVE_TOKEN": {"serve"},
+}
+"""Who has which secret: its owner, and who has to check it."""
+
+
+def test_each_service_has_only_its_own_secrets(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    """In its environment, its files, its command, wherever a variable may stand."""
+    holders: dict[str, set[str]] = {}
+    for name, service in services.items():
+        assert "env_file" not in service, name
+        files = [compose["configs"][one["source"]] for one in service.get("configs", ())]
+        for variable, _ in REFERENCE.findall(json.dumps([service, files])):
+            if re.search(r"PASSWORD|SECRET|TOKEN|KEY", variable):
+                holders.setdefault(variable, set()).add(name)
+    assert holders == HOLDERS
+
+
+def test_every_secret_is_required() -> None:
+    """A password has no default, and its absence is one sentence."""
+    for variable, default in REFERENCE.findall(COMPOSE.read_text()):
+        if variable in HOLDERS or default.startswith(":?"):
+            assert default == f":?set {variable} in .env"
+
+
+def test_no_secret_is_written_down(services: dict[str, Any]) -> None:
     for service in services.values():
         for name, value in service.get("environment", {}).items():
-            if re.search(r"PASSWORD|PWD|SECRET|TOKEN|URL", name):
-                assert REFERENCE.search(str(value)), name
-                assert ":?" in str(value), f"{name} has a default"
+            if re.search(r"PASSWORD|PWD|SECRET|TOKEN|URL|JAAS|_KEY$", name):
+                assert {variable for variable, _ in REFERENCE.findall(str(value))} & set(HOLDERS), name
+
+
+def test_services_use_the_database_roles_of_their_own(services: dict[str, Any]) -> None:
+    for name in ("setup", "worker", "relay", "trigger"):
+        for database in ("shop", "finance"):
+            url = services[name]["environment"][f"SAGA_CONNECTIONS__{database.upper()}__URL"]
+            password = f"${{{database.upper()}_DB_PASSWORD:?set {database.upper()}_DB_PASSWORD in .env}}"
+            assert url == f"postgresql+psycopg://{database}:{password}@postgresql:5432/{database}"
+
+
+def test_kafka_asks_everybody_for_a_password(services: dict[str, Any]) -> None:
+    environment = services["kafka"]["environment"]
+    listeners = dict(one.split("://") for one in environment["KAFKA_LISTENERS"].split(","))
+    protocols = dict(one.split(":") for one in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    assert {protocols[name] for name in listeners} == {"SASL_PLAINTEXT"}
+    assert listeners["CONTROLLER"].startswith("localhost:")
+    assert environment["KAFKA_SUPER_USERS"] == "User:broker"
+    assert environment["KAFKA_AUTHORIZER_CLASS_NAME"].endswith("StandardAuthorizer")
+    for name in ("setup", "worker", "relay", "trigger"):
+        given = services[name]["environment"]
+        assert given["SAGA_KAFKA__CLIENT__SASL_USERNAME"] == name
+        assert f'user_{name}="{given["SAGA_KAFKA__CLIENT__SASL_PASSWORD"]}"' in environment[JAAS]
+
+
+def test_spark_asks_everybody_for_the_secret(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    conf = dict(line.split(" ", 1) for line in compose["configs"]["spark-defaults"]["content"].splitlines())
+    assert conf["spark.authenticate"] == "true"
+    assert conf["spark.authenticate.secret"] == "${SPARK_SECRET:?set SPARK_SECRET in .env}"
+    assert conf["spark.master.rest.enabled"] == "false", "it cannot ask for the secret"
+    for name in ("spark", "spark-worker", "worker"):
+        [file] = services[name]["configs"]
+        assert file["target"] == f"{services[name]['environment']['SPARK_CONF_DIR']}/spark-defaults.conf", name
 
 
 def test_the_example_names_every_variable() -> None:
@@ -132,7 +208,7 @@ def test_every_service_gets_the_kafka_address(services: dict[str, Any]) -> None:
     ]
     for name in ("setup", "worker", "relay", "trigger"):
         servers = services[name]["environment"]["SAGA_KAFKA__BOOTSTRAP_SERVERS"]
-        assert advertised == f"PLAINTEXT://{servers}"
+        assert advertised == f"CLIENTS://{servers}"
     for name in ("setup", "relay", "trigger"):
         assert "kafka" in services[name]["depends_on"], name
     extras = re.findall(r"extras=([a-z,]+)", (ROOT / "Dockerfile").read_text())
@@ -158,7 +234,7 @@ def test_the_dockerfile() -> None:
 
 def test_the_image_is_named_after_the_version(services: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert services["worker"]["image"] == f"{project['name']}:{project['version']}-spark"
+    assert image_of(services["worker"]) == f"{project['name']}:{project['version']}-spark"
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
     assert packages <= set(re.findall(r"^COPY (\w+) \w+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
 
@@ -204,4 +280,4 @@ def test_docker_compose_accepts_it(tmp_path: Path) -> None:
     nothing = ["--env-file", os.devnull, "--file", str(COMPOSE), "config", "--quiet"]
     refused = subprocess.run([*command, *nothing], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=clean)
     assert refused.returncode != 0
-    assert "see .env.example" in refused.stderr
+    assert " in .env" in refused.stderr
