@@ -12,7 +12,7 @@ from typing import Any
 from sagas.expressions.analysis import Reference, find_references
 from sagas.expressions.compiler import Compiler
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import MAX_DATA_DEPTH, Evaluation, check_string_length
+from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_STEPS, Evaluation, WorkMeter, check_string_length
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.parser import parse_expression
 from sagas.expressions.template_syntax import OPENING, split_template
@@ -33,19 +33,26 @@ class Expression:
     _code: Callable[[Evaluation], Any] = field(repr=False, compare=False)
     _slots: int = field(repr=False, compare=False)
 
-    def evaluate(self, context: Mapping[str, Any]) -> Any:
+    def evaluate(self, context: Mapping[str, Any], meter: WorkMeter | None = None) -> Any:
         """The result in this context as JSON; decimals become strings.
 
         A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError if a
-        part cannot be evaluated, and LimitError if the work or the result is too large.
+        part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
         """
+        run, copying = Evaluation(context, self._slots), 0
         try:
-            return from_cel(self._code(Evaluation(context, self._slots)))
+            if meter is not None:
+                meter.check()
+            result, copying = from_cel(self._code(run))
+            return result
         except ExpressionError as error:
             error.offset = max(error.offset, 0)
             raise
         except DecimalException:
             raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
+        finally:
+            if meter is not None:
+                meter.steps += MAX_STEPS - max(run.steps_left, 0) + copying
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return compile_expression, (self.source,)
@@ -78,7 +85,7 @@ def _compile_source(source: str) -> Expression:
 
 ValuePath = tuple[str | int, ...]
 _Occurrence = tuple[ValuePath, Expression, int]
-_Render = Callable[[Mapping[str, Any]], Any]
+_Render = Callable[[Mapping[str, Any], WorkMeter], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +105,11 @@ class Template:
         """True if the value has no expressions: :meth:`render` then returns the value itself, not a copy."""
         return not self.expressions
 
-    def render(self, context: Mapping[str, Any]) -> Any:
-        """The value with every expression evaluated; raises ExpressionError."""
-        return self._render(context)
+    def render(self, context: Mapping[str, Any], meter: WorkMeter | None = None) -> Any:
+        """The value with every expression evaluated; raises ExpressionError. ``meter`` counts the work."""
+        meter = meter or WorkMeter()
+        meter.begin_value()
+        return self._render(context, meter)
 
 
 def compile_value(value: Any) -> Template:
@@ -127,18 +136,18 @@ def _compile_node(value: Any, path: ValuePath, occurrences: list[_Occurrence]) -
         if not any(fields.values()):
             return None
         pairs = [(key, render or _constant(value[key])) for key, render in fields.items()]
-        return lambda context: {key: render(context) for key, render in pairs}
+        return lambda context, meter: {key: render(context, meter) for key, render in pairs}
     if isinstance(value, list | tuple):
         items = [_compile_node(item, (*path, at), occurrences) for at, item in enumerate(value)]
         if not any(items):
             return None
         renders = [render or _constant(item) for render, item in zip(items, value, strict=True)]
-        return lambda context: [render(context) for render in renders]
+        return lambda context, meter: [render(context, meter) for render in renders]
     return None
 
 
 def _constant(value: Any) -> _Render:
-    return lambda context: value
+    return lambda context, meter: value
 
 
 def _compile_string(value: str, path: ValuePath, occurrences: list[_Occurrence]) -> _Render:
@@ -159,17 +168,17 @@ def _compile_string(value: str, path: ValuePath, occurrences: list[_Occurrence])
     if len(parts) == 1:
         only = parts[0]
         return only.evaluate if isinstance(only, Expression) else _constant(only)
-    return lambda context: _join(parts, context)
+    return lambda context, meter: _join(parts, context, meter)
 
 
-def _join(parts: list[str | Expression], context: Mapping[str, Any]) -> str:
-    texts = [part if isinstance(part, str) else _format_in_string(part, context) for part in parts]
+def _join(parts: list[str | Expression], context: Mapping[str, Any], meter: WorkMeter) -> str:
+    texts = [part if isinstance(part, str) else _format_in_string(part, context, meter) for part in parts]
     check_string_length(sum(map(len, texts)))
     return "".join(texts)
 
 
-def _format_in_string(expression: Expression, context: Mapping[str, Any]) -> str:
-    value = expression.evaluate(context)
+def _format_in_string(expression: Expression, context: Mapping[str, Any], meter: WorkMeter) -> str:
+    value = expression.evaluate(context, meter)
     if isinstance(value, str):
         return value
     if value is None:

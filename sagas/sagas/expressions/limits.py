@@ -40,6 +40,8 @@ MAX_RESULT_CHARACTERS = 16 * MAX_STRING_LENGTH
 STEPS_PER_PATTERN = 100
 CHARACTERS_PER_STEP = 1_024
 NODES_PER_STEP = 16
+VALUES_PER_STEP = 3
+"""Values of a result that are copied, and later written as JSON, in the time of a step."""
 INSTRUCTIONS_PER_STEP = 4
 MATCH_WORK_SHIFT = 9
 """A step is 512 visits of an instruction, about a microsecond."""
@@ -48,6 +50,29 @@ DIGIT_WORK_SHIFT = 20
 """A step is the product of two integers of 1,024 bits."""
 
 BITS_PER_DIGIT = 10 / 3
+
+
+MAX_VALUE_STEPS = 200_000
+"""Steps of all expressions of one value together, for example of the arguments of one call."""
+
+
+class WorkMeter:
+    """Adds up the steps of several evaluations. Results count too, because copying them takes time."""
+
+    __slots__ = ("limit", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.limit = MAX_VALUE_STEPS
+
+    def begin_value(self) -> None:
+        """From now on the expressions of one value are evaluated."""
+        self.limit = self.steps + MAX_VALUE_STEPS
+
+    def check(self) -> None:
+        """Raise LimitError if the current value has taken too many steps."""
+        if self.steps > self.limit:
+            raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} steps")
 
 
 class Evaluation:

@@ -17,7 +17,14 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_RESULT_CHARACTERS, MAX_RESULT_VALUES, check_integer
+from sagas.expressions.limits import (
+    CHARACTERS_PER_STEP,
+    MAX_DATA_DEPTH,
+    MAX_RESULT_CHARACTERS,
+    MAX_RESULT_VALUES,
+    VALUES_PER_STEP,
+    check_integer,
+)
 
 DECIMAL_DIGITS = 1_000
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
@@ -102,6 +109,12 @@ class _ResultEncoder:
         self._values = MAX_RESULT_VALUES
         self._text = MAX_RESULT_CHARACTERS
 
+    @property
+    def steps(self) -> int:
+        """The work so far, in steps of an evaluation."""
+        characters = MAX_RESULT_CHARACTERS - self._text
+        return (MAX_RESULT_VALUES - self._values) // VALUES_PER_STEP + characters // CHARACTERS_PER_STEP
+
     def encode(self, value: Any, level: int) -> Any:
         self._values -= 1
         if self._values < 0:
@@ -150,11 +163,12 @@ def scalar_from_cel(value: Any) -> Any:
     return value
 
 
-def from_cel(value: Any) -> Any:
-    """The result as JSON, sharing no containers with the context."""
-    if value.__class__ in (list, dict):
-        return _ResultEncoder().encode(value, 0)
-    return scalar_from_cel(value)
+def from_cel(value: Any) -> tuple[Any, int]:
+    """The result as JSON, sharing no containers with the context, and the steps that this took."""
+    if value.__class__ not in (list, dict):
+        return scalar_from_cel(value), 0
+    encoder = _ResultEncoder()
+    return encoder.encode(value, 0), encoder.steps
 
 
 # Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), with microsecond precision

@@ -15,6 +15,7 @@ from sagas.definition.model import Operation, Probe, StepDefinition, checked_ent
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
+from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key, omitted
 
@@ -112,7 +113,7 @@ def _render_arguments(run: SagaRun, place: tuple[str, ...], op: Operation, names
     # `result` of http is an expression over the response, evaluated by the worker that receives it.
     late = {"result": arguments.pop("result")} if op.uses == "http" and "result" in arguments else {}
     try:
-        return {**run.plan.compiled_template(place, arguments).render(names), **late}
+        return {**run.plan.compiled_template(place, arguments).render(names, run.work), **late}
     except ExpressionError as error:
         raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
 
@@ -209,10 +210,33 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
     """Evaluate a field: one expression, with or without ``${{ }}``, or a value that contains expressions."""
     try:
         if isinstance(source, str) and "${{" not in source and place[-1] not in ("for_each", "output"):
-            return compile_expression(source).evaluate(names)
-        return run.plan.compiled_template(place, source).render(names)
+            run.work.begin_value()
+            return compile_expression(source).evaluate(names, run.work)
+        return run.plan.compiled_template(place, source).render(names, run.work)
     except ExpressionError as error:
         raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
+
+
+# --- pauses: Temporal repeats a workflow task of more than two seconds, and it would take as long every time ---------
+
+TASK_STEPS = 50_000
+"""Steps of expressions after which the rest of the work is left to the next workflow task."""
+
+PAUSE, PAUSE_SECONDS = "pause", 0.001
+"""The timer that continues the work."""
+
+
+def must_pause(run: SagaRun) -> bool:
+    """True if the rest of the work is left to a timer, which is started."""
+    if run.work.steps <= TASK_STEPS or not run.may_pause():
+        return False
+    if not run.paused:
+        run.paused = True
+        run.emit(StartTimer(PAUSE, PAUSE_SECONDS, "spread the evaluation of expressions over several tasks"))
+    return True
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:

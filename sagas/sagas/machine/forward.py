@@ -35,15 +35,17 @@ def start_ready_steps(run: SagaRun) -> None:
     if run.pending_cause is not None:
         return
     held: list[str] = []
-    while run.ready:
+    while run.ready and not arguments.must_pause(run):
         ready, run.ready = sorted(run.ready, key=run.plan.order.__getitem__), []
         for id in ready:
-            if commit.must_wait_for_commit(run, id):
+            if arguments.must_pause(run):
+                run.ready.append(id)
+            elif commit.must_wait_for_commit(run, id):
                 held.append(id)
             else:
                 # A skipped or empty step settles at once and may make others ready.
                 _start_step(run, run.steps[id])
-    run.ready = held
+    run.ready += held
 
 
 def _start_step(run: SagaRun, record: StepRecord) -> None:

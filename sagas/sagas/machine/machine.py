@@ -6,11 +6,12 @@ It has no clock, randomness or I/O, so the same events always produce the same c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from sagas.definition.model import Definition
 from sagas.definition.step_graph import ExecutionPlan
+from sagas.expressions.limits import WorkMeter
 from sagas.machine import (
     arguments,
     builtin_actions,
@@ -168,6 +169,17 @@ class Machine:
 
     # --- events ------------------------------------------------------------------------------------------------
 
+    def begin_task(self, may_pause: Callable[[], bool]) -> None:
+        """A new workflow task begins. When its expressions have taken long and ``may_pause()`` allows it, :meth:`next`
+        leaves the rest of its work to the event of a timer."""
+        self._run.work = WorkMeter()
+        self._run.may_pause = may_pause
+
+    @property
+    def paused(self) -> bool:
+        """Work is left for the timer. It is not part of a snapshot."""
+        return self._run.paused
+
     def next(self, event: MachineEvent) -> list[Command]:
         """Apply one event and return the resulting commands. Obsolete events produce no commands.
 
@@ -177,8 +189,8 @@ class Machine:
         run = self._run
         run.now, run.commands = event.at, []
         _handle_event(run, event)
-        _advance(run)
-        parked.report(run)
+        if _advance(run):
+            parked.report(run)
         commands, run.commands = run.commands, []
         return commands
 
@@ -261,6 +273,9 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
 
 
 def _timer_fired(run: SagaRun, event: TimerFired) -> None:
+    if event.id == arguments.PAUSE:
+        run.paused = False
+        return
     if event.id in run.timers:
         _saga_timer_fired(run, event.id)
         return
@@ -339,13 +354,18 @@ def _external_cause(kind: str, type: str, message: str, details: dict[str, Any])
 # --- 2. internal events, until the saga waits for an external event or has ended -------------------------------------
 
 
-def _advance(run: SagaRun) -> None:
+def _advance(run: SagaRun) -> bool:
+    """False if the rest of the work is left to a timer."""
     while True:
         while run.agenda:
+            if arguments.must_pause(run):
+                return False
             _handle_internal_event(run, run.agenda.popleft())
         if run.finished or run.started_at is None:
-            return
+            return True
         forward.start_ready_steps(run)
+        if run.paused and arguments.must_pause(run):
+            return False
         savepoints.give_up_if_parked(run)
         rollback.start_compensating(run)
         if not run.agenda:
@@ -354,6 +374,7 @@ def _advance(run: SagaRun) -> None:
             break
     if not run.finished:
         _update_parked_state(run)
+    return True
 
 
 def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:

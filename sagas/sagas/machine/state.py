@@ -7,12 +7,13 @@ the state of a saga with thousands of finished items stays small.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
+from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelTimer, Command, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
@@ -344,6 +345,10 @@ class SagaRun:
         self.step_values: dict[str, Any] = {}
         """The value of ``steps`` in expressions."""
         self.retrying_recorded = False
+        self.work = WorkMeter()
+        """The evaluations of the current workflow task, which Temporal gives two seconds of time."""
+        self.may_pause: Callable[[], bool] = lambda: False
+        self.paused = False
 
     # --- lookup ------------------------------------------------------------------------------------------------
 

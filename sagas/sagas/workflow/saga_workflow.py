@@ -52,6 +52,9 @@ from sagas.workflow.received import UnreadableValue, first_value
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
+PAUSES = "pauses-between-evaluations"
+"""Histories without this patch evaluate everything at once."""
+
 
 @workflow.defn(dynamic=True)
 class SagaWorkflow:
@@ -74,6 +77,7 @@ class SagaWorkflow:
         self._native_cancel = False
         self._continuing = False
         self._must_stay = False
+        self._task = -1
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
@@ -164,7 +168,8 @@ class SagaWorkflow:
 
     @property
     def _may_continue(self) -> bool:
-        return self._continuing and self._machine is not None and not self._tasks.busy
+        machine = self._machine
+        return self._continuing and machine is not None and not machine.paused and not self._tasks.busy
 
     @property
     def _closes_canceled(self) -> bool:
@@ -188,6 +193,10 @@ class SagaWorkflow:
         if self._should_continue(machine):
             # From now on nothing starts; once everything in flight has ended, the run continues as new.
             self._continuing = True
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task = task
+            machine.begin_task(lambda: workflow.patched(PAUSES))
         for command in machine.next(event):
             self._execute(command)
 

@@ -124,6 +124,25 @@ async def test_many_large_arguments_are_spread_over_workflow_tasks(env: Environm
     assert not any(e.HasField("workflow_task_failed_event_attributes") for e in history.events)
 
 
+async def test_a_wide_for_each_with_long_expressions_never_takes_two_seconds_in_one_task(env: Environment) -> None:
+    """Temporal ends a workflow task after two seconds without a pause, and repeats it forever."""
+    definition = """
+        saga: wide
+        steps:
+          - id: a
+            uses: require
+            for_each: ${{ input.n }}
+            with: {that: "${{ !input.n.exists(x, input.n.map(y, y)[0] < 0 || x < 0) }}"}
+          - {id: b, uses: work, effect: none}
+    """
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "wide", {"n": list(range(120))})
+        history = await handle(client, story["id"]).fetch_history()
+    assert story["state"] == "COMPLETED"
+    assert not any(e.HasField("workflow_task_failed_event_attributes") for e in history.events)
+    assert sum(e.HasField("timer_fired_event_attributes") for e in history.events) > 1
+
+
 async def test_an_unknown_action_waits_for_a_worker_that_registers_it(env: Environment) -> None:
     definition = f"""
         saga: missing
