@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
-from sagas.expressions.limits import NODES_PER_STEP, Evaluation, raise_too_many_steps
+from sagas.expressions.limits import NODES_PER_STEP, VALUES_PER_STEP, Evaluation, raise_too_many_steps
 from sagas.expressions.nodes import Comprehension, walk
 from sagas.expressions.values import to_cel, type_name
 
@@ -28,6 +28,17 @@ def name_access(name: str, offset: int) -> Code:
     return root
 
 
+def list_literal(parts: list[Code]) -> Code:
+    """``[a, b, …]``. It is charged because its elements are copied when they are part of the result."""
+    steps = 1 + len(parts) // VALUES_PER_STEP
+
+    def build(run: Evaluation) -> list[Any]:
+        run.charge(steps)
+        return [part(run) for part in parts]
+
+    return build
+
+
 def field_access(operand: Code, name: str, owner: str, offset: int) -> Code:
     """``owner.name``."""
 
@@ -35,6 +46,7 @@ def field_access(operand: Code, name: str, owner: str, offset: int) -> Code:
         value = operand(run)
         if value.__class__ is dict and name in value:
             return to_cel(value[name])
+        run.charge(1)  # an error costs more than a value, and `default` makes it usual
         raise _no_field(owner, value, name, offset)
 
     return select
@@ -80,6 +92,7 @@ def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
         if at.__class__ is str and value.__class__ is not list:
             if value.__class__ is dict and at in value:
                 return to_cel(value[at])
+            run.charge(1)
             raise _no_field(owner, value, at, offset)
         if value is None:
             raise MissingError(f"{owner} is null and has no elements", offset)

@@ -13,7 +13,7 @@ from sagas.expressions.analysis import call_error, is_text, null_test_operand
 from sagas.expressions.closures import Code
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.functions import FUNCTIONS
-from sagas.expressions.limits import Evaluation
+from sagas.expressions.limits import VALUES_PER_STEP, Evaluation
 from sagas.expressions.nodes import (
     Binary,
     Comprehension,
@@ -56,8 +56,7 @@ class Compiler:
             case Index():
                 return self._index(node)
             case ListLiteral(items=items):
-                parts = [self.compile(item) for item in items]
-                return lambda run: [part(run) for part in parts]
+                return closures.list_literal([self.compile(item) for item in items])
             case MapLiteral():
                 return self._map(node)
             case Unary():
@@ -99,6 +98,7 @@ class Compiler:
         entries = [(self.compile(key), self.compile(value), key.offset) for key, value in node.entries]
 
         def build(run: Evaluation) -> Any:
+            run.charge(1 + len(entries) // VALUES_PER_STEP)
             made: dict[str, Any] = {}
             for key_code, value_code, offset in entries:
                 key = key_code(run)

@@ -184,6 +184,8 @@ def _compile_pattern(source: str) -> Any:
     except re2.error as error:
         reason = error.args[0] if error.args else "it does not parse"
         raise ExpressionError(f"'{source[:60]}' is not a regular expression of RE2: {_decoded(reason)}") from None
+    except UnicodeEncodeError:
+        raise ExpressionError("a regular expression cannot have half a surrogate pair") from None
 
 
 def _decoded(reason: Any) -> str:

@@ -95,17 +95,16 @@ def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, r
     if not given:
         return
     sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
+    if "params" in given and "connection" not in given:
+        message = f"`params` of the input `{name}` need a `connection`, because they are those of its SQL"
+        report.add("SAGA408", given["params"], message, "give the SQL of a job its own `params`, next to `inputs`")
     if len(sources) > 1 or not (sources or "table" in given):
         message = f"the input `{name}` needs one of `connection`, `parquet`, `step`, `table` and `topic`"
         report.add("SAGA408", node, message, f"write one source, for example {_SOURCES}")
     elif sources == ["connection"]:
         _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
         _check_named_connection(draft, given["connection"], report)
-        return
-    if "params" in given:
-        message = f"`params` of the input `{name}` need a `connection`, because they are those of its SQL"
-        report.add("SAGA408", given["params"], message, "give the SQL of a job its own `params`, next to `inputs`")
-    if sources == ["step"]:
+    elif sources == ["step"]:
         _check_ancestor(draft, step, given["step"], report)
     elif not sources:
         _catalog_of(draft, given["table"], report)

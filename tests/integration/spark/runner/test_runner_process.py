@@ -253,8 +253,11 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
         all={"table": "public.things"},
         some={"query": "select id, name from things;", "where": {"id": [1, 3]}, "columns": ["id"]},
         none={"table": "things", "where": "id > 100"},
+        bound={"query": "select id from things where id = any(:ids)", "params": {"ids": [1, 2]}, "where": "id > 1"},
+        quoted={"table": "things", "where": "name = :name", "params": {"name": "x' or 'a' = 'a"}},
     )
-    assert {name: one["rows"] for name, one in found.items()} == {"all": 3, "some": 2, "none": 0}
+    counts = {name: one["rows"] for name, one in found.items()}
+    assert counts == {"all": 3, "some": 2, "none": 0, "bound": 1, "quoted": 0}
     assert len({one["fingerprint"]["snapshot"] for one in found.values()}) == 1
     table = pq.read_table(found["all"]["files"][0].removeprefix("file://"))
     assert [str(field.type) for field in table.schema] == [

@@ -374,6 +374,7 @@ ACTION_MISTAKES = [
             ("SAGA421", "a computed path", "inputs: {i: {parquet: '${{ ⟦saga.id }}/x'}}"),
             ("SAGA421", "a computed setting", "conf: {spark.jars: '${{ ⟦saga.id }}'}"),
             ("SAGA422", "a computed input", "inputs: {i: '${{ ⟦{\"parquet\": saga.id} }}'}"),
+            ("SAGA408", "an input without a source", "inputs: {i: ⟦{query: select 1}}"),
             ("SAGA408", "parameters of files", "inputs: {i: {parquet: x, params: ⟦{a: 1}}}"),
         )
     ),

@@ -98,7 +98,7 @@ def mutated(draw: st.DrawFn) -> str:
 @st.composite
 def replaced_value(draw: st.DrawFn) -> str:
     """A real definition in which the value of one field is another one."""
-    lines = draw(st.sampled_from(CORPUS)).splitlines()
+    lines = draw(st.sampled_from(CORPUS)).splitlines() or [""]
     at = draw(st.integers(0, len(lines) - 1))
     head, colon, _ = lines[at].partition(": ")
     lines[at] = f"{head}{colon or ': '}{draw(st.sampled_from(ODD))}"
