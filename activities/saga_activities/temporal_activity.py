@@ -40,7 +40,7 @@ from sagas.protocol.payloads import (
     omitted,
     unpack_state,
 )
-from sagas.settings.masking import mask, mask_properties
+from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
 
@@ -207,7 +207,9 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     size = len(json.dumps(details["details"]))
     if size > MAX_DETAILS_BYTES:
         details["details"] = omitted(size)
-    elif outcome.kind != "rejected":  # a rejection is the business's own word
+    elif outcome.kind == "rejected":  # the business's own words, which may look like credentials without being any
+        details["details"] = mask_known_secrets(details["details"])
+    else:
         details["details"] = mask_properties(details["details"])
     return SagaApplicationError(
         mask(failure.message)[:MAX_MESSAGE_CHARACTERS],

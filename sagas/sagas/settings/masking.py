@@ -83,6 +83,15 @@ def mask(text: str) -> str:
     return _HEADER.sub(rf"\1 {MASK}", text)
 
 
+def mask_known_secrets(value: Any) -> Any:
+    """JSON data without the secrets that this process has read; what only looks like a credential stays."""
+    if isinstance(value, str):
+        return value if _pattern is None else _pattern.sub(MASK, value)
+    if isinstance(value, Mapping):
+        return {name: mask_known_secrets(one) for name, one in value.items()}
+    return [mask_known_secrets(one) for one in value] if isinstance(value, list) else value
+
+
 def without_credentials(url: str | None) -> str | None:
     """The URL without user and password."""
     return None if url is None else re.sub(r"(?<=://)[^/?#]*@", "", url)

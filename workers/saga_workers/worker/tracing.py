@@ -33,6 +33,7 @@ from temporalio.exceptions import FailureError
 
 from saga_activities.attempt_context import ObservedAttempt
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.settings.masking import mask
 from sagas.workflow import SagaWorkflow
 
 HEADER = "_tracer-data"
@@ -127,7 +128,7 @@ class Tracing:
                 # A rejection is a normal outcome, not an error.
                 if not observed.awaits_reply and (outcome is None or outcome.kind not in ("done", "rejected")):
                     message = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
-                    current.set_status(Status(StatusCode.ERROR, message))
+                    current.set_status(Status(StatusCode.ERROR, mask(message)))
 
     def flush(self) -> None:
         """Export pending spans, for at most five seconds."""
