@@ -102,7 +102,8 @@ BUILTINS: Mapping[str, Builtin] = {
             "saga",
             "a nested saga, with its own compensations",
             "engine",
-            object_schema({"name": NAME, "input": {}}, ["name"]),
+            # A computed name chooses among the project's own sagas: a worker loads no others.
+            object_schema({"name": STRING, "input": {}}, ["name"]),
             own_undo=True,
         ),
         Builtin(

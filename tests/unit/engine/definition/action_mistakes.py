@@ -393,7 +393,6 @@ ACTION_MISTAKES = [
         "a computed topic",
         saga("  - {id: a, uses: kafka.publish, with: {topic: '${{ ⟦saga.id }}', value: 1}, pivot: true}\n"),
     ),
-    Mistake("SAGA421", "a computed nested saga", saga("  - {id: a, uses: saga, with: {name: 's-${{ ⟦saga.id }}'}}\n")),
     Mistake(
         "SAGA420",
         "a filter",
