@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.builtins.schemas import CODE, STRING, object_schema
+from sagas.builtins.schemas import STRING, object_schema
 
 EMIT = "outbox.emit"
 PUBLISH = "kafka.publish"
@@ -36,7 +36,6 @@ FORM_DESCRIPTION = "x-form"
 TOPIC: dict[str, Any] = {
     "type": "string",
     "pattern": f"^{TOPIC_NAME}$",
-    CODE: "name",
     FORM_DESCRIPTION: "a valid topic name: 1 to 249 letters, digits, `.`, `_` and `-`, and no internal topic of Kafka",
 }
 
@@ -110,7 +109,7 @@ REQUEST_PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "topic": TOPIC,
-        "reply_topic": {keyword: value for keyword, value in TOPIC.items() if keyword != CODE},
+        "reply_topic": TOPIC,
         "key": {},
         "value": {},
         "headers": {"type": "object"},

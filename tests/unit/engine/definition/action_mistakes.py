@@ -389,24 +389,11 @@ ACTION_MISTAKES = [
         saga("  - {id: a, uses: spark, with: {job: {main: '${{ ⟦saga.id }}.py'}, output: {parquet: out}}}\n"),
     ),
     Mistake(
-        "SAGA421",
-        "a computed topic",
-        saga("  - {id: a, uses: kafka.publish, with: {topic: '${{ ⟦saga.id }}', value: 1}, pivot: true}\n"),
-    ),
-    Mistake(
         "SAGA420",
         "a filter",
         saga(
             "  - {id: a, uses: reconcile, with: {key: a, left: {parquet: x}, right: {parquet: y}, "
             "filter: 'a = ${{ ⟦saga.id }}'}}\n"
-        ),
-    ),
-    Mistake(
-        "SAGA422",
-        "computed events",
-        saga(
-            "  - {id: a, uses: kafka.publish, pivot: true, "
-            'with: {events: \'${{ ⟦[{"topic": saga.id, "value": 1}] }}\'}}\n'
         ),
     ),
 ]
