@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sagas.settings import masking
 from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
@@ -30,6 +31,13 @@ LONG_RUNNING = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone."""
     items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that settings were read with stay masked as long as a process lives, also words such as `secret`."""
+    monkeypatch.setattr(masking, "_known", set())
+    monkeypatch.setattr(masking, "_pattern", None)
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(st.sampled_from(ATOMS), _grown, max_leaves=12)
 FEW = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
-SECONDS = 1.5
+SECONDS = 5.0
 
 
 def evaluate(source: str) -> None:
