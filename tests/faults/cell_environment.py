@@ -35,6 +35,9 @@ TEMPLATE = "bank"
 WORKFLOW_QUEUE = "fault-flows"
 """Task queue of the worker that all split cells share: it runs their workflows, and never their effects."""
 
+DEFINITION_KEY = "the-key-that-all-projects-of-the-cells-share"
+"""The shared worker has no definitions of its own, so it runs what clients have signed."""
+
 START_TIMEOUT = 90.0
 """Seconds a worker may take to be ready: several start at once."""
 
@@ -99,7 +102,8 @@ class CellEnvironment:
         sends_commands = self.messaging is not None and self.messaging.sends_commands
         actions = '["./bank.py", "./request_participant.py"]' if sends_commands else '["./bank.py"]'
         lines = ['definitions = ["."]', f"actions = {actions}", "[temporal]", f'address = "{address}"']
-        lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"']
+        lines += [f'task_queue = "{self.queue}"', "[worker]", f'definition_key = "{DEFINITION_KEY}"']
+        lines += ["[connections.bank]", f'url = "{url}"']
         lines += ["" if self.pool is None else f"pool_size = {self.pool}", ""]
         if self.messaging is not None and self.messaging.sends_commands:
             (self.folder / "commands.topic").write_text(f"asks-{self.queue}", encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from saga_activities.guard.schema import ddl
-from tests.faults.cell_environment import PROJECT, TEMPLATE, WORKFLOW_QUEUE, CellEnvironment, Server
+from tests.faults.cell_environment import DEFINITION_KEY, PROJECT, TEMPLATE, WORKFLOW_QUEUE, CellEnvironment, Server
 from tests.faults.cells import Cell, Row
 from tests.faults.messaging import FAST_TRANSACTION_CLEANUP, Messaging
 from tests.helpers.database_servers import HOST, DatabaseServer, postgres
@@ -72,6 +72,7 @@ def shared_workflow_worker(temporal: TemporalServer, folder: Path) -> WorkerProc
     """Runs the workflows of all split cells: their definitions travel with them, so it needs none."""
     folder.mkdir(parents=True)
     settings = f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{WORKFLOW_QUEUE}"\n'
+    settings += f'[worker]\ndefinition_key = "{DEFINITION_KEY}"\n'
     (folder / "saga.toml").write_text(settings, encoding="utf-8")
     return WorkerProcess("flows", folder)
 
