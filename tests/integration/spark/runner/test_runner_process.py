@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def pid_of(runner: RunnerClient) -> int:
 
 async def gone(pid: int) -> None:
     async with asyncio.timeout(TIMEOUT):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_one_warm_process_serves_all_runs(start: Start, tmp_path: Path) -> None:
@@ -280,3 +282,29 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
         await frozen(x={"table": "things", "columns": ["no_such"]})
     with pytest.raises(JobFailed, match="the input x has a value that Parquet cannot"):
         await frozen(x={"query": "select 'NaN'::numeric(10, 2) as n"})
+
+
+def what_is_left(folder: Path, secret: str) -> tuple[list[Path], list[Path]]:
+    """The files in which the secret is, and the runner's own files that others may read."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    found = [file for file in files if secret.encode() in file.read_bytes() or file.name.startswith("core")]
+    own = [file for file in files if ".saga" in file.parts]
+    assert own, "the log of the runner"
+    return found, [file for file in own if file.stat().st_mode & 0o077]
+
+
+async def test_a_crashed_runner_leaves_no_secret(start: Start, tmp_path: Path) -> None:
+    canary = "canary-password-4c1e"
+    url = f"postgresql://shop:{canary}@127.0.0.1:1/shop"
+    runner = start(connections={"shop": url}, conf={"spark.hadoop.fs.s3a.secret.key": canary})
+    await freeze(runner)
+    assert canary not in " ".join(psutil.Process(pid_of(runner)).cmdline())
+    orders = {"kind": "connection", "values": {"connection": "shop", "table": "orders"}}
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1") as refused:
+        await freeze(runner, orders=orders)
+    assert canary not in str(refused.value)
+    await freeze(runner)
+    pid = pid_of(runner)
+    os.kill(pid, signal.SIGSEGV)
+    await gone(pid)
+    assert what_is_left(tmp_path, canary) == ([], [])
