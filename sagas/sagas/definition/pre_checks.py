@@ -13,13 +13,13 @@ from typing import Any
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.diagnostics import Report
 from sagas.definition.field_types import ParsedMapping
+from sagas.definition.language import MAX_PARALLEL
 from sagas.definition.model import CHECK_SUFFIX
 from sagas.definition.yaml_nodes import YamlNode
 
 POSSIBLE_BUILTINS = ("http", "require", "sql")
 
 _COPIED_FROM_STEP = ("if", "for_each", "task_queue")
-_ALL_ITEMS = 200
 
 
 def with_pre_checks(steps: list[ParsedMapping], report: Report, *, forward_only: bool) -> list[ParsedMapping]:
@@ -78,7 +78,7 @@ def _check_step(step: ParsedMapping) -> ParsedMapping:
         "needs": [],
         "effect": "none",
         "on_failure": "compensate",
-        "max_parallel": _ALL_ITEMS,
+        "max_parallel": MAX_PARALLEL,
     }
     return ParsedMapping(node, values)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from sagas.definition.yaml_nodes import MAX_DEPTH
 from sagas.errors import UsageError
+from sagas.expressions.re2_pattern import compile_pattern
 
 MAX_VALUES = 250_000
 """Values (elements, fields) of one input."""
@@ -31,7 +32,6 @@ MAX_STEPS = 1_000_000
 _ALTERNATIVES = 8
 """Steps of `anyOf` and `oneOf`, which collect the errors of all alternatives."""
 
-_PATTERN_MEMORY = 1 << 20
 _PATTERN_LENGTH = 10_000
 _REFERENCES = ("$ref", "$dynamicRef")
 _DATA_KEYWORDS = ("const", "enum", "default", "examples")
@@ -153,23 +153,6 @@ def _charged(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # Regular expressions
-
-
-@lru_cache(maxsize=256)
-def compile_pattern(pattern: str) -> Any:
-    """The pattern in RE2; raises ValueError with the reason if RE2 does not support it."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_MEMORY
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "it does not parse"
-        raise ValueError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None
-    except UnicodeEncodeError:
-        raise ValueError("it has half a surrogate pair") from None
 
 
 def matches_pattern(pattern: str, text: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -15,13 +14,13 @@ from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
 from sagas.expressions.limits import BITS_PER_DIGIT, MAX_INTEGER_DIGITS, Evaluation, check_integer, check_string_length
 from sagas.expressions.operators import as_decimal, compute_exactly, is_number
+from sagas.expressions.re2_pattern import compile_pattern
 from sagas.expressions.values import EXACT, ROUNDING, format_decimal, parse_decimal, to_cel, type_name
 
 Style = Literal["function", "method", "both"]
 
 _ROUND_DIGITS = 100
 _PATTERN_LENGTH = 1_000
-_PATTERN_MEMORY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +171,6 @@ def _string_test(name: str, test: Callable[[str, str], bool]) -> Callable[..., b
     return tested
 
 
-@lru_cache(maxsize=256)
-def _compile_pattern(source: str) -> Any:
-    import re2  # imported on first use: a C extension that most sagas never need
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_MEMORY
-    try:
-        return re2.compile(source, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "it does not parse"
-        raise ExpressionError(f"'{source[:60]}' is not a regular expression of RE2: {_decoded(reason)}") from None
-    except UnicodeEncodeError:
-        raise ExpressionError("a regular expression cannot have half a surrogate pair") from None
-
-
-def _decoded(reason: Any) -> str:
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-
-
 _NO_PATH_PART = re.compile(r"[\x00-\x1f\x7f\\*?\[\]{}%]|^/|//|(^|/)\.+(/|$)")
 """Text that could lead out of the folder to which it is appended, to another scheme, or to several files."""
 
@@ -214,7 +193,11 @@ def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     if len(_as_string("matches", pattern)) > _PATTERN_LENGTH:
         raise ExpressionError(f"a regular expression may have at most {_PATTERN_LENGTH:,} characters")
     run.charge_pattern(pattern)
-    compiled = _compile_pattern(pattern)
+    try:
+        compiled = compile_pattern(pattern)
+    except ValueError as error:
+        shown = pattern[:60].encode("utf-8", "backslashreplace").decode()
+        raise ExpressionError(f"'{shown}' is not a regular expression of RE2: {error}") from None
     run.charge_match(pattern, compiled.programsize, len(_as_string("matches", text)))
     try:
         return compiled.search(text) is not None
