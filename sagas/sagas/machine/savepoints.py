@@ -40,10 +40,7 @@ def is_undone(run: SagaRun, step: str) -> bool:
 
 
 def must_seal(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True for a rejected or failed entry whose key must be closed before the next generation starts.
-
-    A frozen attempt of it may still arrive; in a complete rollback the guard's rows of the saga's end refuse it.
-    """
+    """True for a rejected or failed entry: its key is closed in the guard before the next generation starts."""
     step = run.step(entry)
     if run.savepoint is None or entry.looked_up or entry.resolved or is_read(step) or is_nested(step):
         return False

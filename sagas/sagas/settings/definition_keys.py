@@ -60,7 +60,7 @@ class DefinitionKeys:
         return {"key": _key_id(self.keys[0]), "hmac": _hmac(self.keys[0], purpose, content)}
 
     def verifies(self, purpose: Purpose, content: bytes, signature: Any) -> bool:
-        """Whether one of the keys has made this signature. ``signature`` is from a stranger and may be anything."""
+        """Whether one of the keys has made this signature. ``signature`` is from any client and may be anything."""
         if not isinstance(signature, Mapping) or not isinstance(given := signature.get("hmac"), str):
             return False
         return any(

@@ -1,4 +1,4 @@
-"""Reads what any client of Temporal may send: what cannot be read must not fail the workflow task for ever."""
+"""Reads what any client of Temporal may send: what cannot be read must not fail the workflow task forever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JSON = (b"json/plain", b"binary/null")
 
 
 class UnreadableValue(Exception):
-    """A value of another client that this worker cannot decode. Decoding it again would fail for ever."""
+    """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
 
 def first_value(args: Sequence[RawValue]) -> Any:

@@ -185,7 +185,7 @@ async def _verify_start(value: Any, header: Payload, trust: DefinitionTrust | No
 
 
 def json_or_none(data: bytes) -> Any:
-    """A JSON value from a stranger; None if it is malformed."""
+    """A JSON value from any client; None if it is malformed."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

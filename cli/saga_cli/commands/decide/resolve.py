@@ -160,7 +160,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
 
 def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKeys | None:
-    """The keys for a decision that a worker must not take from a stranger; other decisions need no project."""
+    """The keys for a decision that a worker takes from no other client; other decisions need no project."""
     if decision["with"] is None and decision["definition"] is None:
         return None
     return settings.definition_keys(create=settings.config_file is not None)
