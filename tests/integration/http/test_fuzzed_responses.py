@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from saga_activities.http import HttpConnection, HttpSettings, run_http
 from sagas.protocol.outcomes import Outcome
+from tests.helpers.failure_records import FailureRecords
 from tests.integration.http.raw_server import RawServer, raw_server
 
 TIMEOUT = 1.0
@@ -112,21 +113,9 @@ def justified(outcome: Outcome, sent: bytes) -> bool:
     return outcome.kind == "unknown"
 
 
-class Records(logging.Handler):
-    """Keeps the records with a traceback, and the errors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bad: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info or record.levelno >= logging.ERROR:
-            self.bad.append(record.getMessage())
-
-
 def check(responses: st.SearchStrategy[bytes], examples: int, corpus: tuple[bytes, ...]) -> None:
     """Make one attempt for each response, on one server and one connection, as a worker does."""
-    records, served, stack = Records(), RawServer(), raw_server()
+    records, served, stack = FailureRecords(), RawServer(), raw_server()
     logging.getLogger().addHandler(records)
     with asyncio.Runner() as runner:
         served = runner.run(stack.__aenter__())

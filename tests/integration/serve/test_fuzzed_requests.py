@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from saga_workers.runtime import http_server
 from saga_workers.runtime.http_server import HttpServer, json_response, read_only_app
+from tests.helpers.failure_records import FailureRecords
 
 HOST = "127.0.0.1"
 ANSWER = re.compile(rb"HTTP/1\.1 (200|400|404|405|431|503) ")
@@ -70,16 +71,6 @@ def requests(draw: st.DrawFn) -> bytes:
     return sent[: draw(st.integers(0, len(sent)))] if rarely() else sent
 
 
-class Records(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bad: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info or record.levelno >= logging.ERROR:
-            self.bad.append(record.getMessage())
-
-
 async def show(request: Request) -> Response:
     return json_response(200, {"id": request.path_params["id"]})
 
@@ -98,7 +89,7 @@ async def ask(server: HttpServer, sent: bytes) -> bytes:
 
 def check(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.05)  # the idle time after which a connection is closed
-    records, app = Records(), read_only_app([Route("/sagas/{id}", show)])
+    records, app = FailureRecords(), read_only_app([Route("/sagas/{id}", show)])
     logging.getLogger().addHandler(records)
     server = HttpServer(f"{HOST}:0", app, option="--listen", description="the endpoint")
     with asyncio.Runner() as runner:
