@@ -38,6 +38,7 @@ from sagas.settings.tables import (
     PROJECT,
     RECONCILE,
     SERVE,
+    SERVE_TOKEN,
     SPARK,
     TEMPORAL,
     TLS,
@@ -226,6 +227,8 @@ def _check(written: Table, origin: str) -> None:
     for number, effects in enumerate(written.get("reconcile", {}).get("effects", []), 1):
         EFFECTS.check(effects, f"[[reconcile.effects]] {effects.get('name') or effects.get('table') or number}")
     SERVE.check(written.get("serve", {}), "[serve]")
+    for name, token in written.get("serve", {}).get("tokens", {}).items():
+        SERVE_TOKEN.check(token, f"[serve.tokens.{name}]")
     for name, catalog in written.get("catalogs", {}).items():
         if not isinstance(catalog, dict):
             raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")

@@ -367,8 +367,39 @@ RECONCILE = SettingsTable("reconcile", "", (Setting("effects", "array of tables"
 
 SERVE = SettingsTable(
     "serve",
-    "The HTTP API of `saga serve`, see [ask-for-an-outcome](../how-to/ask-for-an-outcome.md).",
-    (Setting("token", "secret", "the bearer token of callers (required)", '{ env = "SAGA_SERVE_TOKEN" }'),),
+    "The HTTP API of `saga serve`, see [start-and-ask-over-http](../how-to/start-and-ask-over-http.md). At least one "
+    "token is required.",
+    (
+        Setting("token", "secret", "a bearer token with the scope `read`", '{ env = "SAGA_SERVE_TOKEN" }'),
+        Setting(
+            "starts_per_second", "integer", "how many sagas each token may start per second", "100", "100", most=100_000
+        ),
+        Setting(
+            "max_body_bytes",
+            "integer",
+            "the maximum size of a request's body. Temporal refuses inputs above 2 MiB",
+            "1000000",
+            "1000000",
+            most=2_000_000,
+        ),
+        Setting("tokens", "table", "further tokens, one table for each, see below", ""),
+    ),
+)
+
+SERVE_TOKEN = SettingsTable(
+    "serve.tokens.shop",
+    "A bearer token of `saga serve`, with a name for people.",
+    (
+        Setting("secret", "secret", "the token (required)", '{ env = "SHOP_TOKEN" }'),
+        Setting(
+            "scopes",
+            "list of strings",
+            "what its holder may do: `read` outcomes, `start` sagas",
+            '["read", "start"]',
+            '["read"]',
+        ),
+    ),
+    "[serve.tokens.NAME]",
 )
 
 CONNECTION_TABLES: Mapping[str, SettingsTable] = {"sql": SQL_CONNECTION, "http": HTTP_CONNECTION}
@@ -379,8 +410,11 @@ _TABLES = (PROJECT, TEMPORAL, TLS, WORKER, LEDGER, KAFKA, SPARK, RECONCILE, SERV
 def find_setting(path: Sequence[str]) -> Setting | None:
     """The row of the key with this path, as in ``("kafka", "prefix")``; None below tables with free names."""
     *parents, key = path
-    is_connection = len(parents) == 2 and parents[0] == "connections"
-    tables = (
-        CONNECTION_TABLES.values() if is_connection else (one for one in _TABLES if one.header == ".".join(parents))
-    )
+    match parents:
+        case ["connections", _]:
+            tables = tuple(CONNECTION_TABLES.values())
+        case ["serve", "tokens", _]:
+            tables = (SERVE_TOKEN,)
+        case _:
+            tables = tuple(table for table in _TABLES if table.header == ".".join(parents))
     return next((setting for table in tables if (setting := table.setting(key))), None)

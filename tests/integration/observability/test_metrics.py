@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
-from saga_workers.outcome_api import requests_counter
 from saga_workers.relay.outbox import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.settings.project import Project

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saga_workers.runtime import http_server
-from saga_workers.runtime.http_server import HttpServer, json_response, read_only_app
+from saga_workers.runtime.http_server import HttpServer, http_app, json_response
 from tests.helpers.failure_records import FailureRecords
 
 HOST = "127.0.0.1"
@@ -89,7 +89,7 @@ async def ask(server: HttpServer, sent: bytes) -> bytes:
 
 def check(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.05)  # the idle time after which a connection is closed
-    records, app = FailureRecords(), read_only_app([Route("/sagas/{id}", show)])
+    records, app = FailureRecords(), http_app([Route("/sagas/{id}", show)])
     logging.getLogger().addHandler(records)
     server = HttpServer(f"{HOST}:0", app, option="--listen", description="the endpoint")
     with asyncio.Runner() as runner:

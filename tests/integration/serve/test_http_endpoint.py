@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from saga_workers.runtime import http_server
-from saga_workers.runtime.http_server import HttpServer, json_response, read_only_app
+from saga_workers.runtime.http_server import HttpServer, http_app, json_response
 from sagas.errors import UsageError
 from tests.helpers.database_servers import free_port
 from tests.integration.engine.environment import until
@@ -35,7 +35,7 @@ async def serving(wait: asyncio.Event | None = None) -> AsyncIterator[HttpServer
             return json_response(200, {"half": "\ud800"})
         return json_response(200, {"path": path, "a": request.headers.get("a")})
 
-    app = read_only_app([Route("/{path:path}", handle)])
+    app = http_app([Route("/{path:path}", handle)])
     async with HttpServer(f"{HOST}:0", app, option="--listen", description="the endpoint") as server:
         yield server
 
@@ -226,7 +226,7 @@ async def test_hundreds_of_concurrent_requests() -> None:
 
 
 async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
-    nothing = read_only_app([])
+    nothing = http_app([])
     for address in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ""):
         with pytest.raises(UsageError, match="--listen takes HOST:PORT"):
             HttpServer(address, nothing, option="--listen", description="the endpoint")

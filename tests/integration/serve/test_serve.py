@@ -1,4 +1,4 @@
-"""`saga serve` as a process: outcomes only for clients with the token."""
+"""`saga serve` as a process: outcomes only for clients with a token."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
                 refused = await bare.get(path, headers=header)
                 assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
                 assert list(refused.json()) == ["error"]
-            assert (await bare.get("/nothing/here")).status_code == 401, "strangers learn nothing about pages"
+            assert (await bare.get("/nothing/here")).status_code == 401, (
+                "without a token nothing is learned about pages"
+            )
 
             answer = await known.get(path)
             assert answer.json()["id"] == saga_id
@@ -156,9 +158,10 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
                          f"{path}~notify-0-completed"):  # fmt: skip
                 answer = await known.get(lost)
                 assert (answer.status_code, list(answer.json())) == (404, ["error"]), lost
-            for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            assert (await known.post(path, json={})).status_code == 403, "this token only reads"
+            for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
                 answer = await known.request(method, path)
-                assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+                assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert TOKEN not in endpoint.process.tail(1000)
 
 
@@ -211,7 +214,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
         ('[serve]\ntoken = {env = "NOT_SET"}\n', {}, "environment variable NOT_SET, which is not set"),
         ('[serve]\ntoken = {env = "EMPTY"}\n', {"EMPTY": " "}, "serve.token is empty"),
         ('[serve]\ntoken = {file = "nowhere"}\n', {}, "which failed: No such file"),
-        ('[serve]\ntokens = "a"\n', {}, "unknown setting tokens; did you mean token?"),
+        ('[serve]\ntokens = "a"\n', {}, "serve.tokens must be a table"),
     ],
 )
 def test_serve_without_a_token_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], message: str) -> None:

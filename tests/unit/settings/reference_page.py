@@ -16,6 +16,7 @@ from sagas.settings.tables import (
     LEDGER,
     PROJECT,
     SERVE,
+    SERVE_TOKEN,
     SPARK,
     SQL_CONNECTION,
     TEMPORAL,
@@ -27,7 +28,20 @@ from sagas.settings.tables import (
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/settings.md"
 
-TABLES = (PROJECT, TEMPORAL, TLS, WORKER, SQL_CONNECTION, HTTP_CONNECTION, LEDGER, KAFKA, SPARK, EFFECTS, SERVE)
+TABLES = (
+    PROJECT,
+    TEMPORAL,
+    TLS,
+    WORKER,
+    SQL_CONNECTION,
+    HTTP_CONNECTION,
+    LEDGER,
+    KAFKA,
+    SPARK,
+    EFFECTS,
+    SERVE,
+    SERVE_TOKEN,
+)
 
 _HEAD = """# Settings: saga.toml
 
@@ -137,7 +151,7 @@ def _variable(table: SettingsTable, setting: Setting) -> str:
 
 
 def _variable_name(table: SettingsTable, setting: Setting) -> str:
-    header = "connections.NAME" if table.title else table.header
+    header = f"{table.header.rpartition('.')[0]}.NAME" if table.title else table.header
     return "SAGA_" + "__".join([*header.split("."), setting.name]).upper()
 
 

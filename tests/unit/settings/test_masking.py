@@ -160,9 +160,9 @@ def test_no_text_quotes_a_secret_of_the_settings(project: tuple[Path, list[str]]
     settings = resolved(load_settings(folder))
     assert len(canaries) > 10
     assert CANARY not in repr(settings)
-    from saga_workers.outcome_api import token_reader
+    from saga_workers.serve.callers import Callers
 
-    token_reader(settings)()
+    Callers(settings)
     for canary in canaries:
         assert canary not in mask(f"the server quotes {canary} in its message, and ({canary})"), canary
 

@@ -65,6 +65,7 @@ ANOTHER_VALUE = {
     "connection": '"other"',
     "where": '"1 = 1"',
     "saga_id": '"saga"',
+    "tokens": '{ shop = { secret = { env = "SHOP_TOKEN" } } }',
     "many": "true",
     "holds": "true",
 }

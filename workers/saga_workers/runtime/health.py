@@ -14,7 +14,7 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from saga_workers.runtime.http_server import HttpServer, read_only_app
+from saga_workers.runtime.http_server import HttpServer, http_app
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The version of Prometheus' text format."""
@@ -48,7 +48,7 @@ def health_server(
             await refresh()
         return Response(generate_latest(registry), media_type=PROMETHEUS_TEXT)
 
-    app = read_only_app([Route("/livez", live), Route("/readyz", answer_ready), Route("/metrics", show_metrics)])
+    app = http_app([Route("/livez", live), Route("/readyz", answer_ready), Route("/metrics", show_metrics)])
     return HttpServer(address, app, option="--health", description="the health endpoint")
 
 

@@ -1,8 +1,9 @@
-"""The HTTP server of long-running processes: Starlette routes on uvicorn, for GET and HEAD only.
+"""The HTTP server of long-running processes: Starlette routes on uvicorn.
 
 Clients are untrusted: request heads are limited in size and time, responses have to be read in time, connections are
-limited in number, and bodies are never read. uvicorn limits the size; :class:`_BoundedProtocol` adds the rest. Idle
-and slow clients cannot keep others out: their connections are closed first when there are too many.
+limited in number, and bodies are refused unless the application reads them, within limits. uvicorn limits the size;
+:class:`_BoundedProtocol` adds the rest. Idle and slow clients cannot keep others out: their connections are closed
+first when there are too many.
 """
 
 from __future__ import annotations
@@ -64,15 +65,24 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
     return json_response(status, {"error": message}, headers)
 
 
-def read_only_app(routes: Sequence[Route], middleware: Sequence[Middleware] = ()) -> Starlette:
-    """An application that answers GET and HEAD; every error is a JSON object with a message.
+def http_app(routes: Sequence[Route], middleware: Sequence[Middleware] = (), *, max_body_bytes: int = 0) -> Starlette:
+    """An application whose every error is a JSON object with a message.
 
-    Path parameters are percent-encoded, as they were sent: a ``%2F`` is not a separator.
+    It answers GET and HEAD, and with ``max_body_bytes`` also POST; the routes read bodies themselves. Path parameters
+    are percent-encoded, as they were sent: a ``%2F`` is not a separator.
     """
-    pages = ", ".join(sorted(route.path for route in routes))
+    pages = ", ".join(sorted({route.path for route in routes}))
+
+    async def check(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return _refusal(request, max_body_bytes) or await call_next(request)
 
     async def not_found(_: Request, __: Exception) -> Response:
         return error_response(404, f"there is no such page; there are {pages}")
+
+    async def wrong_method(_: Request, error: Exception) -> Response:
+        allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
+        methods = ", ".join(sorted(method.strip() for method in allowed.split(",")))
+        return error_response(405, f"this page answers {methods}", {"Allow": methods, **_CLOSE})
 
     async def failed(request: Request, error: Exception) -> Response:
         log.error("a request for %s could not be answered: this is a bug in saga", request.url.path, exc_info=error)
@@ -80,14 +90,15 @@ def read_only_app(routes: Sequence[Route], middleware: Sequence[Middleware] = ()
 
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=_check_request), *middleware],
-        exception_handlers={404: not_found, Exception: failed},
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=check), *middleware],
+        exception_handlers={404: not_found, 405: wrong_method, Exception: failed},
     )
     app.router.redirect_slashes = False
     return app
 
 
-async def _check_request(request: Request, call_next: RequestResponseEndpoint) -> Response:
+def _refusal(request: Request, max_body_bytes: int) -> Response | None:
+    """The response to a request that no route may see; None if there is nothing wrong with it."""
     path: bytes = request.scope["raw_path"]
     # uvicorn's limit only stops a head that has not arrived completely.
     if (
@@ -95,14 +106,20 @@ async def _check_request(request: Request, call_next: RequestResponseEndpoint) -
         > MAX_HEAD_BYTES
     ):
         return error_response(431, _HEAD_TOO_LARGE, _CLOSE)
-    if request.method not in ("GET", "HEAD"):
-        return error_response(405, "this endpoint is read-only: GET and HEAD", {"Allow": "GET, HEAD", **_CLOSE})
-    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+    methods = ("GET", "HEAD", "POST") if max_body_bytes else ("GET", "HEAD")
+    if request.method not in methods:
+        allowed = ", ".join(methods)
+        return error_response(405, f"this endpoint answers {allowed}", {"Allow": allowed, **_CLOSE})
+    length = request.headers.get("content-length", "0")
+    if request.method == "POST":
+        if length.isdecimal() and int(length[:20]) > max_body_bytes:
+            return error_response(413, f"the body may have {max_body_bytes} bytes", _CLOSE)
+    elif length != "0" or "transfer-encoding" in request.headers:
         return error_response(400, f"a {request.method} request has no body here", _CLOSE)
     if not path.startswith(b"/"):
         return error_response(400, _NOT_HTTP, _CLOSE)
     request.scope["path"] = path.decode("ascii")
-    return await call_next(request)
+    return None
 
 
 _NOT_HTTP = "this is not an HTTP request"

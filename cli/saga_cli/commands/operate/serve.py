@@ -1,4 +1,4 @@
-"""`saga serve`: the outcome of sagas over HTTP, in the foreground until it is stopped."""
+"""`saga serve`: start sagas and read their outcomes over HTTP, in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def serve(
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
 ) -> int:
-    """Serve the outcomes of sagas over HTTP to callers with the token of [serve]: GET /sagas/ID. Needs no worker."""
+    """Serve sagas over HTTP to callers with a token of [serve]: GET /sagas/ID, POST /sagas/NAME. Needs no worker."""
     import asyncio
 
-    from saga_workers.outcome_api import run_outcome_api
     from saga_workers.runtime.logs import configure_logs
+    from saga_workers.serve.api import run_api
     from sagas.errors import UsageError
 
     if log_format not in ("text", "json"):
         raise UsageError(f"--log-format must be text or json, not {log_format}")
     configure_logs(log_format, debug=global_options().debug)
-    asyncio.run(run_outcome_api(load_settings(), listen, health=health))
+    asyncio.run(run_api(load_settings(), listen, health=health))
     return 0

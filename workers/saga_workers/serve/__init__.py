@@ -1,0 +1,1 @@
+"""`saga serve`: starts sagas and answers for their outcomes over HTTP."""

@@ -1,0 +1,228 @@
+"""The HTTP API of `saga serve`: start sagas, and read their outcomes. It needs a token, and no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote
+
+from prometheus_client import CollectorRegistry, Counter
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
+
+from saga_workers.client import Client
+from saga_workers.control.start import AlreadyEnded, StartResult
+from saga_workers.runtime.health import health_server, temporal_readiness
+from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
+from saga_workers.runtime.logs import fields
+from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.serve.callers import Caller, Callers, Scope
+from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
+from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.views.saga_view import FINAL_STATES, read_view
+from sagas.errors import RefusedError, UsageError
+from sagas.protocol.saga_view import SagaView
+from sagas.settings import Settings
+from sagas.settings.project import Project
+
+log = logging.getLogger("saga.serve")
+
+MAX_CONCURRENT_REQUESTS = 32
+"""Maximum concurrent requests to Temporal; further ones wait."""
+
+MAX_CONCURRENT_WAITS = 256
+"""Maximum concurrent starts that wait for the end of their saga; a further one is answered at once."""
+
+REQUEST_TIMEOUT = 15.0
+"""Seconds until a request times out, including the wait for its turn, but not the `wait` of a start."""
+
+DEFAULT_MAX_BODY_BYTES = 1_000_000
+
+_QUERY_TIMEOUT = timedelta(seconds=3)
+
+
+def requests_counter(registry: CollectorRegistry) -> Counter:
+    return Counter("saga_serve_requests_total", "Requests to `saga serve`, by status.", ["status"], registry=registry)
+
+
+class SagaApi:
+    """Answers requests. Without ``client`` no saga can be started."""
+
+    def __init__(
+        self,
+        temporal: Temporal,
+        callers: Callers,
+        client: Client | None = None,
+        *,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> None:
+        self._temporal = temporal
+        self._callers = callers
+        self._client = client
+        self._max_body_bytes = max_body_bytes
+        self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
+        self.requests = requests_counter(CollectorRegistry())
+        self.app = http_app(
+            [
+                Route("/sagas/{id}", self._show_outcome),
+                Route("/sagas/{id}/notifications", self._show_notifications),
+                Route("/sagas/{name}", self._start, methods=["POST"]),
+                Route("/openapi.json", self._show_openapi),
+            ],
+            [Middleware(BaseHTTPMiddleware, dispatch=self._authorize_and_count)],
+            max_body_bytes=max_body_bytes,
+        )
+
+    async def _authorize_and_count(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = self._refusal(request) or await call_next(request)
+        self.requests.labels(str(response.status_code)).inc()
+        return response
+
+    def _refusal(self, request: Request) -> Response | None:
+        try:
+            caller = self._callers.identify(request.headers.get("authorization", ""))
+        except UsageError as error:
+            log.error("the API token cannot be read: %s", error.message)
+            return error_response(503, "the token of this endpoint cannot be read; see its log")
+        if caller is None:
+            message = "send the header Authorization: Bearer TOKEN with a token of [serve] in saga.toml"
+            return error_response(401, message, {"WWW-Authenticate": "Bearer"})
+        request.state.caller = caller
+        needed: Scope = "start" if request.method == "POST" else "read"
+        if needed not in caller.scopes:
+            return error_response(403, f"this token has not the scope {needed}")
+        return None
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def _show_outcome(self, request: Request) -> Response:
+        return await self._respond(request, lambda view: public_outcome(view))
+
+    async def _show_notifications(self, request: Request) -> Response:
+        return await self._respond(request, lambda view: view.to_json()["notifications"])
+
+    async def _respond(self, request: Request, select: Callable[[SagaView], Any]) -> Response:
+        saga_id = unquote(request.path_params["id"])
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+                view = await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT)
+        except UsageError as error:
+            return error_response(404, error.message)
+        except (RPCError, TimeoutError) as error:
+            return _temporal_is_down(error)
+        return json_response(200, select(view))
+
+    async def _show_openapi(self, request: Request) -> Response:
+        caller: Caller = request.state.caller
+        startable = self._client is not None and "start" in caller.scopes
+        definitions = self._client.project.definitions if self._client is not None and startable else {}
+        return json_response(200, openapi_document(definitions))
+
+    # --- starting ----------------------------------------------------------------------------------------------
+
+    async def _start(self, request: Request) -> Response:
+        caller: Caller = request.state.caller
+        name = unquote(request.path_params["name"])
+        if self._client is None or name not in self._client.project.definitions:
+            return error_response(404, "there is no such saga in this project")
+        if not caller.starts.take():
+            return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
+        try:
+            body = parse_start(request.headers.get("content-type", ""), await read_body(request, self._max_body_bytes))
+            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+                started = await self._start_once(self._client, name, body)
+            return await self._started_response(started, body.wait)
+        except BadRequest as error:
+            return error_response(error.status, str(error), {"Connection": "close"})
+        except AlreadyEnded as error:
+            return json_response(409, {"error": error.message, "state": error.state})
+        except RefusedError as error:
+            return error_response(409, error.message)
+        except (RPCError, TimeoutError) as error:
+            return _temporal_is_down(error)
+
+    async def _start_once(self, client: Client, name: str, body: StartBody) -> StartResult:
+        """Raises BadRequest if the input or the id is not valid, RefusedError if the id belongs to another start."""
+        try:
+            starter = await client.starter(name)
+            # The schema may be slow for a large input; other requests go on meanwhile.
+            start = await asyncio.to_thread(starter.make_request, body.input)
+            return await starter.start(start, id=body.id)
+        except UsageError as error:
+            raise BadRequest(422, error.message) from None
+
+    async def _started_response(self, started: StartResult, wait: float) -> Response:
+        """202 while the saga runs, 200 with its outcome once it has ended."""
+        ended = started.completed or (wait > 0 and await self._wait(started.id, wait))
+        outcome = None
+        if ended:
+            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+                view = await read_view(self._temporal, started.id, timeout=_QUERY_TIMEOUT)
+            outcome = public_outcome(view) if view.state in FINAL_STATES else None
+        document = {"id": started.id, "run_id": started.run_id, "started": started.started, "outcome": outcome}
+        location = f"/sagas/{quote(started.id, safe='')}"
+        return json_response(202 if outcome is None else 200, document, {"Location": location})
+
+    async def _wait(self, saga_id: str, seconds: float) -> bool:
+        """Whether the saga ends within this time."""
+        if self._wait_slots.locked():
+            return False
+        async with self._wait_slots:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._temporal.get_workflow_handle(saga_id).result()
+            except TimeoutError:
+                return False
+            except WorkflowFailureError:
+                pass
+        return True
+
+
+def public_outcome(view: SagaView) -> Mapping[str, Any]:
+    """What callers may read of a saga: neither its input nor the results of its steps."""
+    document = view.to_json()
+    return {name: document.get(name) for name in OUTCOME_FIELDS}
+
+
+def _temporal_is_down(error: RPCError | TimeoutError) -> Response:
+    reason = f": {error.message}" if isinstance(error, RPCError) else " in time"
+    return error_response(503, f"Temporal does not answer{reason}", {"Retry-After": "5"})
+
+
+async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises UsageError without a token or if a port is taken, ServerDownError without a server.
+    """
+    callers = Callers(settings)
+    stop = stop_on_signals()
+    temporal = await connect(settings)
+    client = Client(temporal, Project(settings)) if callers.may_start else None
+    if client is not None:
+        await asyncio.to_thread(lambda: client.project.definitions)  # a mistake in them shows at the start
+    api = SagaApi(
+        temporal, callers, client, max_body_bytes=settings.serve.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES)
+    )
+    async with AsyncExitStack() as stack:
+        if health is not None:
+            ready = partial(temporal_readiness, temporal)
+            await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))
+        listening = await stack.enter_async_context(
+            HttpServer(listen, api.app, option="--listen", description="the API")
+        )
+        log.info("serving sagas over HTTP", extra=fields(namespace=temporal.namespace, port=listening.port))
+        await stop.wait()
+        log.info("stopping")

@@ -1,0 +1,93 @@
+"""The body of `POST /sagas/NAME`, and how a refused start is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+
+from saga_activities.kafka.record_codec import finite_number
+from sagas.definition.times import parse_duration
+from sagas.errors import did_you_mean
+
+BODY_TIMEOUT = 10.0
+"""Seconds until a request's body must be complete."""
+
+MAX_WAIT = 60.0
+"""Seconds that a start may wait for the end of its saga."""
+
+_FIELDS = ("id", "input", "wait")
+
+
+class BadRequest(Exception):
+    """The request cannot be accepted; ``status`` is the HTTP status to answer with."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class StartBody:
+    """``wait``: seconds to wait for the end of the saga; 0 answers at once."""
+
+    input: Any
+    id: str | None
+    wait: float
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body as it was sent. Raises BadRequest if it is too large, too slow, or incomplete."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise BadRequest(413, f"the body may have {max_bytes} bytes")
+    except TimeoutError:
+        raise BadRequest(408, f"the body must arrive within {BODY_TIMEOUT:g} seconds") from None
+    except ClientDisconnect:
+        raise BadRequest(400, "the body is incomplete") from None
+    return bytes(body)
+
+
+def parse_start(content_type: str, body: bytes) -> StartBody:
+    """Parse ``{"input": …, "id": "…", "wait": "30s"}``; all are optional. Raises BadRequest."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise BadRequest(415, "send the header Content-Type: application/json")
+    try:
+        value = json.loads(body.decode(), parse_constant=_refuse_constant, parse_float=finite_number)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
+    except UnicodeError:
+        raise BadRequest(400, "the body is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(400, f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(400, 'the body must be an object, as in {"input": {}, "id": "order-1", "wait": "30s"}')
+    for name in value:
+        if name not in _FIELDS:
+            raise BadRequest(400, f"the body has an unknown field {name[:50]!r}{did_you_mean(name[:50], _FIELDS)}")
+    saga_id = value.get("id")
+    if saga_id is not None and not isinstance(saga_id, str):
+        raise BadRequest(400, "id must be a string")
+    return StartBody(value.get("input", {}), saga_id, _parse_wait(value.get("wait")))
+
+
+def _parse_wait(value: Any) -> float:
+    if value is None:
+        return 0.0
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else None
+    except ValueError:
+        seconds = None
+    if seconds is None or seconds > MAX_WAIT:
+        raise BadRequest(400, f'wait must be a duration up to {MAX_WAIT:g}s, such as "30s"')
+    return seconds
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
