@@ -105,6 +105,9 @@ def _has_ended(root: Path, service: str) -> bool:
         return False
 
 
+_MAX_KEY_PARTS = 1000
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises UsageError if it cannot be read or is not valid TOML."""
     try:
@@ -112,6 +115,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise UsageError(f"{path} is larger than {MAX_BYTES} bytes, which no settings file is")
+        # tomllib takes quadratic time for the parts of a key.
+        if any(line.partition(b"=")[0].count(b".") > _MAX_KEY_PARTS for line in content.splitlines()):
+            raise UsageError(f"{path} is not valid TOML: a key is nested too deeply")
         return tomllib.loads(content.decode())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
