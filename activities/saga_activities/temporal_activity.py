@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from saga_activities.attempt_context import (
 )
 from saga_activities.cancellation import uncancellable
 from saga_activities.dispatcher import ActionNotRegistered, Dispatcher
+from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
@@ -65,8 +66,10 @@ class SagaActivities:
         loader: DefinitionLoader,
         verify_start: VerifyStart,
         observers: Sequence[AttemptObserver] = (),
+        locks: LockActivities | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._locks = locks
         self._loader = loader
         self._verify_start = verify_start
         self._observers = tuple(observers)
@@ -85,6 +88,8 @@ class SagaActivities:
         argument = activity.payload_converter().from_payload(args[0].payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info.activity_type, argument)
+        if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
+            return await _perform_lock_activity(self._locks, info.activity_type, argument)
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
@@ -97,7 +102,7 @@ class SagaActivities:
         with contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
-            attempt = _attempt_context(watched)
+            attempt = _attempt_context(watched.saga, watched.traceparent)
             outcome = watched.outcome = await self._perform(invocation, attempt, watched)
         return _temporal_result(outcome, invocation, attempt.number)
 
@@ -131,6 +136,22 @@ class SagaActivities:
             ) from None
 
 
+async def _perform_lock_activity(locks: LockActivities, activity_type: str, request: Mapping[str, Any]) -> Any:
+    info = activity.info()
+    attempt = _attempt_context(info.workflow_type or "", None)
+    try:
+        outcome = await locks.perform(activity_type, request, attempt, info.workflow_id or "")
+    except (KeyError, TypeError, AttributeError):
+        raise ApplicationError(
+            f"the argument of {activity_type} is not a request of a saga", type="SagaRefused", non_retryable=True
+        ) from None
+    except UsageError as error:
+        outcome = Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+    if outcome.kind == "done":
+        return outcome.result
+    raise to_application_error(outcome, attempt.number)
+
+
 def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:
     """The error of an attempt that was not made because its action is not registered.
 
@@ -145,7 +166,7 @@ def _not_registered_error(message: str, invocation: Invocation, number: int) -> 
     return ApplicationError(message, details, type="NotFoundError", next_retry_delay=wait)
 
 
-def _attempt_context(observed: ObservedAttempt) -> AttemptContext:
+def _attempt_context(saga: str, traceparent: str | None) -> AttemptContext:
     info = activity.info()
     timeout = info.start_to_close_timeout or timedelta(seconds=30)
     return AttemptContext(
@@ -154,8 +175,8 @@ def _attempt_context(observed: ObservedAttempt) -> AttemptContext:
         deadline=(info.started_time + timeout).timestamp(),
         heartbeat=_heartbeat(),
         logger=activity.logger,
-        traceparent=observed.traceparent,
-        saga=observed.saga,
+        traceparent=traceparent,
+        saga=saga,
         task_token=b"" if info.is_local else info.task_token,
     )
 

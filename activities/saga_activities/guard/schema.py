@@ -6,7 +6,7 @@ nothing but an index is ever dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -170,8 +170,28 @@ def _insert_if_absent(table: str, condition: str, values: str) -> str:
 _SET_VERSION = f"update saga_version set version = {SCHEMA_VERSION} where part = 'guard'"
 
 
-def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
-    for table in metadata.sorted_tables:
+async def create_metadata(engine: AsyncEngine, tables: sa.MetaData, initial_rows: Iterable[str]) -> None:
+    """Create the tables of another feature, without a version; repeatable, and safe from several processes at once."""
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        if engine.dialect.name == "postgresql":
+            await connection.execute(sa.text(f"select pg_advisory_lock({_ADVISORY_LOCK})"))
+        try:
+            for statement in metadata_ddl(connection.dialect, tables):
+                await connection.exec_driver_sql(statement)
+            for insert in initial_rows:
+                await _insert_once(connection, insert)
+        finally:
+            if engine.dialect.name == "postgresql":
+                await connection.execute(sa.text(f"select pg_advisory_unlock({_ADVISORY_LOCK})"))
+
+
+def metadata_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> list[str]:
+    """The statements that create these tables and their indexes where they do not exist."""
+    return [*_table_ddl(dialect, tables), *_index_ddl(dialect, tables)]
+
+
+def _table_ddl(dialect: sa.Dialect, tables: sa.MetaData = metadata) -> Iterator[str]:
+    for table in tables.sorted_tables:
         statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
         if dialect.name in _MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
             for index in table.indexes:
@@ -180,12 +200,12 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
         yield statement
 
 
-def _index_ddl(dialect: sa.Dialect) -> Iterator[str]:
+def _index_ddl(dialect: sa.Dialect, tables: sa.MetaData = metadata) -> Iterator[str]:
     if dialect.name not in _MYSQL_DIALECTS:
-        for table in metadata.sorted_tables:
-            for index in table.indexes:
+        for table in tables.sorted_tables:
+            for index in sorted(table.indexes, key=lambda one: str(one.name)):
                 yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
-    if dialect.name == "postgresql":
+    if dialect.name == "postgresql" and tables is metadata:
         yield _CREATED_AT_INDEX
 
 

@@ -111,6 +111,22 @@ class Savepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Locks:
+    """The semantic locks of a saga: it runs only while it holds all ``keys``, and another saga with one of them waits.
+
+    ``keys`` is a list of strings or one expression for a list. ``connection`` is the database of the lock tables.
+    ``wait`` is in seconds; 0: the saga does not wait. ``from_`` is the step before which they are taken; None: the
+    first one. ``until``: they are released at the commit point, or when the saga is final.
+    """
+
+    keys: Any
+    connection: str
+    wait: float = 30.0
+    from_: str | None = None
+    until: Literal["commit", "final"] = "final"
+
+
+@dataclass(frozen=True, slots=True)
 class StepDefinition:
     """One step of the graph. ``needs`` is always explicit, even if the author left it out."""
 
@@ -187,6 +203,7 @@ class Definition:
     language: int = 1
     digest: str = ""
     notify: tuple[Notification, ...] = ()
+    locks: Locks | None = None
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
 
     def step(self, id: str) -> StepDefinition:

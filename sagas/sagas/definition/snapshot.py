@@ -15,6 +15,7 @@ from typing import Any
 from sagas.definition.model import (
     Compensation,
     Definition,
+    Locks,
     Notification,
     Operation,
     Probe,
@@ -37,7 +38,7 @@ def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
 
 _FIELDS = {
     model: _fields_with_defaults(model)
-    for model in (Retry, Operation, Compensation, Probe, Savepoint, StepDefinition, Notification, Definition)
+    for model in (Retry, Operation, Compensation, Probe, Savepoint, StepDefinition, Notification, Locks, Definition)
 }
 
 
@@ -67,6 +68,8 @@ def from_snapshot(data: Mapping[str, Any]) -> Definition:
     values = {**data, "steps": tuple(_step(step) for step in data["steps"])}
     if notify := data.get("notify"):
         values["notify"] = tuple(_notification(one) for one in notify)
+    if (locks := data.get("locks")) is not None:
+        values["locks"] = Locks(**locks)
     return Definition(**values)
 
 
@@ -177,6 +180,8 @@ def replacement_refusal(running: Definition, snapshot: Mapping[str, Any]) -> str
         return "the definition has other steps than the running saga; only their contents may change"
     if corrected.recovery != running.recovery:
         return f"the running saga has `recovery: {running.recovery}`, which must not change"
+    if corrected.locks != running.locks:
+        return "`locks` must not change while the saga runs"
     for old, new in zip(running.steps, corrected.steps, strict=True):
         what = _changed_aspect(old, new)
         if what is not None:

@@ -152,6 +152,12 @@ def evaluate_output(run: SagaRun) -> Any:
     return _evaluate(run, ("output",), run.definition.output, expression_context(run))
 
 
+def lock_keys(run: SagaRun) -> Any:
+    """The value of `locks.keys`."""
+    locks = run.definition.locks
+    return None if locks is None else _evaluate(run, ("locks", "keys"), locks.keys, expression_context(run))
+
+
 def evaluate_labels(run: SagaRun) -> dict[str, str]:
     """The labels for search; the values are strings."""
     made = (

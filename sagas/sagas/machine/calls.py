@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition
-from sagas.machine import arguments, builtin_actions
+from sagas.machine import arguments, builtin_actions, locks
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
@@ -331,6 +331,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
     commands: list[Command] = []
     for id, (fires_at, summary) in run.timers.items():
         commands.append(StartTimer(id, max(0.0, fires_at - at), summary))
+    commands += locks.reissue(run)
     for flight in run.flights.values():
         entry = run.entry(flight.entry)
         if entry is None:

@@ -6,7 +6,7 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, calls, notify
+from sagas.machine import arguments, calls, locks, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     OUTPUT_STEP,
@@ -63,6 +63,7 @@ def reach_commit_point(run: SagaRun) -> None:
     run.cancel_timer("deadline")
     run.deadline_at = None
     run.pending_cause = None
+    locks.release_at_commit(run)
     for id in run.pending_entries:
         # It failed in parallel with the pivot. The pivot succeeded, so rollback is impossible and an operator decides.
         entry = run.entry(id)
@@ -274,6 +275,7 @@ def _finish_forward(run: SagaRun) -> None:
 def complete(run: SagaRun) -> None:
     run.ended_at = run.now
     run.cancel_timer("warn_after")
+    locks.release_at_end(run)
     if run.residue:
         run.state = "RESIDUE"
         run.emit(RecordState("RESIDUE", None, None))

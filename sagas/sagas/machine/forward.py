@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit
+from sagas.machine import arguments, builtin_actions, calls, commit, locks
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     CarryOutDecision,
@@ -40,7 +40,7 @@ def start_ready_steps(run: SagaRun) -> None:
         for id in ready:
             if arguments.must_pause(run):
                 run.ready.append(id)
-            elif commit.must_wait_for_commit(run, id):
+            elif locks.hold_back(run, id) or commit.must_wait_for_commit(run, id):
                 held.append(id)
             else:
                 # A skipped or empty step settles at once and may make others ready.

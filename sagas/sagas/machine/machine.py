@@ -20,6 +20,7 @@ from sagas.machine import (
     decisions,
     effect_lookup,
     forward,
+    locks,
     notify,
     parked,
     rollback,
@@ -54,6 +55,8 @@ from sagas.protocol.messages import (
     ChildParked,
     Command,
     DecisionMade,
+    LocksAnswered,
+    LocksChanged,
     MachineEvent,
     SagaEnded,
     SignalReceived,
@@ -134,7 +137,7 @@ class Machine:
         run = self._run
         if run.finished:
             return "finished"
-        if run.committed or (run.started_at is None and run.plan.forward_only):
+        if run.committed or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
             return "past the point of no return"
         if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
             return "already"
@@ -219,6 +222,11 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
             _decision_made(run, event)
         case UndoRequested():
             _undo_requested(run, event)
+        case LocksAnswered():
+            locks.answered(run, event)
+            _commit_at_start(run)
+        case LocksChanged():
+            locks.changed(run)
 
 
 def _saga_started(run: SagaRun) -> None:
@@ -226,13 +234,19 @@ def _saga_started(run: SagaRun) -> None:
         return
     run.started_at = run.now
     run.kept_bytes = arguments.budgeted_size(run.input)
-    if run.plan.forward_only:
-        commit.start_committed(run)
-    elif run.definition.deadline is not None:
+    locks.request_at_start(run)
+    _commit_at_start(run)
+    if run.definition.deadline is not None and not run.plan.forward_only:
         run.deadline_at = run.now + run.definition.deadline
         run.start_timer("deadline", run.definition.deadline, "deadline")
     if run.definition.warn_after is not None:
         run.start_timer("warn_after", run.definition.warn_after, "warn when overdue")
+
+
+def _commit_at_start(run: SagaRun) -> None:
+    """A saga whose steps can all only go forward is past its commit point once nothing keeps it from starting."""
+    if run.plan.forward_only and run.phase == "forward" and locks.are_held(run):
+        commit.start_committed(run)
 
 
 def _call_ended(run: SagaRun, event: CallEnded) -> None:
@@ -304,6 +318,8 @@ def _saga_timer_fired(run: SagaRun, id: str) -> None:
     del run.timers[id]
     if id == savepoints.TIMER:
         savepoints.run_again(run)
+    elif id in locks.TIMERS:
+        locks.timer_fired(run, id)
     elif id == "warn_after":
         run.overdue = True
         notify.notify_milestone(run, "overdue")
@@ -314,6 +330,8 @@ def _saga_timer_fired(run: SagaRun, id: str) -> None:
 def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
     if event.kind == "parent":
         run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
+    if event.kind == "terminated":
+        locks.doubt_release(run)
     if run.finished or run.committed or run.cancel_requested:
         return
     run.cancel_requested = True
@@ -430,7 +448,7 @@ def _end_phase(run: SagaRun) -> None:
 
 def _update_parked_state(run: SagaRun) -> None:
     """Enter PARKED when only parked operations are left, and leave it when another one runs."""
-    if run.parked and run.busy == 0:
+    if run.parked and run.busy == 0 and not locks.waits(run):
         if run.state != "PARKED":
             run.change_state("PARKED", next(iter(run.parked)))
             notify.notify_milestone(run, "parked")

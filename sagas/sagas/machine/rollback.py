@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify, savepoints
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, locks, notify, savepoints
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     FORWARD_CALLS,
@@ -66,6 +66,7 @@ def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
     if run.savepoint is None:
         run.cancel_timer("deadline")
         run.deadline_at = None
+        locks.stop_waiting(run)
     for parked in list(run.parked.values()):
         if parked.op == "do":
             entry = run.entry(parked.step)
@@ -102,7 +103,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
 
 def start_compensating(run: SagaRun) -> None:
     """Start compensations once no forward call is in flight."""
-    if run.phase != "backward" or run.compensating or run.forward_busy or run.finished:
+    if run.phase != "backward" or run.compensating or run.forward_busy or run.finished or locks.hold_back_undo(run):
         return
     run.compensating = True
     undone = [id for id in reversed(run.plan.steps) if savepoints.is_undone(run, id)]
@@ -184,6 +185,7 @@ def finish_rollback(run: SagaRun) -> None:
     """End the saga: everything is compensated, or closed by an operator."""
     run.ended_at = run.now
     run.cancel_timer("warn_after")
+    locks.release_at_end(run)
     run.state = "RESIDUE" if run.residue else "COMPENSATED"
     run.emit(RecordState(run.state, None, run.reason["kind"] if run.reason else None))
     notify.notify_milestone(run, "residue" if run.residue else "compensated")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.arguments import publish_result
+from sagas.machine.lock_state import LockState
 from sagas.machine.state import Flight, LedgerEntry, OperationState, ParkedOperation, SagaRun, StepRecord
 
 SNAPSHOT_VERSION = 1
@@ -82,6 +83,8 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
         data["notifications"] = run.notifications
     if run.reported is not None:
         data["reported"] = run.reported
+    if run.locks is not None:
+        data["locks"] = _pack(run.locks)
     for name, key in RUN_KEYS.items():
         data[key] = getattr(run, name)
     return data
@@ -110,6 +113,7 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
     run.savepoint = data.get("savepoint")
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
+    run.locks = _unpack(LockState, data["locks"]) if "locks" in data else None
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: _unpack(ParkedOperation, parked) for parked in data["parked"]}
     run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}
@@ -138,7 +142,7 @@ def _pack_value(value: Any) -> Any:
         return _pack(value)
     if isinstance(value, list) and value and isinstance(value[0], LedgerEntry):
         return [_pack(entry) for entry in value]
-    return value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _unpack(record: type[R], data: Mapping[str, Any], keys: Mapping[str, str] = KEYS) -> R:

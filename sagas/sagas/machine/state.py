@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
+from sagas.machine.lock_state import LockState
 from sagas.protocol.messages import CancelTimer, Command, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
@@ -334,6 +335,7 @@ class SagaRun:
         """The last report of parked operations to the parent saga; None: nothing is parked."""
         self.notifications: list[dict[str, Any]] = []
         """The notifications sent; only the runs that deliver them know their status."""
+        self.locks: LockState | None = None
 
         # Derived, or valid for one event only. Only `now` and `retrying_recorded` are part of a snapshot.
         self.now = 0.0

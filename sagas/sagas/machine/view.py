@@ -18,6 +18,8 @@ from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     DecisionView,
     ErrorView,
+    LockBlockerView,
+    LocksView,
     NotificationView,
     OperationView,
     ReasonView,
@@ -58,6 +60,7 @@ def build_view(run: SagaRun, at: float) -> SagaView:
         operator=tuple(map(DecisionView.from_json, run.operator)),
         notifications=tuple(map(NotificationView.from_json, run.notifications)),
         savepoints=_savepoints(run) or None,
+        locks=_locks(run),
     )
 
 
@@ -67,6 +70,18 @@ def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:
         for step in run.definition.steps
         if step.savepoint is not None
     )
+
+
+def _locks(run: SagaRun) -> LocksView | None:
+    locks = run.locks
+    if locks is None:
+        return None
+    blockers = tuple(
+        LockBlockerView(key=one["key"], owner=one["owner"], since=format_timestamp(one["since"]) or "")
+        for one in locks.blockers
+    )
+    since = format_timestamp(locks.held_at if locks.held_at is not None else locks.requested_at)
+    return LocksView(state=locks.state, keys=locks.keys, since=since, waits_for=blockers)
 
 
 def blank_view(saga_id: str, saga: str) -> SagaView:

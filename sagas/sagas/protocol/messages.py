@@ -112,6 +112,27 @@ class UndoRequested:
     who: str
 
 
+@dataclass(frozen=True, slots=True)
+class LocksAnswered:
+    """The lock database has answered an ``AcquireLocks``.
+
+    ``granted``: all keys are held. ``waiting``: the request has its place in the order of arrival; ``blockers`` are the
+    keys that others hold or wait for before it (``key``, ``owner``, and ``since`` in seconds since the epoch).
+    ``refused``: nothing is held and nothing waits. ``late``: the locks of this request were released before.
+    """
+
+    answer: Literal["granted", "waiting", "refused", "late"]
+    at: float
+    blockers: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocksChanged:
+    """The locks that the saga waits for may be granted: another saga has released its own. It asks again."""
+
+    at: float
+
+
 MachineEvent = (
     Started
     | CallEnded
@@ -122,6 +143,8 @@ MachineEvent = (
     | SignalReceived
     | DecisionMade
     | UndoRequested
+    | LocksAnswered
+    | LocksChanged
 )
 
 
@@ -290,6 +313,37 @@ class Finish:
     reason: Mapping[str, Any] | None = field(default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class AcquireLocks:
+    """Request the locks ``keys`` (sorted), all or none. It ends with a ``LocksAnswered``, however long that takes.
+
+    ``owner`` is the id of the root saga: what it holds, its nested sagas and its undo need not wait for. ``holder`` is
+    the part of it that requests, and releases what it was granted itself. The same request may be repeated. ``waits``:
+    take a place in the order of arrival if a key is not free. ``connection`` is the database of the locks.
+    """
+
+    connection: str
+    keys: tuple[str, ...]
+    owner: str
+    holder: str
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLocks:
+    """Release what a saga holds, and withdraw what it waits for. It has no response and may be repeated.
+
+    It is sent at the commit point or with the end of the saga; the run does not close before it is carried out, however
+    long that takes. ``connection`` and ``holder`` are those of its ``AcquireLocks``; None: it has none.
+    ``row_locks`` are the connections on which ``owner`` has row locks of automatic compensations.
+    """
+
+    owner: str
+    holder: str
+    connection: str | None = None
+    row_locks: tuple[str, ...] = ()
+
+
 Command = (
     Call
     | CancelCall
@@ -301,5 +355,7 @@ Command = (
     | ReportParked
     | RecordState
     | Notify
+    | AcquireLocks
+    | ReleaseLocks
     | Finish
 )

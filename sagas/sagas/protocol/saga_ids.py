@@ -25,7 +25,7 @@ MAX_WORKFLOW_ID_BYTES = 1000
 
 _MAX_SHOWN = 80
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (also those that change the direction of text, and line separators) and lone surrogates. A fixed
 list: workers with different versions of Unicode must decide alike."""
 
@@ -41,7 +41,7 @@ def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
     shown = _shown(id)
     if owner is not None and id.startswith((f"{_saga_of(owner)}/", f"{_saga_of(owner)}~")):
         return None
-    if _UNPRINTABLE.search(id):
+    if UNPRINTABLE.search(id):
         return f"the id {shown} must not contain control characters"
     if id != id.strip():
         return f"the id {shown} must not begin or end with white space"

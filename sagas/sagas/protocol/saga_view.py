@@ -43,6 +43,7 @@ OperationStatus = Literal[
 ]
 EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
+LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
 DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED"]
 ReasonKind = Literal[
     "rejected",
@@ -207,6 +208,25 @@ class SavepointView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockBlockerView(JsonView):
+    """A key that another saga holds, or waits for before this one."""
+
+    key: str
+    owner: Annotated[str, "the id of that saga, or of its root saga"]
+    since: Annotated[Timestamp, "since when it holds the key or waits for it"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocksView(JsonView):
+    """The semantic locks of a saga."""
+
+    state: Annotated[LockRequestState, "RELEASED: also if they were never obtained"]
+    keys: Annotated[tuple[str, ...], "sorted"] = ()
+    since: Annotated[Timestamp | None, "when they were obtained; while it waits, when they were requested"] = None
+    waits_for: Annotated[tuple[LockBlockerView, ...], "who kept it waiting when it last asked"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView(JsonView):
     """A decision of an operator."""
 
@@ -271,6 +291,7 @@ class SagaView(JsonView):
     operator: Annotated[tuple[DecisionView, ...], "the decisions of operators, in order"] = ()
     notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
     savepoints: Annotated[tuple[SavepointView, ...] | None, "the savepoints of the definition", OMITTED] = None
+    locks: Annotated[LocksView | None, "its semantic locks, once it has requested them", OMITTED] = None
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None

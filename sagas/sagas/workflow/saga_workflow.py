@@ -16,6 +16,7 @@ from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
 from sagas.presentation.web_ui_text import current_details
 from sagas.protocol.messages import (
+    AcquireLocks,
     Call,
     CancelCall,
     CancelRequested,
@@ -24,9 +25,11 @@ from sagas.protocol.messages import (
     Command,
     DecisionMade,
     Finish,
+    LocksChanged,
     MachineEvent,
     Notify,
     RecordState,
+    ReleaseLocks,
     ReportParked,
     SignalReceived,
     StartSaga,
@@ -36,6 +39,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
+    LOCKS_SIGNAL,
     PARKED_SIGNAL,
     RESIDUE_SIGNAL,
     STARTED_AT_MEMO,
@@ -46,6 +50,7 @@ from sagas.protocol.saga_ids import label_problem
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
+from sagas.workflow.locks import LockCalls
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.received import UnreadableValue, first_value
@@ -54,6 +59,10 @@ from sagas.workflow.task_set import CommandContext, TaskSet
 
 PAUSES = "pauses-between-evaluations"
 """Histories without this patch evaluate everything at once."""
+
+
+STARTED_AGAIN = Call | StartSaga | UndoSaga | AcquireLocks
+"""The commands that a run which is about to continue as new leaves to the next one."""
 
 
 @workflow.defn(dynamic=True)
@@ -71,6 +80,7 @@ class SagaWorkflow:
         self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
         self._notifications = Notifications(context)
+        self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
         self._finish: Finish | None = None
         self._started = False
@@ -95,7 +105,7 @@ class SagaWorkflow:
                 if self._may_continue:
                     self._continue()
         await self._wait(workflow.all_handlers_finished)
-        await self._wait(lambda: not self._notifications.is_starting or self._tasks.crash is not None)
+        await self._wait(lambda: not self._sends_last_commands or self._tasks.crash is not None)
         if self._tasks.crash is not None:
             raise self._tasks.crash
         await self._signal_residue(self._finish)
@@ -157,7 +167,7 @@ class SagaWorkflow:
             workflow.continue_as_new(handed, memo={STARTED_AT_MEMO: machine.started_at})
         self._continuing = False
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, Call | CancelCall | StartSaga | UndoSaga):
+            if isinstance(command, CancelCall | STARTED_AGAIN):
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
@@ -170,6 +180,11 @@ class SagaWorkflow:
     def _may_continue(self) -> bool:
         machine = self._machine
         return self._continuing and machine is not None and not machine.paused and not self._tasks.busy
+
+    @property
+    def _sends_last_commands(self) -> bool:
+        """The run must not close before others have what it gives them: notifications, and its locks."""
+        return self._notifications.is_starting or self._locks.is_releasing
 
     @property
     def _closes_canceled(self) -> bool:
@@ -201,7 +216,7 @@ class SagaWorkflow:
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
-        if self._continuing and isinstance(command, Call | StartSaga | UndoSaga):
+        if self._continuing and isinstance(command, STARTED_AGAIN):
             return  # it stays in flight in the machine, and the next run reissues it
         match command:
             case Call():
@@ -224,6 +239,10 @@ class SagaWorkflow:
                 self._search_attributes.record_state(command)
             case Notify():
                 self._notifications.send(command)
+            case AcquireLocks():
+                self._locks.acquire(command)
+            case ReleaseLocks():
+                self._locks.release(command)
             case Finish():
                 self._finish = command
 
@@ -263,6 +282,10 @@ class SagaWorkflow:
             event = parked_report(report)
             if event is not None:
                 self._feed(event)
+
+    @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")
+    def locks_changed(self) -> None:
+        self._feed(LocksChanged(at=workflow.time()))
 
     @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:

@@ -1,0 +1,113 @@
+"""The activities `saga.lock` and `saga.release`: a request for locks, and the release of what a saga holds.
+
+Independent of Temporal: ``tell`` signals a waiting saga that it has been granted its locks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.locks.lock_table import Answer, Granted, LockTable
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
+
+log = logging.getLogger("saga.locks")
+
+LOCK_ACTIVITIES = (LOCK_ACTIVITY, RELEASE_ACTIVITY)
+
+Told = Literal["told", "gone"]
+Tell = Callable[[str], Awaitable[Told]]
+"""Signals a workflow; ``gone``: it has ended. Raises the client's errors if the server does not answer."""
+
+ObserveWait = Callable[[str, float], None]
+"""Takes the name of the saga, and the seconds that it waited for its locks."""
+
+ReleaseRows = Callable[[str, str], Awaitable[None]]
+"""Deletes the row locks of an owner (the second argument) on a connection."""
+
+
+class LockActivities:
+    """The lock requests and releases that one worker carries out."""
+
+    def __init__(
+        self,
+        databases: DatabaseConnections,
+        tell: Tell,
+        observe_wait: ObserveWait = lambda saga, seconds: None,
+        release_rows: ReleaseRows | None = None,
+    ) -> None:
+        self._databases = databases
+        self._tell = tell
+        self._observe_wait = observe_wait
+        self._release_rows = release_rows
+        self._tables: dict[str, LockTable] = {}
+
+    async def perform(
+        self, activity: str, request: Mapping[str, Any], attempt: AttemptContext, workflow_id: str
+    ) -> Outcome:
+        """Make one attempt. Its result is what :mod:`sagas.workflow.locks` reads.
+
+        Raises UsageError for an unknown connection, and what ``tell`` raises.
+        """
+        if activity == LOCK_ACTIVITY:
+            return await self._acquire(request, attempt, workflow_id)
+        return await self._release(request, attempt)
+
+    async def _acquire(self, request: Mapping[str, Any], attempt: AttemptContext, workflow_id: str) -> Outcome:
+        outcome = await self._table(request["connection"]).acquire(
+            request["keys"],
+            owner=request["owner"],
+            holder=request["holder"],
+            workflow_id=workflow_id,
+            waits=request["waits"],
+            scheduled_at=attempt.scheduled_at,
+            deadline=attempt.deadline,
+        )
+        if outcome.kind == "late":  # older than the watermark of the database
+            return Outcome.done({"answer": "late"}, attempt=None)
+        if outcome.kind != "done":
+            return outcome
+        answer: Answer = outcome.result
+        if answer.waited is not None:
+            self._observe_wait(attempt.saga, answer.waited)
+        return Outcome.done(
+            {"answer": answer.answer, "blockers": [one._asdict() for one in answer.blockers]}, attempt=None
+        )
+
+    async def _release(self, request: Mapping[str, Any], attempt: AttemptContext) -> Outcome:
+        owner = request["owner"]
+        for connection in request.get("row_locks", ()):
+            if self._release_rows is not None:
+                await self._release_rows(connection, owner)
+        connection = request.get("connection")
+        if connection is None:
+            return Outcome.done({}, attempt=None)
+        outcome = await self.release(
+            connection, owner, request["holder"], scheduled_at=attempt.scheduled_at, deadline=attempt.deadline
+        )
+        return outcome if outcome.kind != "done" else Outcome.done({}, attempt=None)
+
+    async def release(
+        self, connection: str, owner: str, holder: str, *, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        """Release the locks of a holder, and tell the sagas that have been granted theirs."""
+        table, released, gone = self._table(connection), 0, [(owner, holder)]
+        while gone:
+            owner, holder = gone.pop()
+            outcome = await table.release(owner=owner, holder=holder, scheduled_at=scheduled_at, deadline=deadline)
+            if outcome.kind != "done":
+                return outcome
+            released += 1
+            told: list[Granted] = outcome.result
+            # One that was terminated while it waited has not begun, so nobody needs its locks.
+            gone = [(one.owner, one.holder) for one in told if await self._tell(one.workflow_id) == "gone"]
+        return Outcome.done(released, attempt=None)
+
+    def _table(self, connection: str) -> LockTable:
+        if connection not in self._tables:
+            self._tables[connection] = LockTable(connection, self._databases.engine(connection))
+        return self._tables[connection]

@@ -1,0 +1,103 @@
+"""Acquires and releases the locks of a run by activities of the project's workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from sagas.machine.locks import describe_keys
+from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
+from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
+from sagas.workflow.limits import limit_summary
+from sagas.workflow.task_set import CommandContext
+
+_ACQUIRING = "acquire locks"
+_RELEASING = "release locks"
+
+_ATTEMPT = timedelta(seconds=10)
+_RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
+)
+"""Without limit: only the database knows what it has granted, and a run must not close with a lock."""
+
+
+class LockCalls:
+    """The lock requests of one run, and its releases."""
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._requests = 0
+        self._releases = 0
+        self._releasing: set[str] = set()
+
+    @property
+    def is_releasing(self) -> bool:
+        """True until all releases are carried out."""
+        return bool(self._releasing)
+
+    def acquire(self, command: AcquireLocks) -> None:
+        self._requests += 1
+        self._context.tasks.start(_ACQUIRING, self._acquire(command, f"{LOCK_ACTIVITY}~{self._requests}"))
+
+    def release(self, command: ReleaseLocks) -> None:
+        # A later attempt of a request that is still in flight finds that the request was withdrawn.
+        self._context.tasks.cancel(_ACQUIRING)
+        self._releases += 1
+        name = f"{_RELEASING} {self._releases}"
+        self._releasing.add(name)
+        self._context.tasks.start(name, self._release(command, name, f"{RELEASE_ACTIVITY}~{self._releases}"))
+
+    async def _acquire(self, command: AcquireLocks, activity_id: str) -> None:
+        request = {
+            "connection": command.connection,
+            "keys": list(command.keys),
+            "owner": command.owner,
+            "holder": command.holder,
+            "waits": command.waits,
+        }
+        answer = await _perform(LOCK_ACTIVITY, request, activity_id, f"lock {describe_keys(command.keys)}")
+        self._context.tasks.discard(_ACQUIRING)
+        self._context.report(lock_answer(answer, workflow.time()))
+
+    async def _release(self, command: ReleaseLocks, name: str, activity_id: str) -> None:
+        request = {
+            "connection": command.connection,
+            "owner": command.owner,
+            "holder": command.holder,
+            "row_locks": list(command.row_locks),
+        }
+        await _perform(RELEASE_ACTIVITY, request, activity_id, "release the locks")
+        self._context.tasks.discard(name)
+        self._releasing.discard(name)
+
+
+async def _perform(name: str, request: Mapping[str, Any], activity_id: str, summary: str) -> dict[str, Any]:
+    while True:
+        try:
+            return await workflow.execute_activity(
+                name,
+                request,
+                activity_id=activity_id,
+                result_type=dict,
+                summary=limit_summary(summary),
+                start_to_close_timeout=_ATTEMPT,
+                retry_policy=_RETRY,
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from None
+            # A foreign worker on this task queue, or one without the connection: another worker may answer.
+            workflow.logger.warning("%s failed, it is tried again: %s", name, error.cause or error)
+            await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
+
+
+def lock_answer(answer: Mapping[str, Any], at: float) -> LocksAnswered:
+    """The answer of the activity as an event."""
+    blockers: Sequence[Mapping[str, Any]] = answer.get("blockers") or ()
+    return LocksAnswered(answer["answer"], at, blockers)
