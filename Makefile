@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Empty: hundreds of short processes share compiled files, also where the environment (a container's) forbids to write.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup lock audit demo test test-fast test-long check format docs bench clean
+.PHONY: setup lock audit demo patterns test test-fast test-long check format docs bench clean
 
 setup: .venv/.installed
 
@@ -33,6 +33,10 @@ audit: setup
 
 demo: setup
 	cd definitions/retail && ../../$(BIN)/python -m demo
+
+# Every pattern of definitions/patterns on real servers, and one table: outcome, what was killed, what was checked.
+patterns: setup
+	$(BIN)/pytest -q --no-header -m "slow or not slow" tests/patterns $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -83,9 +83,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was shown about faults, as a table; here, because with xdist the printing process loads no test module."""
+    """What faults and patterns have shown, as tables; here: with xdist the printing process loads no test module."""
     from tests.faults.table import cell_id, table
+    from tests.patterns.table import row_of
+    from tests.patterns.table import table as pattern_table
 
+    reports = [one for kind in ("passed", "failed", "error") for one in terminalreporter.stats.get(kind, [])]
+    if rows := [row for report in reports if (row := row_of(report)) is not None]:
+        terminalreporter.section("patterns")
+        for line in pattern_table(rows):
+            terminalreporter.write_line(line)
     results: dict[str, bool] = {}
     for kind in ("passed", "failed", "error", "xfailed"):
         for report in terminalreporter.stats.get(kind, []):

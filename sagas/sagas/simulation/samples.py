@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.definition.input_schema import both, resolve_reference
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.operation_builder import unwrap
 from sagas.expressions import Expression, ExpressionError, compile_value
 from sagas.expressions.nodes import (
@@ -123,8 +123,17 @@ def _numbered(item: Any, number: int) -> Any:
 def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[str, Any]:
     """A sample result for every step of a definition. ``schemas``: JSON Schema of the result, by action."""
     wishes = {step.id: _ExpectedShape() for step in definition.steps}
-    for expression in _expressions(definition):
-        _ShapeReader(wishes).read(expression.node)
+    reader = _ShapeReader(wishes)
+    for expression in _expressions_in(definition.output):
+        reader.read(expression.node)
+    for step in definition.steps:
+        scope: dict[str, _ExpectedShape] = {}
+        for expression in _expressions_in(step.for_each):
+            items = reader.read(expression.node)
+            if items is not None:
+                scope["item"] = items.element()
+        for expression in _expressions(step):
+            reader.read(expression.node, scope)
     results: dict[str, Any] = {}
     for step in definition.steps:
         schema = schemas.get(step.do.uses)
@@ -235,16 +244,14 @@ class _ShapeReader:
         return None
 
 
-def _expressions(definition: Definition) -> Iterator[Expression]:
-    """Every expression that may read a result."""
-    sources: list[Any] = [definition.output]
-    for step in definition.steps:
-        sources += [step.do.with_, step.for_each, step.confirm.with_ if step.confirm else None]
-        if step.if_ is not None:
-            sources.append("${{ " + unwrap(step.if_) + " }}")
-        if step.compensate is not None:
-            sources += [one.with_ for one in step.compensate.alternates]
-            sources.append(step.compensate.confirmed.with_ if step.compensate.confirmed else None)
+def _expressions(step: StepDefinition) -> Iterator[Expression]:
+    """Every expression of a step that may read a result, or an item of its `for_each`."""
+    sources: list[Any] = [step.do.with_, step.confirm.with_ if step.confirm else None]
+    if step.if_ is not None:
+        sources.append("${{ " + unwrap(step.if_) + " }}")
+    if step.compensate is not None:
+        sources += [one.with_ for one in step.compensate.alternates]
+        sources.append(step.compensate.confirmed.with_ if step.compensate.confirmed else None)
     for source in sources:
         yield from _expressions_in(source)
 

@@ -72,3 +72,10 @@ def test_an_annotated_result_wins() -> None:
     schema = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}
     definition = saga(step("a"), output="${{ steps.a.result.id }}")
     assert sample_results(definition, {"act.a": schema})["a"] == {"id": "1", "n": 1}
+
+
+def test_items_of_a_result_have_the_fields_that_their_step_reads() -> None:
+    items = "${{ steps.a.result.rows.filter(r, r.kind == 'new') }}"
+    definition = saga(step("a"), step("b", for_each=items, with_={"id": "${{ item.key.id }}"}))
+    assert sample_results(definition, {})["a"] == {"rows": [{"kind": "new", "key": {"id": 1}}]}
+    assert simulate(definition, {}).state == "COMPLETED"

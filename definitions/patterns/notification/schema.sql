@@ -1,0 +1,3 @@
+create table if not exists orders (
+    id text primary key
+);

@@ -1,0 +1,23 @@
+"""Every pattern on real servers: success, failure, a killed process. `make patterns` runs this and prints the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+import pytest
+
+from tests.patterns.pattern import Pattern, patterns
+from tests.patterns.player import Row
+from tests.patterns.table import RECORD, to_record
+
+
+def _parameters() -> list[object]:
+    return [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.uses_spark else []) for one in patterns()]
+
+
+@pytest.mark.parametrize("pattern", _parameters())
+def test_pattern(
+    pattern: Pattern, plays: Mapping[str, Future[Row]], record_property: Callable[[str, object], None]
+) -> None:
+    record_property(RECORD, to_record(plays[pattern.name].result()))
