@@ -22,6 +22,7 @@ LONG_RUNNING = (
     "tests/integration/demo",
     "tests/integration/spark",
     "tests/integration/dev",
+    "tests/patterns",
     "tests/unit/spark",
     "tests/unit/engine/machine_properties",
 )
