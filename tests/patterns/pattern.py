@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+Inputs = Sequence[Mapping[str, Any]]
+"""Those of the sagas of one play, which run at the same time: mostly one."""
+
 FOLDER = Path(__file__).parents[2] / "definitions/patterns"
 
 
@@ -30,7 +33,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Three inputs, and the invariant that must hold after each.
+    """The inputs of three plays, and the invariant that must hold after each.
 
     ``reads`` are the arguments of ``holds`` by name: a connection and a query, a topic, a saga's view, or a path of a
     service. ``failure_state`` is how the saga ends that gets ``failure``, ``failure_note`` what else becomes of it.
@@ -38,9 +41,9 @@ class Play:
     start, from its input.
     """
 
-    success: Mapping[str, Any]
-    failure: Mapping[str, Any]
-    killed: Mapping[str, Any]
+    success: Inputs
+    failure: Inputs
+    killed: Inputs
     kill: Kill
     invariant: str
     reads: Mapping[str, tuple[str, str]]
@@ -74,9 +77,9 @@ class Pattern:
         given = runpy.run_path(str(self.folder / "play.py"))
         process, during, how, argument = given["KILL"]
         return Play(
-            success=given["SUCCESS"],
-            failure=given["FAILURE"],
-            killed=given["KILLED"],
+            success=_inputs(given["SUCCESS"]),
+            failure=_inputs(given["FAILURE"]),
+            killed=_inputs(given["KILLED"]),
             kill=Kill(process, during, how, argument),
             invariant=given["INVARIANT"],
             reads=given["READS"],
@@ -86,6 +89,10 @@ class Pattern:
             start=given.get("START", self.name),
             follow=given.get("follow"),
         )
+
+
+def _inputs(declared: Any) -> Inputs:
+    return declared if isinstance(declared, list) else [declared]
 
 
 def patterns() -> list[Pattern]:

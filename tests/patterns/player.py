@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.patterns.kills import KILLS
-from tests.patterns.pattern import Pattern, Play
+from tests.patterns.pattern import Inputs, Pattern, Play
 from tests.patterns.stage import Servers, Stage, until
 
 ANY_END = (0, 3, 4, 5)
@@ -44,12 +44,15 @@ def play(pattern: Pattern, servers: Servers, folder: Path) -> Row:
     return Row(pattern.name, success, failure, killed, after_kill, declared.invariant)
 
 
-def _start(stage: Stage, declared: Play, play: str, given: Mapping[str, Any]) -> Sequence[str]:
-    """Start the saga; returns the ids of the sagas that are to be followed."""
-    own_id = stage.definition(declared.start).id
-    named = ["--id", f"{stage.pattern.name}-{play}"] if own_id is None else []
-    printed = stage.saga("start", declared.start, "--input", json.dumps(given), *named, "-o", "json")
-    return [json.loads(printed)["id"]] if declared.follow is None else declared.follow(given)
+def _start(stage: Stage, declared: Play, play: str, inputs: Inputs) -> Sequence[str]:
+    """Start a saga for each input; returns the ids of the sagas that are to be followed."""
+    named = stage.definition(declared.start).id is None
+    started: list[str] = []
+    for number, given in enumerate(inputs, 1):
+        id = ["--id", f"{stage.pattern.name}-{play}" + (f"-{number}" if number > 1 else "")] if named else []
+        printed = stage.saga("start", declared.start, "--input", json.dumps(given), *id, "-o", "json")
+        started += [json.loads(printed)["id"]] if declared.follow is None else declared.follow(given)
+    return started
 
 
 def _start_and_kill(stage: Stage, declared: Play) -> Sequence[str]:

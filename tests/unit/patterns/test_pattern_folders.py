@@ -75,7 +75,7 @@ def test_its_play_is_complete_and_tried_by_the_readme(pattern: Pattern) -> None:
     assert play.invariant == play.invariant.strip(".")
     project = _project(pattern)
     started = project.definition(play.start)
-    for given in (play.success, play.failure, play.killed):
+    for given in (*play.success, *play.failure, *play.killed):
         assert validate_input(started, given)[1] == []
     sources = {"topic", "saga", *project.settings.connections}
     assert {source for source, _ in play.reads.values()} <= sources
