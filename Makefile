@@ -48,13 +48,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Files are taken in the order of collection, long ones first (tests/conftest.py). The fault matrix runs its cells
-# concurrently by itself, and ends with their table: so it runs alone, and last.
+# Files are taken in the order of collection, long ones first (tests/conftest.py). The cells of the fault matrix run
+# concurrently in one of the processes.
 test: setup
-	@failed=0; \
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
-	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
-	exit $$failed
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What needs no server: a minute and a half.
 test-fast: setup

@@ -14,10 +14,13 @@ from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
 if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
     from tests.helpers.kafka_broker import Broker, BrokerProcess
 
 
 LONG_RUNNING = (
+    "tests/faults/test_cells.py",
     "tests/docs/test_tutorial.py",
     "tests/integration/demo",
     "tests/integration/spark",
@@ -32,6 +35,17 @@ LONG_RUNNING = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone."""
     items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+
+
+def pytest_collection_finish() -> None:
+    """Take what the collection has made out of later garbage collections: it stays, and is most of all objects."""
+    from tests.helpers import freeze_gc  # noqa: F401
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell each process of xdist how tests are distributed: xdist itself hides it from them."""
+    node.workerinput["dist"] = node.config.option.dist
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,9 @@ def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest_asyncio.fixture(scope="session")
 async def cell_runner(servers: SharedServers, request: pytest.FixtureRequest) -> AsyncIterator[CellRunner]:
-    """Runs the selected cells; with xdist each process runs only its own, one at a time."""
+    """Runs the selected cells concurrently; if xdist gives them to several processes, each runs its own, in turn."""
     cell_runner = CellRunner(servers)
-    if not hasattr(request.config, "workerinput"):
+    if getattr(request.config, "workerinput", {}).get("dist", "loadfile") == "loadfile":
         cell_runner.schedule(cell for item in request.session.items if (cell := cell_of(item)) is not None)
     yield cell_runner
     await cell_runner.close()
