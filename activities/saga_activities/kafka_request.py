@@ -75,7 +75,7 @@ class KafkaRequestAction:
         if not attempt.task_token:
             raise UsageError(f"{REQUEST} needs Temporal, which resumes the saga when the reply arrives")
         reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._kafka.prefix)
-        command = _command(invocation, reply_topic, attempt.traceparent)
+        command = build_command(invocation, reply_topic, attempt.traceparent)
         waiter = Waiter(attempt.task_token, attempt.number, invocation.earlier_attempts)
 
         async def request(sql: SqlSession) -> Any:
@@ -84,8 +84,7 @@ class KafkaRequestAction:
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
             if row.is_new or is_repeated:
-                token = {} if row.reply_token is None else {REPLY_TOKEN_HEADER: row.reply_token}
-                event = replace(command, id=_event_id(invocation, is_repeated), headers={**command.headers, **token})
+                event = replace(with_token(command, row.reply_token), id=_event_id(invocation, is_repeated))
                 await insert_event(sql, event, invocation, max_bytes=self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, waiter, reply_topic if is_repeated else row.reply_topic)
             return _REPLY_PENDING
@@ -143,7 +142,7 @@ def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: st
         "op": invocation.op,
         "created_at": attempt.scheduled_at,
         "reply_topic": reply_topic,
-        "reply_token": None if reply_topic is None else secrets.token_urlsafe(_TOKEN_BYTES),
+        "reply_token": None if reply_topic is None else new_token(),
     }
 
 
@@ -153,8 +152,8 @@ def _event_id(invocation: Invocation, resend: bool) -> str:
     return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
 
 
-def _command(invocation: Invocation, reply_topic: Any, traceparent: str | None) -> Event:
-    """The message a participant receives. Raises UsageError."""
+def build_command(invocation: Invocation, reply_topic: Any, traceparent: str | None = None) -> Event:
+    """The message a participant receives, without its token. Raises UsageError for arguments that are not a command."""
     given = invocation.arguments
     unknown = [name for name in given if name not in ("topic", "reply_topic", "key", "value", "headers")]
     if unknown:
@@ -177,6 +176,16 @@ def _command(invocation: Invocation, reply_topic: Any, traceparent: str | None) 
     # By default, do and undo of one saga stay in order.
     written = invocation.saga_id if key is None else key_text(key)
     return Event(topic, written, given.get("value"), {**headers, **ours}, type=COMMAND_TYPE)
+
+
+def with_token(command: Event, token: str | None) -> Event:
+    """The command with the token that its reply returns; None: an older version has written it without one."""
+    return command if token is None else replace(command, headers={**command.headers, REPLY_TOKEN_HEADER: token})
+
+
+def new_token() -> str:
+    """The token of a new command."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 # `saga_request`: one row for each command, with the waiter and later the reply.
@@ -266,7 +275,7 @@ async def record_reply(
         row = (await connection.execute(_select_row(reply.key))).first()
         if row is None:
             return False, None
-        _verify_sender(reply, _to_request_row(row), token_required)
+        verify_sender(reply, _to_request_row(row), token_required)
         written = await connection.execute(
             sa.update(request_table).where(here, request_table.c.outcome.is_(None)).values(**values)
         )
@@ -276,7 +285,7 @@ async def record_reply(
     return written.rowcount == 1, _to_request_row(row)
 
 
-def _verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
+def verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
     """Raise RefusedReply unless the reply comes from where the command went. A key can be guessed, its token cannot."""
     if row.reply_topic is not None and reply.topic != row.reply_topic:
         raise RefusedReply(f"the command asks for its reply in {row.reply_topic}, not in {reply.topic}")

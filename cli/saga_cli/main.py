@@ -197,6 +197,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "schema", "saga_cli.commands.write.schema:schema", "print the JSON Schema of the language, for editors", _WRITE
     ),
+    Command(
+        "participant",
+        "saga_cli.commands.write.participant:app",
+        "test a service that sagas call; serve a reference participant",
+        _WRITE,
+    ),
     Command("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
     Command("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
     Command("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),

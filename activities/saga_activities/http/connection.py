@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any
@@ -25,15 +25,20 @@ _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepal
 _FOREIGN_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
+Trace = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Receives the events of a request on its connection, as httpcore names them; an error that it raises breaks it off."""
+
 
 class HttpConnection:
     """A participant and its pooled connections. Created once per worker, closed at shutdown.
 
-    It belongs to the event loop in which it is first used.
+    It belongs to the event loop in which it is first used. ``trace`` receives the events of requests to the
+    connection's own host.
     """
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, settings: HttpSettings, trace: Trace | None = None) -> None:
         self.settings = settings
+        self._extensions = {} if trace is None else {"trace": trace}
         self.credentials = Credentials(settings.auth)
         self._client: httpx.AsyncClient | None = None
         self._foreign_client: httpx.AsyncClient | None = None
@@ -93,6 +98,7 @@ class HttpConnection:
             return await send_foreign(client, hosts, request.method, url, merged, request.content, mask)
         client = self._open_client()
         message = client.build_request(request.method, url, headers=merged, content=request.content)
+        message.extensions |= self._extensions
         return await send_bounded(client, message, mask)
 
     async def aclose(self) -> None:
@@ -172,9 +178,9 @@ def _limit_log_levels() -> None:
 class HttpConnections:
     """All HTTP participants of a worker by name; closed together at shutdown."""
 
-    def __init__(self, settings: Mapping[str, HttpSettings]) -> None:
-        self._connections = {name: HttpConnection(each) for name, each in settings.items()}
-        self._unnamed = HttpConnection(HttpSettings("", key_header=DEFAULT_KEY_HEADER))
+    def __init__(self, settings: Mapping[str, HttpSettings], trace: Trace | None = None) -> None:
+        self._connections = {name: HttpConnection(each, trace) for name, each in settings.items()}
+        self._unnamed = HttpConnection(HttpSettings("", key_header=DEFAULT_KEY_HEADER), trace)
 
     def get(self, name: str | None) -> HttpConnection:
         """The connection of this name; for None, one without a URL and credentials.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sagas.simulation.failure_points import FAULTS, FailurePoint, failure_points
 from sagas.simulation.script import Environment, Script, SimulatedRun, environment_of
 from sagas.simulation.simulator import sample_input, simulate
+from sagas.simulation.step_calls import StepCalls
 
 __all__ = [
     "FAULTS",
@@ -12,6 +13,7 @@ __all__ = [
     "FailurePoint",
     "Script",
     "SimulatedRun",
+    "StepCalls",
     "environment_of",
     "failure_points",
     "sample_input",

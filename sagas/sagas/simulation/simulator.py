@@ -55,12 +55,25 @@ def simulate(
 
     Raises UsageError when the input does not match the saga's schema, or the script names an unknown step or outcome.
     """
+    return simulate_calls(definition, input, script, environment)[0]
+
+
+def simulate_calls(
+    definition: Definition,
+    input: Any,
+    script: Script | None = None,
+    environment: Environment | None = None,
+    *,
+    saga_id: str | None = None,
+) -> tuple[SimulatedRun, list[Call]]:
+    """As :func:`simulate`; also returns the calls of the saga itself in their order, with their keys and arguments."""
     script, environment = script or Script(), environment or Environment()
     script.validate(definition)
     filled, problems = validate_input(definition, input)
     if problems:
         raise UsageError(f"the input of {definition.saga} is not valid: {problems[0]}")
-    return _Simulation(definition, filled, script, environment).run()
+    simulation = _Simulation(definition, filled, script, environment, saga_id or f"{definition.saga}-simulated")
+    return simulation.run(), simulation.calls
 
 
 @dataclass(slots=True)
@@ -80,7 +93,7 @@ class _SimulatedSaga:
 
 
 class _Simulation:
-    def __init__(self, definition: Definition, input: Any, script: Script, outside: Environment) -> None:
+    def __init__(self, definition: Definition, input: Any, script: Script, outside: Environment, saga_id: str) -> None:
         self.script, self.environment = script, outside
         self.participants = Participants()
         self.now = START_TIME
@@ -90,7 +103,8 @@ class _Simulation:
         self.actors: dict[str, _SimulatedSaga] = {}
         self.interrupted = False
         self.notifications: list[dict[str, Any]] = []
-        self.root = self._add_saga(definition, input, f"{definition.saga}-simulated", "")
+        self.calls: list[Call] = []
+        self.root = self._add_saga(definition, input, saga_id, "")
 
     def run(self) -> SimulatedRun:
         self._feed(self.root, Started(self.now))
@@ -141,6 +155,8 @@ class _Simulation:
     def _execute(self, actor: _SimulatedSaga, command: Command) -> None:
         match command:
             case Call():
+                if actor is self.root:
+                    self.calls.append(command)
                 begin = command.op == "do"
                 self._schedule(self._delay(actor, command.entry, begin=begin), lambda: self._end_call(actor, command))
             case StartSaga():

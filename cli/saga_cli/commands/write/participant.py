@@ -1,0 +1,200 @@
+"""`saga participant`: check a service that sagas call, or serve a reference participant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
+from saga_cli.output import echo, make_console, print_list, warn
+from saga_cli.shared_options import json_object, json_option, parse_duration_option
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from saga_workers.participant.participant_test import StepUnderTest
+    from sagas.settings import Settings
+
+DIFFERENCES = 8
+"""Exit code: a promise is not kept."""
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog=GLOBAL_OPTIONS_HELP,
+    help="Check a service that sagas call over HTTP or Kafka, or serve a reference participant.",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.command("test")
+def run_checks(
+    saga: Annotated[str | None, typer.Argument(help="a saga of the project, whose step calls the service")] = None,
+    step: Annotated[str | None, typer.Argument(help="the step: its uses, compensate and confirm are called")] = None,
+    do: Annotated[str | None, typer.Option(metavar="'METHOD URL'", help="without a saga: the forward request")] = None,
+    undo: Annotated[str | None, typer.Option(metavar="'METHOD URL'", help="the request that undoes it")] = None,
+    confirm: Annotated[str | None, typer.Option(metavar="'METHOD URL'", help="the request that confirms it")] = None,
+    connection: Annotated[
+        str | None, typer.Option(metavar="NAME", help="a connection of kind http in saga.toml; URLs may be paths of it")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="without a saga: the topic of commands, for a participant on Kafka")
+    ] = None,
+    reply_topic: Annotated[str | None, typer.Option("--reply-topic", help="the topic of replies")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="JSON", help="the body or the value of the forward request; @file too")
+    ] = None,
+    undo_data: Annotated[
+        str | None, typer.Option("--undo-data", metavar="JSON", help="that of the undo; default: the same as --data")
+    ] = None,
+    confirm_data: Annotated[
+        str | None, typer.Option("--confirm-data", metavar="JSON", help="that of the confirm; default: as --data")
+    ] = None,
+    other_data: Annotated[
+        str | None,
+        typer.Option("--other-data", metavar="JSON", help="other arguments; default: --data with one value changed"),
+    ] = None,
+    input: Annotated[str | None, typer.Option(help="the saga's input, JSON, @file or -; default: a sample")] = None,
+    other_input: Annotated[
+        str | None, typer.Option("--other-input", help="an input that gives the step other arguments")
+    ] = None,
+    results: Annotated[
+        str | None, typer.Option(metavar="JSON", help="results of other steps by id; default: samples")
+    ] = None,
+    count: Annotated[
+        str | None, typer.Option(metavar="URL", help="a URL that returns the number of effects; {key} in it is the key")
+    ] = None,
+    count_result: Annotated[
+        str, typer.Option("--count-result", metavar="EXPRESSION", help="the number in the response of --count")
+    ] = "response.json",
+    timeout: Annotated[str, typer.Option(help="the time for one response")] = "30s",
+) -> int:
+    """Check what a participant promises about keys: duplicates, undo before do, concurrency, lost responses.
+
+    The service is really called, and what the test does is undone where there is an undo. Exit code 8 if a promise is
+    not kept.
+    """
+    import asyncio
+
+    from saga_workers.participant.participant_test import http_step, kafka_step, run_participant_test
+
+    settings = load_settings()
+    seconds = parse_duration_option(timeout, "--timeout").total_seconds()
+    bodies = {
+        name: json_option(text, f"--{name}")
+        for name, text in (("data", data), ("undo-data", undo_data), ("confirm-data", confirm_data))
+        if text is not None
+    }
+    if sum(one is not None for one in (saga, do, topic)) != 1:
+        raise UsageError(
+            "give a saga and its step, or --do 'METHOD URL', or --topic TOPIC", help="saga participant test --help"
+        )
+    counted = None if count is None else {"url": count, "result": count_result}
+    if saga is not None:
+        _refuse(
+            {
+                "--data": data,
+                "--undo": undo,
+                "--confirm": confirm,
+                "--other-data": other_data,
+                "--connection": connection,
+            }
+        )
+        tested = _step_of_saga(settings, saga, step, input, other_input, results, counted)
+    else:
+        _refuse({"--input": input, "--other-input": other_input, "--results": results})
+        other = json_option(other_data, "--other-data")
+
+        def described(body: Any) -> Any:
+            given = {**bodies, **({} if body is None else {"data": body})}
+            if topic is not None:
+                return kafka_step(settings, topic, reply_topic, given, counted)
+            return http_step(settings, do or "", undo, confirm, connection, given, counted)
+
+        tested = described(None)
+        if other is not None:
+            from dataclasses import replace
+
+            tested = replace(tested, other=described(other))
+    warn(f"→ {do or topic or f'{saga} {step}'}: real requests with keys that begin with participant-test-")
+    found = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
+    print_list([one.to_json() for one in found], human=lambda rows: _print_results(rows, counted=count is not None))
+    return DIFFERENCES if any(one.verdict == "broken" for one in found) else 0
+
+
+@app.command()
+def serve(
+    address: Annotated[str, typer.Option(help="HOST:PORT to listen on")] = "127.0.0.1:8099",
+    database: Annotated[str, typer.Option(metavar="FILE", help="a SQLite file; default: in memory")] = ":memory:",
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+) -> int:
+    """Serve a reference participant in the foreground: POST /reserve, /release and /confirm, GET /reservations."""
+    import asyncio
+
+    from saga_cli.shared_options import start_logging
+    from saga_workers.participant.reference_participant import serve_reference_participant
+
+    start_logging(log_format)
+    asyncio.run(serve_reference_participant(address, database, ready=echo))
+    return 0
+
+
+def _refuse(options: dict[str, str | None]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{name} cannot be combined with these arguments", help="saga participant test --help")
+
+
+def _step_of_saga(
+    settings: Settings,
+    saga: str,
+    step: str | None,
+    input: str | None,
+    other_input: str | None,
+    results: str | None,
+    count: dict[str, Any] | None,
+) -> StepUnderTest:
+    from saga_cli.commands.write.simulate import read_or_sample_input
+    from saga_cli.inputs import read_input
+    from saga_workers.participant.participant_test import StepUnderTest
+    from sagas.settings.project import Project
+    from sagas.simulation import environment_of
+
+    project = Project(settings)
+    definition = project.definition(saga)
+    if step is None:
+        raise UsageError(f"give the step of {saga}: {', '.join(one.id for one in definition.steps)}")
+    outside = environment_of(project)
+    given, _ = read_or_sample_input(definition, input, outside)
+    known = json_object(results, "--results") or {}
+    other = None
+    if other_input is not None:
+        other = StepUnderTest(definition, step, read_input(other_input, []), known, environment=outside)
+    return StepUnderTest(definition, step, given, known, other, count, outside)
+
+
+_MARKS = {"kept": ("✔", "green"), "broken": ("✖", "bold red"), "not tested": ("·", "dim")}
+
+
+def _print_results(rows: Sequence[dict[str, Any]], *, counted: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = make_console()
+    table = Table(box=None, padding=(0, 2, 1, 0), header_style="dim", show_edge=False, pad_edge=False)
+    for heading in ("", "check", "promised", "seen"):
+        table.add_column(heading, no_wrap=heading == "", overflow="fold")
+    for row in rows:
+        mark, style = _MARKS[row["verdict"]]
+        seen = [f"{one['sent']} → {one['seen']}" for one in row["steps"]]
+        cell = Text("\n".join(seen))
+        if row["problem"] is not None:
+            cell.append(f"{chr(10) if seen else ''}{row['problem']}", style)
+        table.add_row(Text(mark, style=style), Text(row["check"]), Text(row["promise"]), cell)
+    out.print(table)
+    totals = {name: sum(row["verdict"] == name for row in rows) for name in _MARKS}
+    out.print(Text(", ".join(f"{number} {name}" for name, number in totals.items() if number)))
+    if not counted:
+        out.print(Text("without --count, a second effect shows only if its response differs", style="dim"))

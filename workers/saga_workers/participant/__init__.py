@@ -1,0 +1,1 @@
+"""`saga participant`: checks of a service that somebody else wrote, and a reference participant that passes them."""

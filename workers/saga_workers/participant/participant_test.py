@@ -1,0 +1,276 @@
+"""Runs the checks against a real participant: as `http` or as `kafka.request`, exactly as a worker calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.http import HttpConnections, http_settings, run_http
+from saga_workers.participant.checks import CHECKS, CheckResult, NotTestable, Trial, run_check
+from saga_workers.participant.kafka_commands import KafkaCommands
+from sagas.actions import Actions
+from sagas.builtins.messaging import REQUEST
+from sagas.builtins.registry import READ_METHODS
+from sagas.definition.draft import ProjectContext
+from sagas.definition.loader import parse_text
+from sagas.definition.model import Definition, StepDefinition, is_read
+from sagas.errors import SagaError, UsageError, did_you_mean
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from sagas.settings import Settings
+from sagas.simulation import Environment, StepCalls
+
+STEP = "participant"
+"""The id of the only step of a definition that `--do` describes; expressions of the undo name it."""
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds for each response."""
+
+SEND_AT = "http11.send_request_headers.started"
+"""The event of a connection at which nothing of a request has been sent."""
+
+CUT_AT = "http11.receive_response_headers.started"
+"""The event of a connection at which all of the request has been sent, and nothing of the response was read."""
+
+CONNECT_SECONDS = 5.0
+"""Seconds that copies of a request wait for each other's connection."""
+
+log = logging.getLogger("saga.participant")
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderTest:
+    """The step whose participant is tested.
+
+    ``results`` are those of the other steps. ``other`` is the same step with other arguments; None: one is changed.
+    ``count`` are the arguments of an `http` read whose result is the number of effects; ``{key}`` in its URL is the
+    forward key.
+    """
+
+    definition: Definition
+    step: str
+    input: Any = None
+    results: Mapping[str, Any] = field(default_factory=dict)
+    other: StepUnderTest | None = None
+    count: Mapping[str, Any] | None = None
+    environment: Environment = field(default_factory=Environment)
+
+    def calls(self, saga_id: str) -> StepCalls:
+        return StepCalls(self.definition, self.step, self.input, saga_id, self.results, self.environment)
+
+
+def http_step(
+    settings: Settings,
+    do: str,
+    undo: str | None,
+    confirm: str | None,
+    connection: str | None,
+    bodies: Mapping[str, Any],
+    count: Mapping[str, Any] | None,
+) -> StepUnderTest:
+    """The step that requests such as ``POST https://example.com/reserve`` describe.
+
+    ``bodies`` are JSON values by ``data``, ``undo-data`` and ``confirm-data``; the last two default to the first.
+    Raises UsageError if one of them is not a request.
+    """
+
+    def operation(request: str, name: str) -> dict[str, Any]:
+        method, _, url = request.strip().partition(" ")
+        url = url.strip()
+        if not url or not method.isalpha():
+            raise UsageError(
+                f"{request!r} is not a request", help="for example --do 'POST https://example.com/reserve'"
+            )
+        with_: dict[str, Any] = {"method": method.upper(), "path" if url.startswith("/") else "url": url}
+        if connection is not None:
+            with_["connection"] = connection
+        body = bodies.get(name, bodies.get("data", _NO_BODY))
+        return {"uses": "http", "with": with_ if body is _NO_BODY else {**with_, "json": body}}
+
+    if confirm is not None and undo is None:
+        raise UsageError("--confirm needs --undo: a step that is confirmed can be undone until then")
+    step = operation(do, "data")
+    if undo is not None:
+        step["compensate"] = operation(undo, "undo-data")
+    if confirm is not None:
+        step["confirm"] = operation(confirm, "confirm-data")
+    return _described(settings, step, count)
+
+
+def kafka_step(
+    settings: Settings,
+    topic: str,
+    reply_topic: str | None,
+    bodies: Mapping[str, Any],
+    count: Mapping[str, Any] | None,
+) -> StepUnderTest:
+    """The step that sends commands to ``topic``; ``bodies`` as for :func:`http_step`. Confirmed only with a body."""
+
+    def operation(name: str) -> dict[str, Any]:
+        with_ = {"topic": topic, "value": bodies.get(name, bodies.get("data"))}
+        return {"uses": REQUEST, "with": with_ if reply_topic is None else {**with_, "reply_topic": reply_topic}}
+
+    step = {**operation("data"), "compensate": operation("undo-data")}
+    if "confirm-data" in bodies:
+        step["confirm"] = operation("confirm-data")
+    return _described(settings, step, count)
+
+
+_NO_BODY = object()
+
+
+def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, Any] | None) -> StepUnderTest:
+    pivot = {} if "compensate" in step else {"pivot": True}
+    text = json.dumps({"saga": "participant-test", "steps": [{"id": STEP, **step, **pivot}]})
+    tables = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
+    definition, diagnostics = parse_text(text, "participant test", ProjectContext(connections=tables))
+    if definition is None:
+        first = next(one for one in diagnostics if one.severity == "error")
+        raise UsageError(f"this is not a request that a saga could make: {first.message}")
+    return StepUnderTest(definition, STEP, {}, count=count)
+
+
+async def run_participant_test(
+    settings: Settings, tested: StepUnderTest, *, timeout: float = DEFAULT_TIMEOUT
+) -> list[CheckResult]:
+    """All checks, one after the other. ``timeout`` is in seconds, for each response.
+
+    Raises UsageError if the step cannot be tested, SagaError if the participant does not do a first request.
+    """
+    step = _step(tested)
+    operations = frozenset(
+        name
+        for name, action in zip(("undo", "confirm"), _actions(step)[1:], strict=True)
+        if action in ("http", REQUEST)
+    )
+    async with AsyncExitStack() as stack:
+        commands = await KafkaCommands(settings.kafka, timeout).open() if REQUEST in _actions(step) else None
+        transport = _ParticipantTransport(settings, timeout, commands)
+        stack.push_async_callback(transport.close)
+        count = None if tested.count is None else partial(transport.count_effects, tested.count)
+        results: list[CheckResult] = []
+        for check in CHECKS:
+            saga_id = f"participant-test-{uuid.uuid4().hex[:12]}"
+            other = None if tested.other is None else tested.other.calls(saga_id)
+            trial = Trial(tested.calls(saga_id), transport, other, count)
+            results.append(await run_check(check, trial, operations))
+        return results
+
+
+def _step(tested: StepUnderTest) -> StepDefinition:
+    name, definition = tested.step, tested.definition
+    step = next((one for one in definition.steps if one.id == name), None)
+    if step is None:
+        near = did_you_mean(name, tuple(one.id for one in definition.steps)).rstrip(".")
+        raise UsageError(f"{definition.saga} has no step {name}{near}")
+    if step.do.uses not in ("http", REQUEST):
+        raise UsageError(
+            f"the step {name} uses {step.do.uses}, which the engine performs itself; only http and {REQUEST} have "
+            f"a participant to test"
+        )
+    method = str((step.do.with_ or {}).get("method", "GET")).upper()
+    if is_read(step) or (step.do.uses == "http" and method in READ_METHODS):
+        raise UsageError(f"the step {name} only reads, so there is nothing to test")
+    return step
+
+
+def _actions(step: StepDefinition) -> tuple[str, str | None, str | None]:
+    """What performs the step, its undo and its confirm; None: there is none."""
+    undo = step.compensate.alternates[0].uses if step.compensate else None
+    return step.do.uses, undo, step.confirm.uses if step.confirm else None
+
+
+class _ParticipantTransport:
+    """Sends HTTP requests with the engine's own dispatcher, and commands as a relay publishes them."""
+
+    def __init__(self, settings: Settings, timeout: float, commands: KafkaCommands | None) -> None:
+        self._timeout = timeout
+        self._commands = commands
+        self._control = _ConnectionControl()
+        self._connections = HttpConnections(
+            {one.name: http_settings(one) for one in settings.connections.values() if one.kind == "http"}, self._control
+        )
+        self._dispatcher = Dispatcher(Actions(), DatabaseConnections({}), self._connections)
+
+    async def close(self) -> None:
+        await self._connections.aclose()
+        if self._commands is not None:
+            await self._commands.close()
+
+    async def deliver(self, invocation: Invocation, copies: int = 1) -> list[Outcome]:
+        if invocation.action == REQUEST:
+            assert self._commands is not None
+            return await self._commands.deliver(invocation, copies)
+        if self._connections.get(invocation.arguments.get("connection")).settings.key_header is None:
+            raise UsageError(
+                "the connection sends no idempotency key, so the participant promises nothing",
+                help='remove idempotency = "none" from the connection in saga.toml',
+            )
+        self._control.barrier = asyncio.Barrier(copies) if copies > 1 else None
+        return await asyncio.gather(*(self._perform(invocation) for _ in range(copies)))
+
+    async def cut_off(self, invocation: Invocation) -> None:
+        if invocation.action == REQUEST:
+            raise NotTestable("a command has no connection; a lost reply is a command that is delivered again")
+        self._control.barrier, self._control.cuts = None, True
+        try:
+            outcome = await self._perform(invocation)
+        finally:
+            self._control.cuts = False
+        if outcome.kind == "done":
+            raise NotTestable("the request goes to another host than its connection, which is not cut off")
+
+    async def count_effects(self, arguments: Mapping[str, Any], key: str) -> int:
+        """The number that an `http` read returns; ``{key}`` in its URL is replaced. Raises SagaError without one."""
+        url = str(arguments["url"]).replace("{key}", quote(key, safe=""))
+        outcome = await run_http(
+            {**arguments, "url": url}, key=key, connection=self._connections.get(None), timeout=self._timeout
+        )
+        result = outcome.result
+        if outcome.kind == "done" and isinstance(result, int) and not isinstance(result, bool):
+            return result
+        problem = outcome.failure.message if outcome.failure else f"it is {json.dumps(result)[:100]}"
+        raise SagaError(
+            f"the number of effects cannot be read: {problem}",
+            help="--count takes a URL whose response is a number, or with --count-result an expression over it",
+        )
+
+    async def _perform(self, invocation: Invocation) -> Outcome:
+        now = time.time()
+        return await self._dispatcher.perform(
+            invocation, AttemptContext(1, now, now + self._timeout, lambda _: None, log)
+        )
+
+
+@dataclass(slots=True)
+class _ConnectionControl:
+    """Acts at the events of connections. ``cuts``: closes them before the response is read.
+
+    ``barrier``: each copy of a request waits until all of them are connected, so that they arrive at the same time.
+    """
+
+    cuts: bool = False
+    barrier: asyncio.Barrier | None = None
+
+    async def __call__(self, event: str, _: Mapping[str, Any]) -> None:
+        if event == SEND_AT and self.barrier is not None and not self.barrier.broken:
+            try:
+                await asyncio.wait_for(self.barrier.wait(), CONNECT_SECONDS)
+            except (TimeoutError, asyncio.BrokenBarrierError):
+                await self.barrier.abort()  # one of them could not connect
+        if event == CUT_AT and self.cuts:
+            raise httpx.ReadError("the test has closed the connection")
