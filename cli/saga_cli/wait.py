@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client as Temporal
 
     from saga_workers.client import Client
+    from saga_workers.ledger.run_ledger import RunLedger
     from sagas.protocol.saga_view import SagaView
 
 DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
@@ -52,12 +53,15 @@ def parse_deadline(timeout: str | None) -> float | None:
         raise UsageError(f"--timeout: {error}", help="for example --timeout 1m") from None
 
 
-async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> AsyncGenerator[SagaView]:
+async def follow_saga(
+    temporal: Temporal, saga_id: str, *, web_ui: str | None, ledger: RunLedger | None = None
+) -> AsyncGenerator[SagaView]:
     """The view again and again, the first at once, later ones soon after something may have changed.
 
-    The caller decides when it has seen enough; after a final state nothing more comes.
+    The caller decides when it has seen enough; after a final state nothing more comes, nor from the ledger.
     """
     from temporalio.client import WorkflowFailureError
+    from temporalio.service import RPCError, RPCStatusCode
 
     from saga_activities.backoff import Backoff
     from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of, with_blocking_checked
@@ -69,13 +73,17 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
             await temporal.get_workflow_handle(id).result()
         except WorkflowFailureError:
             return  # how it ended is in the view
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # the view says that there is none
+                raise
 
     closed = asyncio.ensure_future(end())
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
-            view = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
+            view = await read_view(temporal, saga_id, web_ui=web_ui, ledger=ledger)
+            view = await with_blocking_checked(temporal, view)
             yield view
-            if view.state in FINAL_STATES:
+            if view.state in FINAL_STATES or view.source == "ledger":
                 return
             await asyncio.wait({closed}, timeout=interval)
             if closed.done():
@@ -89,15 +97,17 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
 async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> SagaView:
     """The view when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed."""
     web_ui = client.project.settings.temporal.web_ui
-    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui)
+    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui, ledger=client.ledger)
 
 
-async def wait_for_saga(temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None) -> SagaView:
+async def wait_for_saga(
+    temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None, ledger: RunLedger | None = None
+) -> SagaView:
     """The same, with Temporal's client."""
     end = parse_deadline(timeout)
-    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui)) as views:
+    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui, ledger=ledger)) as views:
         view = await anext(views)
-        while exit_code(view) == STILL_RUNNING:
+        while exit_code(view) == STILL_RUNNING and view.source is None:
             try:
                 async with asyncio.timeout(None if end is None else end - time.monotonic()):
                     view = await anext(views)

@@ -29,8 +29,12 @@ def make_project(
     options: Mapping[str, Connection] | None = None,
     variables: Mapping[str, Any] | None = None,
     outbox: str | None = None,
+    ledger: str | None = None,
 ) -> Project:
-    """A project whose files are the given texts, on a task queue of its own. ``outbox`` is that of `[kafka]`."""
+    """A project whose files are the given texts, on a task queue of its own.
+
+    ``outbox`` is that of `[kafka]`, ``ledger`` the connection of `[ledger]`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
@@ -45,6 +49,7 @@ def make_project(
         connections=found,
         vars=dict(variables or {}),
         kafka=KafkaSettings(outbox=outbox),
+        ledger={} if ledger is None else {"connection": ledger},
     )
     return Project(settings, Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions]))
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.control import interventions
 from saga_workers.control.start import SagaStarter
+from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view, web_ui_link
@@ -36,13 +38,17 @@ class SagaFailed(SagaError):
 
 @dataclass(frozen=True)
 class SagaHandle:
-    """One saga. ``started`` is False if a run with this id existed before."""
+    """One saga. ``started`` is False if a run with this id existed before.
+
+    ``source`` is ``ledger`` if Temporal no longer has that run; then ``run_id`` is empty.
+    """
 
     id: str
     run_id: str
     started: bool
     web_ui: str | None
     client: Client
+    source: Literal["ledger"] | None = None
 
     async def result(self) -> Any:
         """Wait for the end and return the saga's output. Raises SagaFailed if it did not complete."""
@@ -51,6 +57,13 @@ class SagaHandle:
             return await handle.result()
         except WorkflowFailureError as error:
             raise SagaFailed(await self.client.view(self.id)) from error
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND or self.client.ledger is None:
+                raise
+            view = await self.client.view(self.id)
+            if view.state != "COMPLETED":
+                raise SagaFailed(view) from error
+            return view.output
 
     async def story(self) -> dict[str, Any]:
         """The `saga show` document."""
@@ -63,6 +76,8 @@ class Client:
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = temporal
         self.project = project
+        self.ledger = open_ledger(project.settings)
+        """None if the project has none."""
         self._search_attributes: tuple[str, ...] | None = None
         self._starters: dict[str, SagaStarter] = {}
 
@@ -80,8 +95,9 @@ class Client:
         """
         starter = await self.starter(saga)
         started = await starter.start(starter.make_request(input), id=id, again=again)
-        link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
-        return SagaHandle(started.id, started.run_id, started.started, link, self)
+        web_ui = None if started.source == "ledger" else self.project.settings.temporal.web_ui
+        link = web_ui_link(web_ui, self.temporal.namespace, started.id, started.run_id)
+        return SagaHandle(started.id, started.run_id, started.started, link, self, started.source)
 
     async def starter(self, saga: str) -> SagaStarter:
         """A starter for many sagas of one definition, cached. Raises UsageError if the saga is unknown."""
@@ -98,6 +114,7 @@ class Client:
                 keys=settings.definition_keys(),
                 variables=settings.vars,
                 attributes=attributes,
+                ledger=self.ledger,
             )
             self._starters[saga] = found
         return found
@@ -108,7 +125,8 @@ class Client:
 
     async def view(self, saga_id: str) -> SagaView:
         """The `saga show` document as a typed value. Raises UsageError if there is no such saga."""
-        return await read_view(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
+        web_ui = self.project.settings.temporal.web_ui
+        return await read_view(self.temporal, saga_id, web_ui=web_ui, ledger=self.ledger)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
         """Request the rollback of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
@@ -136,9 +154,23 @@ class Client:
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Undo a completed saga. Raises RefusedError if it cannot be undone."""
-        run_id = await interventions.undo(self.temporal, saga_id, reason=reason, who=who)
+        queue = self.project.settings.temporal.task_queue
+        run_id = await interventions.undo(
+            self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger, task_queue=queue
+        )
         link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
         return SagaHandle(run_id, "", True, link, self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to the ledger; without one there is nothing to close."""
+        if self.ledger is not None:
+            await self.ledger.close()
 
     async def search_attributes(self) -> tuple[str, ...]:
         """The search attributes of the engine that this namespace has; cached."""

@@ -100,6 +100,8 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             lines.append([(text, "yellow")])
     if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
+    if view.source == "ledger":
+        lines.append([("from the ledger, Temporal no longer has this run", "yellow")])
     if view.incomplete:
         lines.append([(f"incomplete: {view.incomplete}", "yellow")])
     for why in view.stuck or ():
@@ -165,6 +167,8 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         rest = [step.id for step in view.steps if step.state == "PENDING"]
         lines.append([("  done     ", "dim"), (join_names(done), "")])
         lines.append([("  remains  ", "dim"), (join_names(rest), "")])
+    if view.source == "ledger":
+        return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
     lines.append([("  decide with one of", "dim")])
     lines += [[("    " + command, "cyan")] for one in view.parked for command in one.commands]
     return lines

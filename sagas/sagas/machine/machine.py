@@ -100,6 +100,10 @@ class Machine:
         return self._run.state
 
     @property
+    def input(self) -> Any:
+        return self._run.input
+
+    @property
     def phase(self) -> str:
         """forward, committed or backward."""
         return self._run.phase

@@ -220,8 +220,18 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
 
 
 def pack_state(state: Mapping[str, Any]) -> str:
-    """Compress a machine's snapshot to a string: Base85, because Base64 would add a third to the payload."""
-    return base64.b85encode(zlib.compress(json.dumps(state).encode(), 6)).decode()
+    """Compress a machine's snapshot to a string."""
+    return to_packed_text(compress_state(state))
+
+
+def compress_state(state: Mapping[str, Any]) -> bytes:
+    """Compress a machine's snapshot."""
+    return zlib.compress(json.dumps(state).encode(), 6)
+
+
+def to_packed_text(compressed: bytes) -> str:
+    """The string that :func:`pack_state` returns: Base85, because Base64 would add a third to the payload."""
+    return base64.b85encode(compressed).decode()
 
 
 def omitted(size: int) -> dict[str, Any]:

@@ -296,6 +296,9 @@ class SagaView(JsonView):
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None
     stuck: Annotated[tuple[str, ...] | None, "why the saga makes no progress by itself", OMITTED] = None
+    source: Annotated[
+        Literal["ledger"] | None, "where the view was read if Temporal no longer has the run", OMITTED
+    ] = None
 
     @property
     def blocked_steps(self) -> frozenset[str]:

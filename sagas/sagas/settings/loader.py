@@ -98,6 +98,7 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
             name: replace(
                 _connection(name, table, dev.get("connections", {}).get(name, {}), root),
                 keeps_outputs=name == spark_ledger(written.get("spark", {}), written.get("ledger", {})),
+                keeps_ledger=name == written.get("ledger", {}).get("connection"),
             )
             for name, table in written.get("connections", {}).items()
         },

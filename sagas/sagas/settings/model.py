@@ -53,7 +53,8 @@ class Connection:
     """One participant: a database (``sql``) or an HTTP service.
 
     ``options`` holds the other keys of its table as written (``auth``, ``idempotency``, ``schema`` …).
-    ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps.
+    ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
+    ``keeps_ledger`` for that of ``[ledger]``.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Connection:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     embedded: bool = False
     keeps_outputs: bool = False
+    keeps_ledger: bool = False
 
     @property
     def url(self) -> str:

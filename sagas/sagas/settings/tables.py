@@ -171,7 +171,7 @@ HTTP_CONNECTION = SettingsTable(
 
 LEDGER = SettingsTable(
     "ledger",
-    "Where the engine keeps rows that belong to no participant.",
+    "Where the engine keeps rows that belong to no participant, and [what sagas came to](../how-to/ledger.md).",
     (
         Setting(
             "connection",
@@ -179,6 +179,7 @@ LEDGER = SettingsTable(
             "an SQL connection; the default of `outbox` under `[kafka]` and of `ledger` under `[spark]`",
             '"shop"',
         ),
+        Setting("retention", "duration", "how long the row of a saga that has ended is kept", '"90d"', '"365d"'),
     ),
 )
 

@@ -72,6 +72,10 @@ class SagaWorkflow:
     def __init__(self) -> None:
         self.trust: DefinitionTrust | None = None
         """Set by the worker before the run; without it only replays and starts without a definition are accepted."""
+        self.state_observer: Callable[[str], None] | None = None
+        """Set by the worker: called with every state that is recorded for search, also in a replay."""
+        self.story: Mapping[str, Any] | None = None
+        """The final view as JSON; None while the saga runs, and if it was refused."""
         self._machine: Machine | None = None
         self._early_events: list[MachineEvent] = []
         self._tasks = TaskSet()
@@ -237,6 +241,8 @@ class SagaWorkflow:
                 self._reports.send(command)
             case RecordState():
                 self._search_attributes.record_state(command)
+                if self.state_observer is not None:
+                    self.state_observer(command.state)
             case Notify():
                 self._notifications.send(command)
             case AcquireLocks():
@@ -352,6 +358,11 @@ class SagaWorkflow:
         return current_details(self._machine.view(workflow.time()))
 
     @property
+    def machine(self) -> Machine | None:
+        """None before the start."""
+        return self._machine
+
+    @property
     def ended(self) -> Finish | None:
         """How the saga ended, for metrics and traces; None while it runs."""
         return self._finish
@@ -373,6 +384,7 @@ class SagaWorkflow:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view(workflow.time()))
         workflow.upsert_memo({"saga": RawValue(kept)})
+        self.story = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
             # Usually the close status is enough; here an earlier recorded state would be out of date.
             self._search_attributes.record_state(RecordState("COMPLETED"))

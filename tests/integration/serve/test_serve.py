@@ -108,6 +108,7 @@ async def test_the_outcome_in_every_state(engine_env: Environment, endpoint: End
             "committed_at": completed["committed_at"],
             "ended_at": completed["ended_at"],
             "incomplete": None,
+            "source": None,
         }
         second = await endpoint.outcome(compensated["id"])
         assert (second["state"], second["output"]) == ("COMPENSATED", None)

@@ -17,6 +17,7 @@ from saga_activities.http.settings import http_settings
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_spark.reconcile.reconcile_spec import parse_effect_tables
 from saga_spark.settings import spark_settings
+from saga_workers.ledger.run_ledger import ledger_retention
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings, Settings, load_settings
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
@@ -133,6 +134,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "schemas": [one.schema_file for one in settings.sql_connections()],
         "databases": [(one.engine.url, vars(one.engine.pool)["_pool"].maxsize, one._isolation) for one in guards],
         "http": [http_settings(one) for one in settings.connections.values() if one.kind == "http"],
+        "ledger": (settings.ledger.get("connection"), ledger_retention(settings)),
         "kafka": asdict(settings.kafka),
         "spark": spark_settings(settings),
         "effects": parse_effect_tables(settings),

@@ -20,11 +20,11 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     START_WORKER_HELP,
     RunDescription,
-    RunInfo,
     count_pollers,
     describe_run,
     describe_undo,
@@ -37,6 +37,7 @@ from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
+from sagas.settings.model import DEFAULT_TASK_QUEUE
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
 
@@ -164,7 +165,7 @@ async def resolve(
     Raises RefusedError if the decision is not possible.
     """
     described = await _open_run(temporal, saga_id)
-    await _require_poller(temporal, described)
+    await _require_poller(temporal, described.run.task_queue, described.run.id)
     request = dict(decision)
     if keys is not None:
         request["signature"] = keys.sign("decision", decision_content(described.run.id, decision))
@@ -181,7 +182,7 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
     from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
 
     described = await _open_run(temporal, saga_id)
-    await _require_poller(temporal, described)
+    await _require_poller(temporal, described.run.task_queue, described.run.id)
     handle = temporal.get_workflow_handle(described.run.id)
     try:
         packed = await handle.query("machine", result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
@@ -219,15 +220,25 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
     return consequences
 
 
-async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> str:
-    """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone."""
-    view = await read_view(temporal, saga_id)
+async def undo(
+    temporal: Temporal,
+    saga_id: str,
+    *,
+    reason: str,
+    who: str,
+    ledger: RunLedger | None = None,
+    task_queue: str = DEFAULT_TASK_QUEUE,
+) -> str:
+    """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone.
+
+    A saga that only the ledger knows is undone on ``task_queue``.
+    """
+    view = await read_view(temporal, saga_id, ledger=ledger)
     described = await describe_run(temporal, saga_id)
-    assert described is not None
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
-        running = described.run.running
+        running = described is not None and described.run.running
         raise RefusedError(
             f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
             help=saga_command("cancel", saga_id) if running else saga_command("show", saga_id),
@@ -238,25 +249,26 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
             " step has no `compensate.confirmed`",
             help=saga_command("show", saga_id),
         )
-    await _require_poller(temporal, described)
-    return await start_undo(temporal, described.run, reason=reason, who=who)
+    queue = task_queue if described is None else described.run.task_queue
+    await _require_poller(temporal, queue, view.id)
+    return await start_undo(temporal, view.id, view.saga, queue, reason=reason, who=who)
 
 
-async def start_undo(temporal: Temporal, run: RunInfo, *, reason: str, who: str) -> str:
+async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str) -> str:
     """Start the run that undoes a saga; returns its workflow id. Raises RefusedError if there is one already."""
-    undo_id = run.id + UNDO_SUFFIX
+    undo_id = saga_id + UNDO_SUFFIX
     try:
-        with start_headers({OWNER_HEADER: run.id}):
+        with start_headers({OWNER_HEADER: saga_id}):
             await temporal.start_workflow(
-                run.workflow_type,
+                saga,
                 {"reason": reason, "who": who},
                 id=undo_id,
-                task_queue=run.task_queue,
+                task_queue=task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=run_summary(f"undo of {run.id}: {reason}"),
+                static_summary=run_summary(f"undo of {saga_id}: {reason}"),
             )
     except WorkflowAlreadyStartedError:
-        raise RefusedError(f"{run.id} is already being undone", help=saga_command("watch", run.id)) from None
+        raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id)) from None
     return undo_id
 
 
@@ -275,10 +287,9 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     )
 
 
-async def _require_poller(temporal: Temporal, described: RunDescription) -> None:
-    queue = described.run.task_queue
+async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
     if not await count_pollers(temporal, queue):
-        raise UsageError(f"{no_poller_message(queue)}, so {described.run.id} cannot answer", help=START_WORKER_HELP)
+        raise UsageError(f"{no_poller_message(queue)}, so {saga_id} cannot answer", help=START_WORKER_HELP)
 
 
 async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float) -> Any:

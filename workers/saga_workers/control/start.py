@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHistoryEventFilterType
@@ -19,6 +19,8 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from saga_activities.ledger.rows import RunRow, input_digest
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
@@ -35,18 +37,22 @@ from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
 
+_STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
+"""The states after which `--again` starts a new generation."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
     """A saga that runs or has run under ``id``; ``started`` is False if it existed before.
 
-    ``completed``: it existed, and has ended COMPLETED.
+    ``completed``: it existed, and has ended COMPLETED. ``source``: the ledger if Temporal no longer has its run.
     """
 
     id: str
     run_id: str
     started: bool
     completed: bool = False
+    source: Literal["ledger"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class SagaStarter:
     """Starts sagas of one definition; what all starts share is prepared once.
 
     ``attributes``: those of the engine's search attributes that the namespace has. ``variables``: the project's.
-    ``keys`` sign the definition for the workers.
+    ``keys`` sign the definition for the workers. ``ledger`` knows ids that Temporal has forgotten.
     """
 
     def __init__(
@@ -74,7 +80,9 @@ class SagaStarter:
         keys: DefinitionKeys,
         variables: Mapping[str, Any] | None = None,
         attributes: tuple[str, ...] = (),
+        ledger: RunLedger | None = None,
     ) -> None:
+        self._ledger = ledger
         self._temporal = temporal
         self._definition = definition
         self._task_queue = task_queue
@@ -123,13 +131,17 @@ class SagaStarter:
         """Start a saga, or find the run that exists already. ``labels`` are added to the definition's.
 
         Raises UsageError if the id is not valid; RefusedError if the id belongs to another saga or input, to a run that
-        was undone (use ``again``), or to one that was terminated.
+        was undone (use ``again``), or to one that was terminated; LedgerUnavailable if only the ledger could tell.
         """
-        saga_id = check_saga_id(id or request.id or f"{self._definition.saga}-{uuid7()}")
+        given = id or request.id
+        saga_id = check_saga_id(given or f"{self._definition.saga}-{uuid7()}")
+        past = None if given is None else await self._forgotten_run(saga_id)
         headers = dict(self._headers)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        if past is not None and not (again and past.view.state in _STARTED_AGAIN):
+            return self._run_in_ledger(past, request.input)
         if again:
-            generation = await _next_generation(self._temporal, saga_id)
+            generation = await _next_generation(self._temporal, saga_id, past)
             if generation is not None:
                 headers[GENERATION_HEADER] = generation
                 reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
@@ -165,6 +177,34 @@ class SagaStarter:
             raise UsageError(problem)
         return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), values)])
 
+    async def _forgotten_run(self, saga_id: str) -> RunRow | None:
+        """What the ledger has of this id, if Temporal does not know it any more.
+
+        Raises LedgerUnavailable if it does not answer, and Temporal does not know the id.
+        """
+        if self._ledger is None:
+            return None
+        try:
+            row = await self._ledger.find(saga_id)
+        except LedgerUnavailable as error:
+            if await describe_run(self._temporal, saga_id) is not None:
+                return None
+            raise LedgerUnavailable(
+                f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
+            ) from error
+        return None if row is None or await describe_run(self._temporal, saga_id) is not None else row
+
+    def _run_in_ledger(self, row: RunRow, input: Any) -> StartResult:
+        """The run that only the ledger knows, if it may count as this start."""
+        view = row.view
+        if view.saga != self._definition.saga:
+            raise _other_saga_error(view.id, view.saga)
+        if row.input_digest not in (None, input_digest(input)):
+            raise _other_input_error(view.id)
+        if view.state != "COMPLETED":
+            raise AlreadyEnded(view.id, view.state)
+        return StartResult(view.id, "", False, completed=True, source="ledger")
+
     async def _existing_run(self, input: Any, saga_id: str) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start."""
         described = await describe_run(self._temporal, saga_id)
@@ -172,15 +212,9 @@ class SagaStarter:
             raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
         run = described.run
         if run.workflow_type != self._definition.saga:
-            raise RefusedError(
-                f"the id {saga_id} belongs to a run of the saga {run.workflow_type}",
-                help="choose another id with --id",
-            )
+            raise _other_saga_error(saga_id, run.workflow_type)
         if not await _same_input(self._temporal, described, input):
-            raise RefusedError(
-                f"{saga_id} has been started with another input",
-                help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
-            )
+            raise _other_input_error(saga_id)
         if run.running:
             return StartResult(saga_id, run.run_id, False)
         state = await closed_state(run)
@@ -189,6 +223,17 @@ class SagaStarter:
         if state != "COMPLETED":
             raise AlreadyEnded(saga_id, state)
         return StartResult(saga_id, run.run_id, False, completed=True)
+
+
+def _other_saga_error(saga_id: str, saga: str) -> RefusedError:
+    return RefusedError(f"the id {saga_id} belongs to a run of the saga {saga}", help="choose another id with --id")
+
+
+def _other_input_error(saga_id: str) -> RefusedError:
+    return RefusedError(
+        f"{saga_id} has been started with another input",
+        help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+    )
 
 
 class AlreadyEnded(RefusedError):
@@ -201,7 +246,7 @@ class AlreadyEnded(RefusedError):
                 f"{saga_id} was terminated, so it is unknown which of its effects exist",
                 help=f"inspect it with `{saga_command('show', saga_id)}`",
             )
-        elif state == "COMPENSATED" or state == "RESIDUE":
+        elif state in _STARTED_AGAIN:
             super().__init__(
                 f"{saga_id} has ended {state}",
                 help="start it again as a new generation with --again",
@@ -225,12 +270,15 @@ async def _same_input(temporal: Temporal, described: RunDescription, input: Any)
     return False
 
 
-async def _next_generation(temporal: Temporal, saga_id: str) -> int | None:
-    """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again."""
-    if await describe_run(temporal, saga_id) is None:
+async def _next_generation(temporal: Temporal, saga_id: str, past: RunRow | None) -> int | None:
+    """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again.
+
+    ``past``: what the ledger has of a run that Temporal does not know.
+    """
+    if past is None and await describe_run(temporal, saga_id) is None:
         return None
-    view = await read_view(temporal, saga_id)
-    if view.state not in ("COMPENSATED", "RESIDUE"):
+    view = await read_view(temporal, saga_id) if past is None else past.view
+    if view.state not in _STARTED_AGAIN:
         return None
     return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
 

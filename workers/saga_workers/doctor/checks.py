@@ -277,7 +277,11 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
     finally:
         await engine.dispose()
     wanted = set(metadata.tables)
-    absent = (wanted | {"saga_output"} if spark and connection.keeps_outputs else wanted) - tables
+    if spark and connection.keeps_outputs:
+        wanted.add("saga_output")
+    if connection.keeps_ledger:
+        wanted.add("saga_run")
+    absent = wanted - tables
     return [
         DoctorResult(
             check,

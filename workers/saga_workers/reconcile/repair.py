@@ -76,7 +76,8 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
     if not await count_pollers(temporal, described.run.task_queue):
         return f"not repaired: {no_poller_message(described.run.task_queue)}"
     try:
-        await start_undo(temporal, described.run, reason=REASON, who=who)
+        run = described.run
+        await start_undo(temporal, run.id, run.workflow_type, run.task_queue, reason=REASON, who=who)
     except RefusedError:
         return "it is already being undone"
     view = await _wait_for_undo(temporal, described.run)

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
+from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
@@ -41,6 +42,8 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
         await asyncio.wait_for(guard_schema.create_tables(engine, shards), _SETUP_TIMEOUT)
         if connection.keeps_outputs:
             await asyncio.wait_for(ledger.create_table(engine), _SETUP_TIMEOUT)
+        if connection.keeps_ledger:
+            await asyncio.wait_for(create_ledger(engine), _SETUP_TIMEOUT)
         if text is not None:
             await _apply_schema(engine, text)
     except guard_schema.NewerTables as error:
@@ -69,8 +72,12 @@ def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
     """The SQL of :func:`set_up_database`, for an operator to read and run."""
     dialect = make_url(connection.url).get_backend_name()
     text = schema_text(connection)
-    tables = guard_schema.ddl(dialect, shards) + (f"\n{ledger.table_ddl(dialect)}" if connection.keeps_outputs else "")
-    return tables + (f"\n-- {connection.schema_file}\n{text}" if text else "")
+    tables = [guard_schema.ddl(dialect, shards)]
+    if connection.keeps_outputs:
+        tables.append(ledger.table_ddl(dialect))
+    if connection.keeps_ledger:
+        tables.append(ledger_ddl(dialect))
+    return "\n".join(tables) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 
 def schema_text(connection: Connection) -> str | None:

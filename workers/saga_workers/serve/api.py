@@ -23,6 +23,7 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from saga_workers.control.start import AlreadyEnded, StartResult
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, using_ledger
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
@@ -58,7 +59,7 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class SagaApi:
-    """Answers requests. Without ``client`` no saga can be started."""
+    """Answers requests. Without ``client`` no saga can be started. ``ledger`` knows what Temporal has forgotten."""
 
     def __init__(
         self,
@@ -67,8 +68,10 @@ class SagaApi:
         client: Client | None = None,
         *,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        ledger: RunLedger | None = None,
     ) -> None:
         self._temporal = temporal
+        self._ledger = ledger
         self._callers = callers
         self._client = client
         self._max_body_bytes = max_body_bytes
@@ -118,12 +121,17 @@ class SagaApi:
         saga_id = unquote(request.path_params["id"])
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
-                view = await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT)
+                view = await self._read_view(saga_id)
         except UsageError as error:
             return error_response(404, error.message)
+        except LedgerUnavailable as error:
+            return _ledger_is_down(error, saga_id)
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
         return json_response(200, select(view))
+
+    async def _read_view(self, saga_id: str) -> SagaView:
+        return await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT, ledger=self._ledger)
 
     async def _show_openapi(self, request: Request) -> Response:
         caller: Caller = request.state.caller
@@ -151,6 +159,8 @@ class SagaApi:
             return json_response(409, {"error": error.message, "state": error.state})
         except RefusedError as error:
             return error_response(409, error.message)
+        except LedgerUnavailable as error:
+            return _ledger_is_down(error, name)
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
 
@@ -170,7 +180,7 @@ class SagaApi:
         outcome = None
         if ended:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
-                view = await read_view(self._temporal, started.id, timeout=_QUERY_TIMEOUT)
+                view = await self._read_view(started.id)
             outcome = public_outcome(view) if view.state in FINAL_STATES else None
         document = {"id": started.id, "run_id": started.run_id, "started": started.started, "outcome": outcome}
         location = f"/sagas/{quote(started.id, safe='')}"
@@ -202,6 +212,11 @@ def _temporal_is_down(error: RPCError | TimeoutError) -> Response:
     return error_response(503, f"Temporal does not answer{reason}", {"Retry-After": "5"})
 
 
+def _ledger_is_down(error: LedgerUnavailable, about: str) -> Response:
+    log.warning("Temporal does not know the saga, and %s", error.message, extra=fields(saga=about))
+    return error_response(503, "the ledger does not answer", {"Retry-After": "5"})
+
+
 async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -213,10 +228,12 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     client = Client(temporal, Project(settings)) if callers.may_start else None
     if client is not None:
         await asyncio.to_thread(lambda: client.project.definitions)  # a mistake in them shows at the start
-    api = SagaApi(
-        temporal, callers, client, max_body_bytes=settings.serve.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES)
-    )
+    max_body_bytes = settings.serve.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES)
     async with AsyncExitStack() as stack:
+        ledger = await stack.enter_async_context(using_ledger(settings))
+        if client is not None:
+            stack.push_async_callback(client.close)
+        api = SagaApi(temporal, callers, client, max_body_bytes=max_body_bytes, ledger=ledger)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

@@ -19,6 +19,7 @@ OUTCOME_FIELDS = (
     "committed_at",
     "ended_at",
     "incomplete",
+    "source",
 )
 """The fields of a view that are public: neither the input nor the results of steps are exposed."""
 
@@ -41,6 +42,7 @@ _OUTCOME = {
         "committed_at": _TIME,
         "ended_at": _TIME,
         "incomplete": {"type": ["string", "null"], "description": "why the document is not complete"},
+        "source": {"enum": ["ledger", None], "description": "where it was read if Temporal no longer has the run"},
     },
 }
 _STARTED = {
@@ -66,7 +68,7 @@ _ERRORS = {
     "415": "the body is not application/json",
     "422": "the input or the id is not valid",
     "429": "too many starts with this token",
-    "503": "Temporal does not answer",
+    "503": "Temporal or the ledger does not answer",
 }
 
 

@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.kafka.record_codec import check_headers
 from saga_workers.client import Client
 from saga_workers.control.start import AlreadyEnded
+from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import describe_run
@@ -95,7 +96,10 @@ class SagaTrigger:
         try:
             request = starter.make_request(values.input(context))
             saga_id = values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
-            started = await starter.start(request, id=saga_id)
+            try:
+                started = await starter.start(request, id=saga_id)
+            except LedgerUnavailable as error:
+                raise DependencyUnavailable(error.message) from error
         except UsageError as error:
             raise PoisonMessage(error.message) from None
         except AlreadyEnded:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import list_runs
-from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
+from saga_workers.views.saga_list import SagaFilter, ledger_views, quote, visibility_query
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -27,7 +28,10 @@ saga that is merely running is queried with ``include_running`` only.
 
 @dataclass(frozen=True, slots=True)
 class ParkedOperation:
-    """One parked operation. ``decisions`` are those that are possible for it."""
+    """One parked operation. ``decisions`` are those that are possible for it.
+
+    ``source``: the ledger if Temporal no longer has the run; then there are no decisions.
+    """
 
     saga: str
     saga_id: str
@@ -36,6 +40,7 @@ class ParkedOperation:
     error: str
     since: str
     decisions: tuple[str, ...]
+    source: Literal["ledger"] | None = None
 
     @property
     def definition_step(self) -> str:
@@ -52,12 +57,18 @@ class ParkedList:
 
 
 async def read_parked(
-    temporal: Temporal, criteria: SagaFilter, *, include_running: bool = False, nested: bool = False
+    temporal: Temporal,
+    criteria: SagaFilter,
+    *,
+    include_running: bool = False,
+    nested: bool = False,
+    ledger: RunLedger | None = None,
 ) -> ParkedList:
     """Query the sagas that may have something parked (``include_running``: all running ones).
 
     With ``nested``, operations parked in a nested saga that blocks a listed one are included, even if the filter
-    excludes the nested saga. Raises UsageError if a filter is invalid.
+    excludes the nested saga. ``ledger`` adds those that were parked when Temporal lost them. Raises UsageError if a
+    filter is invalid, LedgerUnavailable.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
     if criteria.where:
@@ -79,6 +90,8 @@ async def read_parked(
         views |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
         blocking = [child.id for id in ids for child in views[id].children if child.waits]
         ids = [id for id in dict.fromkeys(blocking) if nested and id not in views]
+    lost = ledger_views(temporal, ledger, replace(criteria, states=("PARKED",)), without=views)
+    views |= {view.id: view async for view in lost}
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
     return ParkedList(tuple(one for view in views.values() for one in parked_operations(view)), unasked)
 
@@ -87,7 +100,7 @@ def parked_operations(view: SagaView) -> list[ParkedOperation]:
     """What is parked in this saga itself; a nested saga lists its own."""
     elsewhere = view.blocked_steps
     return [
-        ParkedOperation(view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions)
+        ParkedOperation(view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions, view.source)
         for one in view.parked
         if one.step not in elsewhere
     ]
@@ -95,9 +108,9 @@ def parked_operations(view: SagaView) -> list[ParkedOperation]:
 
 def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
     """Groups with the same saga, step, operation and error, the largest first."""
-    groups: dict[tuple[str, str, str, str], list[ParkedOperation]] = {}
+    groups: dict[tuple[str, str, str, str, str | None], list[ParkedOperation]] = {}
     for one in operations:
-        groups.setdefault((one.saga, one.definition_step, one.op, one.error), []).append(one)
+        groups.setdefault((one.saga, one.definition_step, one.op, one.error, one.source), []).append(one)
     rows = [
         {
             "saga": saga,
@@ -109,14 +122,17 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
             "ids": sorted({one.saga_id for one in members}),
             "decisions": [one for one in members[0].decisions if all(one in other.decisions for other in members)],
             "command": _resolve_command(saga, step, op, why, members),
+            **({} if source is None else {"source": source}),
         }
-        for (saga, step, op, why), members in groups.items()
+        for (saga, step, op, why, source), members in groups.items()
     ]
     return sorted(rows, key=lambda row: (-row["count"], row["oldest"]))
 
 
 def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedOperation]) -> str:
     first = members[0]
+    if first.source is not None:
+        return saga_command("show", first.saga_id)
     if len(members) == 1:
         return saga_command("resolve", first.saga_id, first.step, "retry", reason="…")
     where = f"WorkflowType = {quote(saga)}"

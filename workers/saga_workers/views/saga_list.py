@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
+from saga_activities.ledger.rows import RunFilter
+from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
 from saga_workers.views.answering import Workers
 from saga_workers.views.saga_view import (
@@ -27,6 +29,8 @@ from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 16
+_LEDGER_PAGE = 50
+"""Rows of the ledger read at once; Temporal is asked about each of them."""
 _QUERY_TIMEOUT = timedelta(seconds=2)
 """Maximum time for the response of one saga in a list."""
 
@@ -97,9 +101,17 @@ def quote(text: str) -> str:
 
 
 async def query_sagas(
-    temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None, ask_running: bool = False
+    temporal: Temporal,
+    criteria: SagaFilter,
+    *,
+    limit: int,
+    web_ui: str | None = None,
+    ask_running: bool = False,
+    ledger: RunLedger | None = None,
 ) -> AsyncIterator[SagaView]:
-    """One view per saga, newest first. Raises UsageError if a filter is invalid.
+    """One view per saga, newest first; then those that only the ledger knows. Raises UsageError if a filter is invalid.
+
+    Raises LedgerUnavailable after the sagas that Temporal has.
 
     Without ``ask_running``, open sagas are described by the visibility store alone, which is fast and leaves fields
     empty. With it each open saga is queried; one that does not answer at once keeps those fields and says so in
@@ -117,14 +129,40 @@ async def query_sagas(
         return replace(await _list_entry(temporal, run, saga_id), web_ui=link)
 
     found = 0
+    seen: set[str] = set()
     async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
         for view in await asyncio.gather(*(tell(run) for run in runs)):
+            seen.add(view.id)
             if criteria.states and view.state not in criteria.states:
                 continue
             yield view
             found += 1
             if found >= limit:
                 return
+    async for view in ledger_views(temporal, ledger, criteria, without=seen):
+        yield view
+        found += 1
+        if found >= limit:
+            return
+
+
+async def ledger_views(
+    temporal: Temporal, ledger: RunLedger | None, criteria: SagaFilter, *, without: Collection[str] = ()
+) -> AsyncIterator[SagaView]:
+    """The sagas that match and of which Temporal has no run any more, newest first.
+
+    None with a filter in Temporal's syntax, which the ledger cannot apply. Raises LedgerUnavailable.
+    """
+    if ledger is None or criteria.where is not None:
+        return
+    rows = RunFilter(criteria.saga, criteria.states, criteria.since, criteria.labels)
+    while page := await ledger.list(rows, _LEDGER_PAGE):
+        views = [row.view for row in page if row.view.id not in without]
+        known = await asyncio.gather(*(describe_run(temporal, view.id) for view in views))
+        for view, run in zip(views, known, strict=True):
+            if run is None:
+                yield view
+        rows = replace(rows, before=(page[-1].started_at, page[-1].view.id))
 
 
 async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> AsyncIterator[list[RunInfo]]:

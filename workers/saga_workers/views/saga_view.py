@@ -22,6 +22,7 @@ from temporalio.client import (
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
+from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, describe_undo, visible_state
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.notifications import with_notifications
@@ -61,8 +62,11 @@ async def read_view(
     web_ui: str | None = None,
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
+    ledger: RunLedger | None = None,
 ) -> SagaView:
-    """The complete view of one saga, with that of its undo. Raises UsageError if Temporal does not know the id.
+    """The complete view of one saga, with that of its undo. If Temporal does not know the id, ``ledger`` is asked.
+
+    Raises UsageError if neither knows it, LedgerUnavailable if only the ledger could.
 
     A run that does not answer within ``timeout`` is described from outside, with the field ``incomplete``. To read
     many, pass one ``workers``: what it has learned about a task queue then holds for all of them.
@@ -71,7 +75,7 @@ async def read_view(
     saga_id = saga_id.removesuffix(UNDO_SUFFIX)
     described = await describe_run(temporal, saga_id)
     if described is None:
-        raise unknown_saga_error(temporal, saga_id)
+        return await _view_from_ledger(temporal, ledger, saga_id, timeout, workers)
     if described.run.workflow_type == NOTIFICATION_WORKFLOW:
         saga = described.run.parent_id or "a saga"
         raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
@@ -84,12 +88,31 @@ async def read_view(
     return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id))
 
 
+async def _view_from_ledger(
+    temporal: Temporal, ledger: RunLedger | None, saga_id: str, timeout: timedelta, workers: Workers
+) -> SagaView:
+    """The view of a saga that Temporal does not know; its undo may have been started since."""
+    row = None if ledger is None else await ledger.find(saga_id)
+    if row is None:
+        raise unknown_saga_error(temporal, saga_id)
+    undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    if undo is None or undo.run.workflow_type != row.view.saga or undo.run.start_time < row.started_at:
+        return row.view
+    if not may_be_undone(row.view.state) and not undo.run.running:
+        return row.view
+    view = with_undo(row.view, await view_of_run(temporal, undo, timeout, workers))
+    return view if view is row.view else replace(view, source=None)
+
+
 async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
     """The open run: the saga's, or that of its undo; None if neither is open."""
     described = await describe_run(temporal, saga_id)
-    if described is None or described.run.running:
+    if described is not None and described.run.running:
         return described
-    undo = await describe_undo(temporal, described.run)
+    # Without the saga's own run, the ledger knew it.
+    undo = await (
+        describe_run(temporal, saga_id + UNDO_SUFFIX) if described is None else describe_undo(temporal, described.run)
+    )
     return undo if undo is not None and undo.run.running else None
 
 

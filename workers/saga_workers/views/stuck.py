@@ -15,6 +15,7 @@ from dataclasses import replace
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
+from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
     RunInfo,
@@ -88,10 +89,12 @@ async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui
     return _with_reasons(view, exhausted_reasons(view))
 
 
-async def read_view_with_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> SagaView:
+async def read_view_with_stuck(
+    temporal: Temporal, saga_id: str, *, web_ui: str | None = None, ledger: RunLedger | None = None
+) -> SagaView:
     """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(temporal)
-    view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers)
+    view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers, ledger=ledger)
     described = None if view.state in FINAL_STATES else await running_of(temporal, view.id)
     if described is None:
         return view

@@ -30,6 +30,9 @@ from saga_activities.http import HttpConnections, http_settings
 from saga_activities.kafka_request import KafkaRequestAction
 from saga_activities.locks.lock_activities import LockActivities, Told
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
+from saga_workers.ledger.recording import LedgerInterceptor
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, open_ledger
+from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import HeaderInterceptor
@@ -37,7 +40,7 @@ from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
-from sagas.errors import RefusedError
+from sagas.errors import InfrastructureError, RefusedError
 from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import load_settings
 from sagas.settings.project import Project
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
 PACKAGES = ("sagas", "saga_activities", "saga_spark", "saga_workers")
 
 HEARTBEAT_THROTTLE = timedelta(seconds=1)
+
+LEDGER_GRACE = timedelta(seconds=5)
+"""How long a stopping worker writes to its ledger at least, if its attempts have less time to end."""
 
 
 class SagaPlugin(SimplePlugin):
@@ -75,6 +81,10 @@ class SagaPlugin(SimplePlugin):
         self._trust = ProjectTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
+        has_ledger = "connection" in self._project.settings.ledger
+        self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
+        self._ledger: RunLedger | None = None
+        self._grace = timedelta()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
@@ -85,6 +95,7 @@ class SagaPlugin(SimplePlugin):
                 TrustInterceptor(self._trust),
                 CurrentDetailsInterceptor(),
                 MetricsInterceptor(self.metrics),
+                *([LedgerInterceptor(self._ledger_writer)] if self._ledger_writer else ()),
                 *tracing_interceptors(self._tracing),
             ],
         )
@@ -99,6 +110,8 @@ class SagaPlugin(SimplePlugin):
         http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
         spark = make_spark_performer(self._project, databases)
         self._resources = (databases, http, spark)
+        self._ledger = open_ledger(self._project.settings)
+        self._grace = max(config.get("graceful_shutdown_timeout") or timedelta(), LEDGER_GRACE)
         client = config.get("client")
         assert client is not None
         kafka = self._project.settings.kafka
@@ -117,7 +130,11 @@ class SagaPlugin(SimplePlugin):
         ]
         locks = LockActivities(databases, partial(tell_waiting_saga, client))
         activities = SagaActivities(
-            dispatcher, _definition_loader(client, self._project), self._trust.verify_start, watchers, locks
+            dispatcher,
+            _definition_loader(client, self._project, self._ledger),
+            self._trust.verify_start,
+            watchers,
+            locks,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
@@ -128,9 +145,14 @@ class SagaPlugin(SimplePlugin):
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         """Called by Temporal around the worker's life; closes the connections with it."""
+        if self._ledger_writer is not None and self._ledger is not None:
+            self._ledger_writer.start(self._ledger.engine)
         try:
             await super().run_worker(worker, next)
         finally:
+            if self._ledger_writer is not None and self._ledger is not None:
+                await self._ledger_writer.stop(self._grace)
+                await self._ledger.close()
             if self._resources is not None:
                 databases, http, spark = self._resources
                 if spark is not None:
@@ -165,14 +187,14 @@ async def tell_waiting_saga(client: Client, workflow_id: str) -> Told:
     return "told"
 
 
-def _definition_loader(client: Client, project: Project) -> DefinitionLoader:
+def _definition_loader(client: Client, project: Project, ledger: RunLedger | None) -> DefinitionLoader:
     async def read_machine(saga_id: str) -> str | None:
         handle = client.get_workflow_handle(saga_id)
         try:
             described = await handle.describe()
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return None
+                return await _machine_in_ledger(ledger, saga_id)
             raise
         if described.status is WorkflowExecutionStatus.RUNNING:
             raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
@@ -186,6 +208,13 @@ def _definition_loader(client: Client, project: Project) -> DefinitionLoader:
         return names
 
     return DefinitionLoader(project, read_machine, list_attributes)
+
+
+async def _machine_in_ledger(ledger: RunLedger | None, saga_id: str) -> str | None:
+    try:
+        return None if ledger is None else await ledger.machine(saga_id)
+    except LedgerUnavailable as error:
+        raise InfrastructureError(error.message) from error  # Temporal tries again
 
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event

@@ -33,6 +33,7 @@ from temporalio.worker import (
 )
 
 from saga_activities.attempt_context import ObservedAttempt
+from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
 from sagas.definition.model import Definition
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -85,6 +86,7 @@ class WorkerMetrics:
             "Attempts the guard refused: their step was undone or sealed before, or they are below the watermark.",
             registry=registry,
         )
+        self.ledger = LedgerMetrics(registry)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""

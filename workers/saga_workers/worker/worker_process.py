@@ -20,6 +20,8 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
+from saga_workers.ledger.run_ledger import ledger_retention
+from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
@@ -96,7 +98,7 @@ def _freeze_loaded_objects() -> None:
 
 @contextlib.asynccontextmanager
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
-    """Clean up guards and stage area in the background, over separate connections: attempts never wait for it."""
+    """Clean up guards, ledger and stage area in the background, over connections of their own: attempts never wait."""
     databases = DatabaseConnections(
         {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
         pool_size=1,
@@ -116,6 +118,9 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         window = retention.total_seconds() + CLEANUP_INTERVAL
         clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(asyncio.create_task(clearing, name="clean-up of the stage area"))
+    if (ledger := project.settings.ledger.get("connection")) is not None:
+        upkeep = maintain_ledger_forever(databases, ledger, ledger_retention(project.settings))
+        tasks.add(asyncio.create_task(upkeep, name="purge of the ledger"))
     for task in tasks:
         task.add_done_callback(_log_crash)
     try:

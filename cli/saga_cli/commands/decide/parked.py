@@ -27,11 +27,16 @@ def parked(
     from saga_cli.shared_options import saga_filter
 
     async def find(client: Client, settings: Settings) -> ParkedList:
+        from saga_workers.ledger.run_ledger import LedgerUnavailable, using_ledger
         from saga_workers.views.parked import read_parked
 
-        return await read_parked(
-            client, saga_filter(settings, saga=saga, since=since, labels=label or ()), include_running=all_, nested=True
-        )
+        asked = saga_filter(settings, saga=saga, since=since, labels=label or ())
+        async with using_ledger(settings) as ledger:
+            try:
+                return await read_parked(client, asked, include_running=all_, nested=True, ledger=ledger)
+            except LedgerUnavailable as error:
+                warn(f"these are only the sagas that Temporal has: {error.message}")
+                return await read_parked(client, asked, include_running=all_, nested=True)
 
     from saga_workers.views.parked import group_parked
 
@@ -59,5 +64,8 @@ def _print_groups(groups: Any) -> None:
         echo(f"    {group['error']}")
         ids = group["ids"]
         echo(f"    {', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}")
-        echo(f"    decisions: {', '.join(group['decisions'])}")
+        if "source" in group:
+            echo("    from the ledger, Temporal no longer has the runs: undo their effects by hand")
+        else:
+            echo(f"    decisions: {', '.join(group['decisions'])}")
         echo(f"    {group['command']}")

@@ -36,13 +36,18 @@ def undo(
     async def run(client: Client, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga
         from saga_workers.control.interventions import undo as begin
+        from saga_workers.ledger.run_ledger import using_ledger
         from saga_workers.temporal.temporal_runs import describe_run
         from saga_workers.views.saga_view import view_of_run
 
         far.append(f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`")
-        undo_id = await begin(client, saga_id, reason=why, who=operator_name(as_) or client.identity)
-        far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
-        view = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
+        who = operator_name(as_) or client.identity
+        async with using_ledger(settings) as ledger:
+            undo_id = await begin(
+                client, saga_id, reason=why, who=who, ledger=ledger, task_queue=settings.temporal.task_queue
+            )
+            far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
+            view = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui, ledger=ledger)
         if view.state == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe_run(client, undo_id)
             refusal = (await view_of_run(client, ended)).reason if ended else None

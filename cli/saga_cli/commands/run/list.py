@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from saga_cli.context import global_options, with_client
-from saga_cli.output import echo, make_console, print_document, to_json
+from saga_cli.output import echo, make_console, print_document, to_json, warn
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from saga_workers.ledger.run_ledger import RunLedger
+    from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -28,31 +30,45 @@ def list_sagas(
     where: Annotated[str | None, typer.Option(help="additional Temporal list filter")] = None,
     limit: Annotated[int, typer.Option(help="maximum number of sagas", min=1)] = 50,
 ) -> int:
-    """List sagas, the newest first. Temporal's visibility store may lag; `saga show` is always exact."""
+    """List sagas, the newest first. Temporal's visibility store may lag; `saga show` is always exact.
+
+    After those that Temporal has come those that only the ledger of the project knows, unless --where or --stuck is
+    given.
+    """
     from saga_cli.shared_options import saga_filter
 
     async def find(client: Client, settings: Settings) -> int:
+        from saga_workers.ledger.run_ledger import LedgerUnavailable, using_ledger
+
         asked = saga_filter(settings, saga=saga, states=state or (), since=since, labels=label or (), where=where)
-        web_ui = settings.temporal.web_ui
-        if stuck:
-            from saga_workers.views.stuck import list_stuck
-
-            found = list_stuck(client, asked, limit=limit, web_ui=web_ui)
-        else:
-            from saga_workers.views.saga_list import query_sagas
-
-            ask = global_options().format != "human"  # people wait for the list, programs for whole documents
-            found = query_sagas(client, asked, limit=limit, web_ui=web_ui, ask_running=ask)
         views: list[SagaView] = []
-        async for view in found:
-            if global_options().format == "jsonl":
-                print(to_json(_row_json(view)), flush=True)
-            views.append(view)
+        async with using_ledger(settings) as ledger:
+            try:
+                async for view in _find(client, settings, ledger, asked, stuck, limit):
+                    if global_options().format == "jsonl":
+                        print(to_json(_row_json(view)), flush=True)
+                    views.append(view)
+            except LedgerUnavailable as error:
+                warn(f"these are only the sagas that Temporal has: {error.message}")
         if global_options().format != "jsonl":
             print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
         return 0
 
     return with_client(find)
+
+
+def _find(
+    client: Client, settings: Settings, ledger: RunLedger | None, asked: SagaFilter, stuck: bool, limit: int
+) -> AsyncIterator[SagaView]:
+    web_ui = settings.temporal.web_ui
+    if stuck:
+        from saga_workers.views.stuck import list_stuck
+
+        return list_stuck(client, asked, limit=limit, web_ui=web_ui)
+    from saga_workers.views.saga_list import query_sagas
+
+    ask = global_options().format != "human"  # people wait for the list, programs for whole documents
+    return query_sagas(client, asked, limit=limit, web_ui=web_ui, ask_running=ask, ledger=ledger)
 
 
 def _row_json(view: SagaView) -> dict[str, Any]:
@@ -102,5 +118,6 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
         where = f" at {reason.step}" if reason.step else ""
         because = f"{reason.kind}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
-    cells = (view.id, view.saga, view.state, when, "  ".join(one for one in (because, labels) if one))
+    source = "from the ledger" if view.source else ""
+    cells = (view.id, view.saga, view.state, when, "  ".join(one for one in (source, because, labels) if one))
     return [printable_line(cell) for cell in cells]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saga_cli.context import with_client
 from saga_cli.output import print_document
 from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.protocol.saga_view import SagaView
+    from sagas.settings import Settings
 
 
 def show(
@@ -18,7 +24,8 @@ def show(
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.
 
-    A closed saga needs no worker; a running one is queried through its worker.
+    A closed saga needs no worker; a running one is queried through its worker. One that Temporal no longer has is read
+    from the ledger of the project.
     """
     if html is not None or reveal:
         option = "--html" if html is not None else "--reveal"
@@ -26,6 +33,12 @@ def show(
     from saga_cli.render.saga_view import print_view
     from saga_workers.views.stuck import read_view_with_stuck
 
-    view = with_client(lambda client, settings: read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui))
+    async def read(client: Client, settings: Settings) -> SagaView:
+        from saga_workers.ledger.run_ledger import using_ledger
+
+        async with using_ledger(settings) as ledger:
+            return await read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)
+
+    view = with_client(read)
     print_document(view.to_json(), human=lambda: print_view(view))
     return 0

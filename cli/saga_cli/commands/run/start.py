@@ -83,29 +83,34 @@ def _start_one(
     far = ["interrupted: nothing was started"]
 
     async def run() -> int:
-        client = await Client.connect(project)
-        print_target(settings)
-        far.append(f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`")
-        started = await client.start(name, value, id=id, again=again)
-        far.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
-        await warn_without_poller(client)
-        if not wait:
-            document = _started_json(started)
-            print_document(document, human=lambda: _print_started(document))
-            return 0
-        view = await wait_for_end(client, started.id, timeout)
-        print_end(started.id, view)
-        return exit_code(view)
+        async with await Client.connect(project) as client:
+            print_target(settings)
+            far.append(f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`")
+            started = await client.start(name, value, id=id, again=again)
+            far.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
+            if started.source is None:
+                await warn_without_poller(client)
+            if not wait:
+                document = _started_json(started)
+                print_document(document, human=lambda: _print_started(document))
+                return 0
+            view = await wait_for_end(client, started.id, timeout)
+            print_end(started.id, view)
+            return exit_code(view)
 
     with on_ctrl_c(lambda: far[-1]):
         return asyncio.run(run())
 
 
 def _started_json(run: SagaHandle) -> dict[str, Any]:
-    return {"id": run.id, "run_id": run.run_id, "web_ui": run.web_ui, "started": run.started}
+    document = {"id": run.id, "run_id": run.run_id, "web_ui": run.web_ui, "started": run.started}
+    return document if run.source is None else {**document, "source": run.source}
 
 
 def _print_started(document: dict[str, Any]) -> None:
+    if "source" in document:
+        echo(f"already exists: {document['id']}, from the ledger, because Temporal no longer has its run")
+        return
     echo(f"{'started' if document['started'] else 'already exists:'} {document['id']}")
     if document["web_ui"]:
         echo(document["web_ui"])
@@ -150,27 +155,27 @@ def _start_many(name: str, options: BulkOptions, tallies: list[Tally]) -> int:
     tolerated = parse_tolerance(options.tolerate, len(rows))
 
     async def run() -> Tally:
-        client = await Client.connect(project)
-        starter = await client.starter(name)
-        orders = await make_start_rows(starter, rows, mistakes, options.batch or file_digest(options.file))
-        print_target(settings)
-        await warn_without_poller(client)
-        tally = Tally(len(orders))
-        tallies.append(tally)
-        with stop_on_ctrl_c() as stop, progress_bar(name, len(orders), follow=not options.detach) as progress:
-            await start_all(
-                client.temporal,
-                starter,
-                orders,
-                tally,
-                StartLimits(options.rate, options.concurrency, tolerated),
-                wait_for_end=not options.detach,
-                again=options.again,
-                labels={"batch": options.batch} if options.batch else None,
-                stop=stop,
-                progress=progress,
-            )
-        return tally
+        async with await Client.connect(project) as client:
+            starter = await client.starter(name)
+            orders = await make_start_rows(starter, rows, mistakes, options.batch or file_digest(options.file))
+            print_target(settings)
+            await warn_without_poller(client)
+            tally = Tally(len(orders))
+            tallies.append(tally)
+            with stop_on_ctrl_c() as stop, progress_bar(name, len(orders), follow=not options.detach) as progress:
+                await start_all(
+                    client.temporal,
+                    starter,
+                    orders,
+                    tally,
+                    StartLimits(options.rate, options.concurrency, tolerated),
+                    wait_for_end=not options.detach,
+                    again=options.again,
+                    labels={"batch": options.batch} if options.batch else None,
+                    stop=stop,
+                    progress=progress,
+                )
+            return tally
 
     tally = asyncio.run(run())
     print_document(_summary_json(tally), human=lambda: _print_summary(tally))

@@ -52,12 +52,14 @@ async def _follow(
     client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None
 ) -> SagaView:
     from saga_cli.wait import follow_saga, parse_deadline
+    from saga_workers.ledger.run_ledger import using_ledger
 
     end = parse_deadline(timeout)
     view: SagaView | None = None
     screen = _screen()
     async with (
-        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui)) as views,
+        using_ledger(settings) as ledger,
+        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)) as views,
         screen as draw,
     ):
         while True:

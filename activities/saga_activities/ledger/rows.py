@@ -1,0 +1,236 @@
+"""Writes and reads the rows of the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.ledger.tables import run_table
+from sagas.protocol.saga_view import SagaView
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+"""What a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
+
+_KEYS = ("saga_id", "started_at")
+_COLUMNS = run_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The row of one saga.
+
+    ``input_digest``: see :func:`input_digest`. ``labels`` None keeps those of an existing row. ``updated_at``: when the
+    saga was in this state. ``story``: its view as JSON text. ``machine``: its compressed snapshot, if it can be undone.
+    """
+
+    saga_id: str
+    started_at: datetime
+    saga: str
+    generation: int
+    digest: str | None
+    input_digest: str | None
+    state: str
+    labels: Mapping[str, str] | None
+    ended_at: datetime | None
+    updated_at: datetime
+    story: str
+    machine: bytes | None = None
+
+    @property
+    def key(self) -> tuple[str, datetime]:
+        return self.saga_id, self.started_at
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in a statement."""
+        return len(self.story) + len(self.machine or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A row as it was read. ``view``: the story, as far as it holds without the run. ``input_digest`` may be None."""
+
+    view: SagaView
+    input_digest: str | None
+    started_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which rows to list; all conditions must hold. ``before``: only rows that come after this one in the list."""
+
+    saga: str | None = None
+    states: tuple[str, ...] = ()
+    since: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    before: tuple[datetime, str] | None = None
+
+
+def make_record(
+    story: Mapping[str, Any],
+    *,
+    saga_id: str,
+    labels: Mapping[str, str] | None,
+    updated_at: datetime,
+    input_digest: str | None,
+    machine: bytes | None = None,
+) -> RunRecord | None:
+    """The row of a view as JSON; None if the saga has not started, or its id is longer than the table's column."""
+    started_at, ended_at = story.get("started_at"), story.get("ended_at")
+    if started_at is None or len(saga_id) > MAX_SAGA_ID:
+        return None
+    return RunRecord(
+        saga_id=saga_id,
+        started_at=datetime.fromisoformat(started_at),
+        saga=story["saga"],
+        generation=story.get("generation") or 1,
+        digest=story.get("digest"),
+        input_digest=input_digest,
+        state=story["state"],
+        labels=None if labels is None else storable(labels),
+        ended_at=None if ended_at is None else datetime.fromisoformat(ended_at),
+        updated_at=updated_at,
+        story=json.dumps(storable({**story, "id": saga_id})),
+        machine=machine,
+    )
+
+
+def input_digest(input: Any) -> str:
+    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1 and 1.0."""
+    text = json.dumps(_with_equal_numbers(input), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _with_equal_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {key: _with_equal_numbers(one) for key, one in value.items()}
+    return [_with_equal_numbers(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def storable(value: Any) -> Any:
+    """A JSON value that every database stores: without NUL, half surrogate pairs and infinite numbers."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value) if _UNSTORABLE.search(value) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {storable(key): storable(one) for key, one in value.items()}
+    return [storable(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+# Writing: one statement for many rows.
+
+
+async def write(engine: AsyncEngine, records: Sequence[RunRecord]) -> None:
+    """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
+    values = [{column.name: getattr(record, column.name) for column in _COLUMNS} for record in records]
+    async with engine.connect() as connection:
+        await connection.execute(_upsert(connection.dialect.name, values))
+        await connection.commit()
+
+
+def _upsert(dialect: str, values: Sequence[Mapping[str, Any]]) -> sa.Insert:
+    if dialect in ("mysql", "mariadb"):
+        insert = mysql.insert(run_table).values(values)
+        newer = insert.inserted.updated_at >= _COLUMNS.updated_at
+        changes = {name: sa.func.if_(newer, new, _COLUMNS[name]) for name, new in _new_values(insert.inserted).items()}
+        # Assignments are carried out in order, so the time to compare with comes last.
+        return insert.on_duplicate_key_update(
+            [*changes.items(), ("updated_at", sa.func.greatest(insert.inserted.updated_at, _COLUMNS.updated_at))]
+        )
+    insert = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(run_table).values(values)
+    return insert.on_conflict_do_update(
+        index_elements=_KEYS,
+        set_={**_new_values(insert.excluded), "updated_at": insert.excluded.updated_at},
+        where=insert.excluded.updated_at >= _COLUMNS.updated_at,
+    )
+
+
+def _new_values(new: Any) -> dict[str, Any]:
+    changed = {column.name: new[column.name] for column in _COLUMNS if column.name not in (*_KEYS, "updated_at")}
+    changed["labels"] = sa.func.coalesce(new.labels, _COLUMNS.labels)
+    changed["input_digest"] = sa.func.coalesce(new.input_digest, _COLUMNS.input_digest)
+    return changed
+
+
+# Reading.
+
+_READ = (
+    _COLUMNS.saga_id,
+    _COLUMNS.started_at,
+    _COLUMNS.updated_at,
+    _COLUMNS.state,
+    _COLUMNS.labels,
+    _COLUMNS.input_digest,
+    _COLUMNS.story,
+    _COLUMNS.machine.is_not(None).label("has_machine"),
+)
+
+
+async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
+    """The newest row of this id; None if there is none."""
+    query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
+    async with engine.connect() as connection:
+        row = (await connection.execute(query)).first()
+    return None if row is None else _to_row(row)
+
+
+async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
+    """The compressed snapshot of the newest row of this id; None if there is none."""
+    query = sa.select(_COLUMNS.machine).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
+    async with engine.connect() as connection:
+        return (await connection.execute(query)).scalar_one_or_none()
+
+
+async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[RunRow]:
+    """The newest rows that match. Of the rows of one id, from `saga start --again`, only the newest counts."""
+    later_row = run_table.alias("later_row")
+    is_newest = ~sa.exists().where(
+        later_row.c.saga_id == _COLUMNS.saga_id, later_row.c.started_at > _COLUMNS.started_at
+    )
+    query = (
+        sa.select(*_READ).where(is_newest).order_by(_COLUMNS.started_at.desc(), _COLUMNS.saga_id.desc()).limit(limit)
+    )
+    if criteria.saga is not None:
+        query = query.where(_COLUMNS.saga == criteria.saga)
+    if criteria.states:
+        query = query.where(_COLUMNS.state.in_(criteria.states))
+    if criteria.since is not None:
+        query = query.where(_COLUMNS.started_at >= criteria.since)
+    for name, value in criteria.labels.items():
+        # Not every database has an escape for these in a path; names of labels in definitions have neither.
+        has_label = sa.false() if {'"', "\\"} & set(name) else _COLUMNS.labels[name].as_string() == value
+        query = query.where(has_label)
+    if criteria.before is not None:
+        at, saga_id = criteria.before
+        later = sa.and_(_COLUMNS.started_at == at, _COLUMNS.saga_id < saga_id)
+        query = query.where(sa.or_(_COLUMNS.started_at < at, later))
+    async with engine.connect() as connection:
+        return [_to_row(row) for row in await connection.execute(query)]
+
+
+def _to_row(row: Any) -> RunRow:
+    view = SagaView.from_json({**row.story, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
+    # Without its run nobody can carry out a decision.
+    parked = tuple(replace(one, decisions=(), commands=()) for one in view.parked)
+    can_undo = view.state == "COMPLETED" and view.can_undo and bool(row.has_machine)
+    return RunRow(
+        view=replace(view, parked=parked, can_undo=can_undo, source="ledger"),
+        input_digest=row.input_digest,
+        started_at=row.started_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,107 @@
+"""The table ``saga_run``: one row for each saga, in the database of ``[ledger] connection``."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
+
+from saga_activities.guard.tables import MAX_SAGA_ID, TABLE_OPTIONS
+
+ledger_metadata = sa.MetaData()
+
+
+class UtcTime(sa.types.TypeDecorator[datetime]):
+    """A time with a time zone, to the microsecond; databases without such a type store it in UTC."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class CompressedJson(sa.types.TypeDecorator[Any]):
+    """Written as the text of a JSON value, and read as the value.
+
+    PostgreSQL has ``jsonb``, which it compresses itself; elsewhere it is the text, compressed by zlib.
+    """
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(_JsonbText() if dialect.name == "postgresql" else _blob())
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else zlib.compress(value.encode())
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return json.loads(zlib.decompress(value)) if isinstance(value, bytes) else value
+
+
+class _JsonbText(sa.types.UserDefinedType[Any]):
+    """``jsonb`` that is written as text; the driver reads it as a value."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSONB"
+
+
+def _blob() -> sa.types.TypeEngine[bytes]:
+    return sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
+
+
+LAST_PARTITION = "later"
+"""MySQL's partition of all months that have none of their own yet."""
+
+_PARTITIONS: dict[str, Any] = {"postgresql_partition_by": "RANGE (started_at)"}
+for _dialect in ("mysql", "mariadb"):
+    _PARTITIONS[f"{_dialect}_partition_by"] = (
+        f"RANGE COLUMNS (started_at) (PARTITION {LAST_PARTITION} VALUES LESS THAN (MAXVALUE))"
+    )
+
+run_table = sa.Table(
+    "saga_run",
+    ledger_metadata,
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    # When the saga started: the same for all runs that it was continued in, another one after `saga start --again`.
+    sa.Column("started_at", UtcTime(), nullable=False),
+    sa.Column("saga", sa.String(255), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("digest", sa.String(80)),
+    # SHA-256 of the input; null if it is not known.
+    sa.Column("input_digest", sa.String(64)),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
+    sa.Column("ended_at", UtcTime()),
+    # When the saga was in this state, by Temporal's clock: an earlier state never replaces a later one.
+    sa.Column("updated_at", UtcTime(), nullable=False),
+    # The document of `saga show`.
+    sa.Column("story", CompressedJson(), nullable=False),
+    # The compressed state from which `saga undo` starts; null if the saga cannot be undone.
+    sa.Column("machine", _blob()),
+    # The time of the start is part of the key because partitions are months of it.
+    sa.PrimaryKeyConstraint("saga_id", "started_at"),
+    sa.Index("saga_run_started", "started_at"),
+    sa.Index("saga_run_state", "state", "started_at"),
+    **TABLE_OPTIONS,
+    **_PARTITIONS,
+)

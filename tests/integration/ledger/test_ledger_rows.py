@@ -1,0 +1,185 @@
+"""The rows of the ledger on PostgreSQL, MariaDB and SQLite: later states win, hostile text, filters, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.schema import NewerTables, create_tables
+from saga_activities.ledger.partitions import existing_months
+from saga_activities.ledger.retention import maintain
+from saga_activities.ledger.rows import RunFilter, RunRecord, make_record
+from saga_activities.ledger.schema import create_ledger, ledger_ddl
+from saga_workers.ledger.run_ledger import RunLedger
+from sagas.protocol.saga_view import SagaView
+
+NOW = datetime(2026, 5, 20, 10, 30, tzinfo=UTC)
+HOSTILE = "a'; drop table saga_run; -- \\ \" %s :x ü 🦊 \x00 \ud800 \u202e"
+
+
+def record(
+    saga_id: str = "s-1",
+    state: str = "COMPLETED",
+    *,
+    started: datetime = NOW,
+    later: float = 0.0,
+    labels: dict[str, str] | None = None,
+    saga: str = "checkout",
+    machine: bytes | None = None,
+    **fields: Any,
+) -> RunRecord:
+    """The row of a saga in this state, ``later`` seconds after its start."""
+    at = started + timedelta(seconds=later)
+    ended = None if state == "PARKED" else at.isoformat()
+    view = SagaView(
+        id=saga_id,
+        saga=saga,
+        state=state,  # pyright: ignore[reportArgumentType]
+        started_at=started.isoformat(),
+        ended_at=ended,
+        can_undo=True,
+        **fields,
+    )
+    found = make_record(
+        view.to_json(), saga_id=saga_id, labels=labels, updated_at=at, input_digest="0" * 64, machine=machine
+    )
+    assert found is not None
+    return found
+
+
+async def state_of(ledger: RunLedger, saga_id: str = "s-1") -> str | None:
+    row = await ledger.find(saga_id)
+    return None if row is None else row.view.state
+
+
+async def test_a_later_state_replaces_an_earlier_one_in_any_order(ledger: RunLedger) -> None:
+    parked, completed, undone = record(state="PARKED", later=1), record(later=2), record(state="COMPENSATED", later=3)
+    for order in ((parked, completed, undone), (undone, parked, completed), (completed, parked, undone)):
+        for one in order:
+            await ledger.write([one])
+        assert await state_of(ledger) == "COMPENSATED"
+    await ledger.write([replace(undone, state="RESIDUE")])
+    assert await state_of(ledger) == "RESIDUE", "of the same time the last one counts"
+
+
+async def test_an_undo_keeps_the_labels_and_takes_away_the_machine(ledger: RunLedger) -> None:
+    await ledger.write([record(labels={"city": "Köln"}, machine=b"\x00\xff\x27")])
+    assert await ledger.machine("s-1") is not None
+    await ledger.write([record(state="COMPENSATED", later=1)])
+    row = await ledger.find("s-1")
+    assert row is not None
+    assert (row.view.state, row.view.labels) == ("COMPENSATED", {"city": "Köln"})
+    assert await ledger.machine("s-1") is None
+
+
+async def test_hostile_text_is_stored_as_text(ledger: RunLedger) -> None:
+    odd = record(
+        HOSTILE.replace("\x00", "").replace("\ud800", ""),
+        labels={HOSTILE: HOSTILE, "plain": "a%b"},
+        input={HOSTILE: [HOSTILE, float("inf"), float("nan"), 10**400]},
+        incomplete="{" * 1000,
+    )
+    others = [record(f"s-{number}", labels={"plain": "x"}) for number in range(3)]
+    await ledger.write([odd, *others])
+    row = await ledger.find(odd.saga_id)
+    assert row is not None
+    kept = HOSTILE.replace("\x00", "�").replace("\ud800", "�")
+    assert row.view.labels == {kept: kept, "plain": "a%b"}
+    assert row.view.input == {kept: [kept, "inf", "nan", 10**400]}
+    assert json.loads(json.dumps(row.view.to_json()))["incomplete"] == "{" * 1000
+    assert [one.view.id for one in await ledger.list(RunFilter(labels={"plain": "a%b"}), 10)] == [odd.saga_id]
+    for name in ('x" or 1=1 --', "'", "$", "a.b", "x\\", kept):
+        assert await ledger.list(RunFilter(labels={name: "y"}), 10) == []
+    assert await ledger.find("' or '1'='1") is None
+
+
+async def test_lists_are_filtered_and_continue_after_the_last_row(ledger: RunLedger) -> None:
+    rows = [
+        record(f"s-{number}", "COMPLETED" if number % 2 else "RESIDUE", started=NOW + timedelta(minutes=number // 2))
+        for number in range(6)
+    ]
+    again = record("s-1", "COMPENSATED", started=NOW + timedelta(hours=1), saga="other")
+    await ledger.write([*rows, again])
+
+    async def listed(criteria: RunFilter, limit: int = 10) -> list[str]:
+        return [row.view.id for row in await ledger.list(criteria, limit)]
+
+    newest_first = await listed(RunFilter())
+    assert newest_first == ["s-1", "s-5", "s-4", "s-3", "s-2", "s-0"]
+    assert await listed(RunFilter(states=("COMPLETED",))) == ["s-5", "s-3"], "the earlier row of s-1 does not count"
+    assert await listed(RunFilter(saga="other")) == ["s-1"]
+    assert await listed(RunFilter(since=NOW + timedelta(minutes=2))) == ["s-1", "s-5", "s-4"]
+    first = await ledger.list(RunFilter(), 2)
+    last = first[-1]
+    assert await listed(RunFilter(before=(last.started_at, last.view.id))) == newest_first[2:]
+
+
+async def test_old_sagas_are_deleted_and_parked_ones_are_kept(ledger: RunLedger) -> None:
+    old, older = NOW - timedelta(days=20), NOW - timedelta(days=400)
+    await ledger.write([record("new"), record("old", started=old), record("older", started=older)])
+    await ledger.write([record("parked", "PARKED", started=older), record("long", started=older, later=395 * 86400.0)])
+    done = await maintain(ledger.engine, now=NOW, before=NOW - timedelta(days=10))
+    assert done.deleted == 2
+    assert {row.view.id for row in await ledger.list(RunFilter(), 10)} == {"new", "parked", "long"}
+    assert (await maintain(ledger.engine, now=NOW, before=NOW - timedelta(days=10))).deleted == 0
+
+
+async def test_a_month_that_is_over_is_dropped_as_a_partition(ledger: RunLedger) -> None:
+    if ledger.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no partitions")
+    async with ledger.engine.connect() as connection:
+        first = (await existing_months(connection))[0]
+    began = first.start + timedelta(days=1)
+    await ledger.write([record("a", started=began), record("b", "PARKED", started=began)])
+    much_later = first.start + timedelta(days=100)
+    kept = await maintain(ledger.engine, now=much_later, before=much_later - timedelta(days=40))
+    assert kept.dropped == (), "a parked saga holds its month"
+    assert len(kept.created) >= 2, "the months to come"
+    await ledger.write([record("b", "COMPLETED", started=began, later=1), record("c", started=much_later)])
+    done = await maintain(ledger.engine, now=much_later, before=much_later - timedelta(days=40))
+    assert len(done.dropped) == 1
+    assert [row.view.id for row in await ledger.list(RunFilter(), 10)] == ["c"]
+    async with ledger.engine.connect() as connection:
+        assert first not in await existing_months(connection)
+
+
+async def test_a_row_needs_no_partition_of_its_month(ledger: RunLedger) -> None:
+    for years in (-3, 5):
+        started = NOW.replace(year=NOW.year + years)
+        await ledger.write([record(f"s{years}", started=started)])
+        assert await state_of(ledger, f"s{years}") == "COMPLETED"
+    # The partition of a month cannot be created any more when the default one has rows of it; nothing fails.
+    await maintain(ledger.engine, now=NOW.replace(year=NOW.year + 5), before=NOW - timedelta(days=5000))
+    assert await state_of(ledger, "s5") == "COMPLETED"
+
+
+async def test_the_table_is_created_once_by_many(database: AsyncEngine) -> None:
+    await create_tables(database)
+    await asyncio.gather(*(create_ledger(database) for _ in range(3)))
+    await create_ledger(database)
+    await RunLedger("shop", database).write([record()])
+    async with database.connect() as connection:
+        await connection.execute(text("update saga_version set version = 99 where part = 'ledger'"))
+        await connection.commit()
+    with pytest.raises(NewerTables, match="version 99"):
+        await create_ledger(database)
+
+
+async def test_the_printed_sql_creates_the_same(database: AsyncEngine) -> None:
+    await create_tables(database)
+    async with database.connect() as connection:
+        for _ in range(2):
+            for statement in ledger_ddl(database.dialect.name).rstrip(";\n").split(";\n\n"):
+                await connection.exec_driver_sql(statement)
+        await connection.commit()
+    await create_ledger(database)
+    ledger = RunLedger("shop", database)
+    await ledger.write([record()])
+    assert await state_of(ledger) == "COMPLETED"

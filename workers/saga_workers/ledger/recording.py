@@ -1,0 +1,92 @@
+"""Sees which sagas have ended or are parked, for the ledger; never during a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import FailureError
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from saga_workers.ledger.writer import LedgerWriter, ObservedState
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.workflow import SagaWorkflow
+
+_WRITER_KEY = "saga_ledger"
+_LABELS = SearchAttributeKey.for_keyword_list("SagaLabels")
+
+
+class LedgerInterceptor(Interceptor):
+    """Worker interceptor that hands final and parked states to ``writer``."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        """Called by Temporal once per run."""
+        input.unsafe_extern_functions.update({_WRITER_KEY: lambda: self._writer})  # pyright: ignore[reportCallIssue]
+        return _LedgerInbound
+
+
+class _LedgerInbound(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        saga = workflow.instance()
+        if not isinstance(saga, SagaWorkflow):
+            return await super().execute_workflow(input)
+        get_writer: Callable[[], LedgerWriter] = workflow.extern_functions()[_WRITER_KEY]
+        saga.state_observer = _ParkedStates(saga, get_writer())
+        try:
+            result = await super().execute_workflow(input)
+        except FailureError:
+            _record_end(saga, get_writer())
+            raise
+        _record_end(saga, get_writer())
+        return result
+
+
+class _ParkedStates:
+    """Records that a saga is parked, and that it has gone on."""
+
+    def __init__(self, saga: SagaWorkflow, writer: LedgerWriter) -> None:
+        self._saga = saga
+        self._writer = writer
+        self._was_parked = False
+
+    def __call__(self, state: str) -> None:
+        is_parked, was_parked = state == "PARKED", self._was_parked
+        self._was_parked = is_parked
+        if (is_parked or was_parked) and not workflow.unsafe.is_replaying():
+            self._writer.add(_observed(self._saga, self._saga.view()))
+
+
+def _record_end(saga: SagaWorkflow, writer: LedgerWriter) -> None:
+    if saga.story is not None and not workflow.unsafe.is_replaying():
+        machine = saga.machine
+        assert machine is not None
+        writer.add(_observed(saga, saga.story, machine.snapshot() if machine.can_undo else None))
+
+
+def _observed(saga: SagaWorkflow, story: Any, snapshot: Any = None) -> ObservedState:
+    info, machine = workflow.info(), saga.machine
+    assert machine is not None
+    labels = None
+    if not info.workflow_id.endswith(UNDO_SUFFIX):
+        written = info.typed_search_attributes.get(_LABELS) or ()
+        labels = dict(one.split("=", 1) for one in written if "=" in one) or story["labels"]
+    return ObservedState(
+        saga_id=info.workflow_id.removesuffix(UNDO_SUFFIX),
+        story=story,
+        labels=labels,
+        at=workflow.time(),
+        input=machine.input,
+        snapshot=snapshot,
+    )

@@ -1,0 +1,96 @@
+"""The ledger of a project as its commands and workers use it: what sagas came to, after Temporal has deleted them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.connections import open_engine
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.ledger import rows
+from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
+from sagas.definition.times import parse_duration
+from sagas.errors import SagaError
+from sagas.protocol.payloads import to_packed_text
+from sagas.settings import Settings
+from sagas.settings.masking import mask
+
+DEFAULT_RETENTION = "365d"
+
+_POOL_SIZE = 5
+
+
+class LedgerUnavailable(SagaError):
+    """The ledger cannot be read."""
+
+
+class RunLedger:
+    """The rows of ``[ledger] connection``. Every method raises LedgerUnavailable if the database does not answer."""
+
+    def __init__(self, connection: str, engine: AsyncEngine) -> None:
+        self._connection = connection
+        self.engine = engine
+
+    async def find(self, saga_id: str) -> RunRow | None:
+        """The newest row of this id; None if there is none."""
+        with self._readable():
+            return await rows.read_run(self.engine, saga_id)
+
+    async def machine(self, saga_id: str) -> str | None:
+        """The state from which the saga can be undone, as :func:`sagas.protocol.payloads.pack_state` writes it."""
+        with self._readable():
+            compressed = await rows.read_machine(self.engine, saga_id)
+        return None if compressed is None else to_packed_text(compressed)
+
+    async def list(self, criteria: RunFilter, limit: int) -> list[RunRow]:
+        """The newest rows that match."""
+        with self._readable():
+            return await rows.list_runs(self.engine, criteria, limit)
+
+    async def write(self, records: Sequence[RunRecord]) -> None:
+        """Insert or update rows; a later state is kept."""
+        with self._readable():
+            await rows.write(self.engine, records)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            known = classify_database_error(error)
+            raise LedgerUnavailable(
+                f"the ledger in {self._connection} does not answer: {mask(known.message if known else str(error))}"
+            ) from error
+
+
+def open_ledger(settings: Settings) -> RunLedger | None:
+    """The ledger of the project; None if it has none. Nothing is connected before the first use.
+
+    Raises UsageError if its URL cannot be used.
+    """
+    name = settings.ledger.get("connection")
+    if name is None:
+        return None
+    return RunLedger(name, open_engine(name, settings.connection(name).url, _POOL_SIZE))
+
+
+@asynccontextmanager
+async def using_ledger(settings: Settings) -> AsyncIterator[RunLedger | None]:
+    """The same for the time of the block."""
+    ledger = open_ledger(settings)
+    try:
+        yield ledger
+    finally:
+        if ledger is not None:
+            await ledger.close()
+
+
+def ledger_retention(settings: Settings) -> float:
+    """Seconds for which the row of a saga that has ended is kept."""
+    return parse_duration(settings.ledger.get("retention", DEFAULT_RETENTION))

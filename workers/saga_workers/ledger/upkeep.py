@@ -1,0 +1,48 @@
+"""Upkeep of the ledger inside every `saga worker`: partitions of the months to come, and deletion of what is old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.ledger.retention import PurgeResult, maintain
+from saga_workers.runtime.logs import fields
+from sagas.errors import SagaError
+from sagas.settings.masking import mask
+
+log = logging.getLogger("saga.upkeep")
+
+INTERVAL = 3600.0
+"""Seconds between two rounds."""
+
+
+async def maintain_ledger_forever(databases: DatabaseConnections, connection: str, retention: float) -> None:
+    """One round now and one every hour, for the sagas that ended more than ``retention`` seconds ago.
+
+    Several workers may do this at once. An error is logged, and the next round tries again.
+    """
+    while True:
+        await maintain_ledger(databases, connection, retention)
+        await asyncio.sleep(INTERVAL)
+
+
+async def maintain_ledger(databases: DatabaseConnections, connection: str, retention: float) -> PurgeResult | None:
+    """One round; None after an error, which is logged."""
+    now = datetime.now(UTC)
+    about = fields(connection=connection)
+    try:
+        done = await maintain(databases.engine(connection), now=now, before=now - timedelta(seconds=retention))
+    except (SagaError, SQLAlchemyError, OSError) as error:
+        known = None if isinstance(error, SagaError) else classify_database_error(error)
+        log.warning("ledger not purged: %s", mask(known.message if known else str(error)), extra=about)
+        return None
+    if done.refused is not None:
+        log.warning("partitions of the ledger are neither created nor dropped: %s", mask(done.refused), extra=about)
+    if done.dropped or done.deleted:
+        log.info("ledger purged, %d months dropped, %d rows deleted", len(done.dropped), done.deleted, extra=about)
+    return done
