@@ -69,9 +69,13 @@ class Stage:
                 "SAGA_KAFKA__CLIENT__SESSION_TIMEOUT_MS": "6000",
                 "SAGA_KAFKA__CLIENT__HEARTBEAT_INTERVAL_MS": "1000",
             }
-        self.saga("setup")
-        for name in self._needed_processes():
-            self.start(name)
+        try:
+            self.saga("setup")
+            for name in self._needed_processes():
+                self.start(name)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +100,7 @@ class Stage:
         return f"{self.pattern.name}-{connection}"
 
     def connect(self, connection: str) -> psycopg.Connection[Any]:
-        """As the superuser, whom no lock of a test concerns."""
+        """A connection to the database of a connection of the pattern."""
         return psycopg.connect(self.servers.database.url(self.database(connection)))
 
     @property
