@@ -31,7 +31,7 @@ from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import CommandProcess, Process, TemporalServer
 from tests.patterns.pattern import Pattern
 
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 """Seconds that anything may take: all patterns run side by side."""
 
 
