@@ -163,6 +163,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a pattern that takes unbounded time",
         "write it without lookahead, lookbehind and backreferences: patterns are RE2",
     ),
+    "SAGA120": _error(
+        "an id that no saga may have",
+        "every start would be refused: write an id without `/`, `~`, control characters and white space at its ends",
+    ),
     "SAGA130": _error(
         "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagas.definition.times import format_timestamp
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_ids import UNPRINTABLE
+from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.text.printable import printable_line
 
 MAX_KEYS = 100

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sagas.actions.signature import ENVELOPE
+from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.outcomes import Failure, Outcome
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ PARKED_SIGNAL = "saga-parked"
 RETRY_NOTIFICATION_SIGNAL = "saga-again"
 LOCKS_SIGNAL = "saga-locks"
 """To a saga that waits for locks: it may have been granted them, so it asks the lock database."""
-UNDO_SUFFIX = "~undo"
 NOTIFICATION_WORKFLOW = "saga.notify"
 """The workflow type of notifications; not a valid saga name."""
 NOTIFICATION_MEMO = "notification"

@@ -161,7 +161,21 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
             raise UsageError(f"{variable}: a name is missing before or after __")
         if env[variable] or path[0] == "vars":
             _refuse_unclear_name(variable, path, table)
-            table[path[-1]] = _value(variable, path, env[variable])
+            table[path[-1]] = _merged(table.get(path[-1]), _value(variable, path, env[variable]))
+
+
+def _merged(written: Any, value: Any) -> Any:
+    """``value``, with the keys of the table ``written`` that it does not have, at every level. Its own keys come last:
+    of two spellings of a property (with dots, as nested tables) the last one counts. References to secrets are never
+    mixed."""
+    if not (isinstance(written, dict) and isinstance(value, dict)) or _is_reference(written) or _is_reference(value):
+        return value
+    kept = {key: item for key, item in written.items() if key not in value}
+    return kept | {key: _merged(written.get(key), item) for key, item in value.items()}
+
+
+def _is_reference(table: Table) -> bool:
+    return len(table) == 1 and not {"env", "file"}.isdisjoint(table)
 
 
 def _matching_key(part: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

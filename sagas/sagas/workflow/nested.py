@@ -9,10 +9,10 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
-from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.limits import run_summary, to_payload

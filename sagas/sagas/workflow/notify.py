@@ -16,6 +16,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import Notify
@@ -29,7 +30,6 @@ from sagas.protocol.payloads import (
     decode_result,
     encode_call,
 )
-from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.limits import limit_summary, run_summary, to_payload

@@ -15,6 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 from sagas.definition.model import Definition
+from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import from_snapshot
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
@@ -30,7 +31,6 @@ from sagas.protocol.payloads import (
     pack_state,
     unpack_state,
 )
-from sagas.protocol.saga_ids import saga_id_problem
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
 from sagas.workflow.received import UnreadableValue, read_payload

@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.exceptions import CancelledError
 
+from sagas.definition.saga_ids import label_problem
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
@@ -46,7 +47,6 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
     pack_state,
 )
-from sagas.protocol.saga_ids import label_problem
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload

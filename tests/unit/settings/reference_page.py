@@ -52,8 +52,9 @@ Order: flags > `SAGA_…__…` > `TEMPORAL_*` > `saga.toml` > the services of `s
 
 A setting `key` of `[table]` is the environment variable `SAGA_TABLE__KEY`; case does not matter, and `-` and `.` in
 names are `_`. Its value has the type of the key: text for a string, JSON for the others, and a list may also be
-separated by commas. An empty variable counts as not set, except below `SAGA_VARS__`. `definitions` and `actions` have
-no variable.
+separated by commas. A table is merged with that of the file, key by key at every level, and a reference to a secret
+replaces another one. So `SAGA_SPARK__CONF={"spark.ui.port": 4040}` sets one property and leaves the others. An empty
+variable counts as not set, except below `SAGA_VARS__`. `definitions` and `actions` have no variable.
 
 A secret is `{ env = "NAME" }` or `{ file = "path" }`. It is read when it is needed and is never printed. A duration is
 a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`.

@@ -249,6 +249,38 @@ def test_properties_with_dots_reach_spark_and_pyiceberg(tmp_path: Path) -> None:
     assert spark.python_path == (f"{tmp_path}/a", f"{tmp_path}/b")
 
 
+def test_a_table_of_the_environment_is_merged_with_that_of_the_file(tmp_path: Path) -> None:
+    text = """
+    vars = {limits = {day = 5, week = 9}}
+    [spark.conf]
+    spark.ui.port = 4040
+    "spark.sql.shuffle.partitions" = 8
+    [connections.crm]
+    kind = "http"
+    url = "https://crm.example"
+    auth = {bearer = {file = "token"}}
+    """
+    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
+    env = {
+        "SAGA_SPARK__CONF": '{"spark.ui.port": 4050, "spark.eventLog.enabled": true}',
+        "SAGA_VARS__LIMITS": '{"day": 6}',
+        "SAGA_CONNECTIONS__CRM__AUTH": '{"bearer": {"env": "TOKEN"}}',
+    }
+    settings = load_settings(tmp_path, env=env)
+    assert spark_settings(settings).conf == {
+        "spark.ui.port": "4050",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.eventLog.enabled": "true",
+    }
+    assert settings.vars == {"limits": {"day": 6, "week": 9}}
+    assert settings.connections["crm"].options["auth"] == {"bearer": {"env": "TOKEN"}}
+
+
+def test_a_variable_of_one_key_wins_over_that_of_its_table(tmp_path: Path) -> None:
+    env = {"SAGA_VARS__LIMITS": '{"a": 1, "b": 1}', "SAGA_VARS__LIMITS__A": "2"}
+    assert load_settings(tmp_path, env=env).vars == {"limits": {"a": 2, "b": 1}}
+
+
 @pytest.mark.parametrize(
     ("conf", "message"),
     [

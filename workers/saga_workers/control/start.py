@@ -27,12 +27,12 @@ from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
+from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, SIGNATURE_HEADER
-from sagas.protocol.saga_ids import check_saga_id, label_problem
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary

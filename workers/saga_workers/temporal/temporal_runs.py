@@ -28,9 +28,9 @@ from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.definition.model import Definition
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
-from sagas.protocol.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import ViewState
 
 _PAUSED_STATUS = 8

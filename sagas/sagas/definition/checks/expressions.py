@@ -11,6 +11,7 @@ from sagas.definition.checks.scopes import ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.input_schema import is_sensitive
+from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.yaml_nodes import YamlNode
 from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_type
 from sagas.expressions.template_syntax import split_template
@@ -38,12 +39,16 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
             for written in written_in(top.node_of(field), report):
                 _check_expression(written, scope, report)
                 _check_sensitive(field, written, draft, report)
+    if "id" in top:
+        _check_id(top.node_of("id"), report)
     if "output" in top:
         _check_value(top.node_of("output"), ExpressionScope(draft, "output"), report)
     for trigger in kafka_triggers(top):
         for field in ("id", "input", "filter"):
             if field in trigger:
                 _check_value(trigger.node_of(field), ExpressionScope(draft, "trigger"), report, bare=field == "filter")
+        if "id" in trigger and not trigger.values.get("signal"):  # a signal may go to a nested saga
+            _check_id(trigger.node_of("id"), report)
     for step in draft.steps:
         _check_step(draft, step, report)
     for operation in draft.notify:
@@ -141,6 +146,19 @@ def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Rep
             what = "a label" if field == "labels" else "the id"
             position = written.node.position_at(written.start + reference.offset)
             report.add("SAGA117", position, f"`{path}` is sensitive and cannot be in {what}")
+
+
+def _check_id(node: YamlNode, report: Report) -> None:
+    """Report a template whose literal text alone makes every id of it invalid."""
+    if not isinstance(node.value, str):
+        return  # already reported
+    try:
+        parts = split_template(node.value)
+    except ExpressionError:
+        return  # already reported
+    problem = saga_id_problem("".join("…" if part.expression else part.text for part in parts))
+    if problem is not None:
+        report.add("SAGA120", node, problem)
 
 
 # Finding the expressions in a value

@@ -110,6 +110,21 @@ MISTAKES = [
         "SAGA118", "idempotent and guarded", saga("  - {id: a, uses: shop.book, pivot: true, ⟦idempotent: false}\n")
     ),
     *(
+        Mistake("SAGA120", about, saga(BOOK, f"{INPUT}id: ⟦{id}\n"))
+        for about, id in (
+            ("an id like that of a nested saga", '"${{ input.name }}/${{ input.count }}"'),
+            ("an id like that of a notification", "orders~notify"),
+            ("an id like that of an undo", '"${{ input.name }}~undo"'),
+            ("a control character in an id", r'"${{ input.name }}\x1b[2J"'),
+            ("an id with a character that changes the direction of text", r'"a\u202e${{ input.name }}"'),
+            ("an id that ends with white space", '"${{ input.name }} "'),
+            ("an id that is too long", "a" * 513),
+        )
+    ),
+    Mistake(
+        "SAGA120", "the id of a trigger", saga(BOOK, 'triggers: {kafka: {topic: a, id: ⟦"a/${{ trigger.key }}"}}\n')
+    ),
+    *(
         Mistake(code, about, saga(WAIT, f"triggers:\n  kafka: {trigger}\n"))
         for code, about, trigger in (
             ("SAGA130", "a signal nobody takes", '{topic: paid, id: "${{ trigger.key }}", signal: ⟦payd}'),

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable
 
 from sagas.errors import UsageError
-from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.text.printable import printable_line
+
+UNDO_SUFFIX = "~undo"
 
 MAX_SAGA_ID_BYTES = 512
 """Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
