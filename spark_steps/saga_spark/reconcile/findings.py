@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from saga_activities.outbox import PUBLISHED
+from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
 
@@ -104,12 +105,15 @@ class Finding:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}
 
 
-def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
-    """The command that repairs the mismatch, or shows an operator what to decide. SQL is preceded by its connection."""
+def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: bool = False) -> str:
+    """The command that repairs the mismatch, or shows an operator what to decide. SQL is preceded by its connection.
+
+    ``dialects`` has SQLAlchemy's dialect name for each connection.
+    """
     saga = finding.saga_id or ""
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
-        event = sql_literal((finding.row or {}).get("event_id"))
+        event = sql_literal((finding.row or {}).get("event_id"), dialects[connection])
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
     already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
     # Records in a topic cannot be repaired.
@@ -118,20 +122,21 @@ def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
     if MISMATCH_KINDS[finding.kind].repairable:
         return saga_command("reconcile", saga, repair=True)
     if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":
-        return _sql_command(finding)
+        return _sql_command(finding, dialects)
     if finding.kind == "saga_without_effect" and can_undo:
         return saga_command("undo", saga, reason=f"the effect of {finding.step or 'a step'} is missing")
     if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
-        where = f"saga_id = {sql_literal(finding.saga_id)} and step = {sql_literal(finding.step)}"
+        dialect = dialects[finding.place or ""]
+        where = f"saga_id = {sql_literal(finding.saga_id, dialect)} and step = {sql_literal(finding.step, dialect)}"
         return f"{finding.place}: select * from saga_guard where {where};"
     return saga_command("show", saga)
 
 
-def _sql_command(finding: Finding) -> str:
+def _sql_command(finding: Finding, dialects: Mapping[str, str]) -> str:
     assert finding.place is not None
     assert finding.row is not None
     connection, _, table = finding.place.partition(".")
-    where = " and ".join(f"{name} = {sql_literal(value)}" for name, value in finding.row.items())
+    where = " and ".join(f"{name} = {sql_literal(value, dialects[connection])}" for name, value in finding.row.items())
     if finding.kind == "amounts_differ":
         expected = {
             name.removeprefix(EXPECTED_PREFIX): value
@@ -145,13 +150,27 @@ def _sql_command(finding: Finding) -> str:
     return f"{connection}: delete from {table} where {where};"
 
 
-def sql_literal(value: Any) -> str:
-    """A value as an SQL literal."""
+def sql_literal(value: Any, dialect: str) -> str:
+    """A value as an SQL literal that keeps its meaning when an operator copies it from a terminal into a session.
+
+    Text with a backslash, or with a character that is printed as an escape, is written so that neither a mode of the
+    server (NO_BACKSLASH_ESCAPES, standard_conforming_strings) nor the terminal changes it. ``dialect`` is SQLAlchemy's
+    dialect name.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool | int | float):
         return str(value).lower()
-    return "'" + str(value).replace("'", "''") + "'"
+    text = str(value)
+    quoted = text.replace("'", "''")
+    if "\\" not in text and printable_line(text) == text:
+        return f"'{quoted}'"
+    if dialect == "postgresql":
+        characters = quoted.replace("\\", "\\\\")
+        return "e'" + "".join(one if printable_line(one) == one else f"\\U{ord(one):08x}" for one in characters) + "'"
+    encoded = text.encode("utf-8", "surrogatepass").hex()
+    # An introducer keeps it a literal, which takes the collation of the column that it is compared with.
+    return f"_utf8mb4 x'{encoded}'" if dialect in ("mysql", "mariadb") else f"cast(x'{encoded}' as text)"
 
 
 def _sql_number(text: str | None) -> str:

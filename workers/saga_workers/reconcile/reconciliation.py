@@ -89,7 +89,7 @@ async def reconcile(
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _check_outputs(temporal, settings, spark, scope, material)
     counts.update(one.kind for one in published)
-    findings, gone = await _recheck(temporal, [*findings, *published], material)
+    findings, gone = await _recheck(temporal, settings, [*findings, *published], material)
     counts.subtract(one.kind for one in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
 
@@ -130,9 +130,10 @@ async def _check_outputs(
 
 
 async def _recheck(
-    temporal: Temporal, findings: Sequence[Finding], inputs: ReconcileInput
+    temporal: Temporal, settings: Settings, findings: Sequence[Finding], inputs: ReconcileInput
 ) -> tuple[list[Finding], list[Finding]]:
     """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
+    dialects = {one.name: sa.make_url(one.url).get_backend_name() for one in settings.sql_connections()}
     now: dict[str, SagaView | None] = {}
     for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
         now[saga_id] = await current_view(temporal, saga_id)
@@ -142,7 +143,7 @@ async def _recheck(
         view = now.get(one.saga_id or "")
         moved = view is not None and view.state != inputs.states.get(one.saga_id or "", view.state)
         can_undo = view is not None and view.can_undo
-        (gone if moved else kept).append(replace(one, command=repair_command(one, can_undo=can_undo)))
+        (gone if moved else kept).append(replace(one, command=repair_command(one, dialects, can_undo=can_undo)))
     return kept, gone
 
 
