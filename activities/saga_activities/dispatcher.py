@@ -148,6 +148,11 @@ class Dispatcher:
                 return await guard.confirm(address, body, mode=guard_spec.mode, **limits)
             case _:
                 assert body is not None
+                if invocation.reads:
+                    read = await guard.read(address, body, **clock)
+                    if read.kind != "done":
+                        return read
+                    body = returning(read.result)
                 stored = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
                 if (
                     stored.kind == "done"
@@ -240,7 +245,9 @@ class Dispatcher:
         if home is not None:
             guard = self._databases.guard(home)
             address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
-            outcome = await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
+            # A Python action may write, to seal the key while it answers.
+            run = guard.read if invocation.action == "sql" else guard.run_probe
+            outcome = await run(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
             return probe_outcome(outcome.result) if outcome.kind == "done" else replace(outcome, kind="unknown")
         return await run_unguarded(body, invocation.op)
 
@@ -250,6 +257,15 @@ class Dispatcher:
         if action is not None:
             return action.connection
         return invocation.arguments.get("connection") if invocation.action == "sql" else None
+
+
+def returning(result: Any) -> ActionBody:
+    """A body that does nothing and returns ``result``."""
+
+    async def run(_: SqlSession | None) -> Any:
+        return result
+
+    return run
 
 
 _FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"}

@@ -49,6 +49,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, omitted
 from sagas.settings.kafka import KafkaSettings
+from sagas.text.json_values import json_problem
 
 COMMAND_TYPE = "saga.command"
 """The CloudEvents type of a command."""
@@ -407,13 +408,16 @@ def _parse_json(value: bytes | None) -> Any:
     if not value:
         return None
     try:
-        return json.loads(value.decode(), parse_constant=_reject_constant, parse_float=finite_number)
+        parsed = json.loads(value.decode(), parse_constant=_reject_constant, parse_float=finite_number)
     except UnicodeDecodeError as error:
         raise MalformedReply(f"the value is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise MalformedReply(f"the value is not JSON: {error}") from None
     except RecursionError:
-        raise MalformedReply("the value is nested too deeply") from None
+        raise MalformedReply("the value is not usable: it is nested too deeply") from None
+    if problem := json_problem(parsed):
+        raise MalformedReply(f"the value is not usable: {problem}")
+    return parsed
 
 
 def _reject_constant(constant: str) -> NoReturn:

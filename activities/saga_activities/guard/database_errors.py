@@ -62,6 +62,11 @@ _MYSQL_CONNECTION_LOST = frozenset({1053, 1077, 1152, 1158, 1159, 1160, 1161, 19
 _SQLITE_INFRASTRUCTURE = frozenset({5, 6, 10, 13, 14, 15})
 """BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL."""
 
+_WRITE_REFUSED = ("25006", 1792)
+"""A statement that writes, in a transaction that only reads: PostgreSQL, MySQL and MariaDB."""
+
+_SQLITE_READONLY = 8
+
 _MISSING_TABLE_CODES = ("42P01", 1146)
 
 _OUTDATED_TABLE = re.compile(
@@ -118,6 +123,15 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
         infrastructure=code in _MYSQL_INFRASTRUCTURE,
         connection_lost=code in _MYSQL_CONNECTION_LOST,
     )
+
+
+def is_refused_write(error: BaseException) -> bool:
+    """Whether a transaction that only reads has refused the statement."""
+    origin = error.orig if isinstance(error, sa.DBAPIError) else error
+    code = _error_code(origin)
+    if "sqlite" in type(origin).__module__:
+        return isinstance(code, int) and code & 0xFF == _SQLITE_READONLY
+    return code in _WRITE_REFUSED
 
 
 def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:

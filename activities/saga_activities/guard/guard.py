@@ -178,6 +178,18 @@ class Guard(TransactionRunner):
 
         return await self.run(entry_key, "do", script, scheduled_at, deadline)
 
+    async def read(self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float) -> Outcome:
+        """Run ``body`` in a transaction in which the database refuses writes; ``late`` below the watermark.
+
+        No row of the guard is read or written.
+        """
+
+        async def script(tx: GuardTransaction) -> ScriptResult:
+            await tx.check_watermark()
+            return ScriptResult(Outcome.done(await body(tx.sql), attempt=None))
+
+        return await self.run(entry_key, "do", script, scheduled_at, deadline, read_only=True)
+
 
 # Keepalive for a guarded transaction whose action works outside the database.
 

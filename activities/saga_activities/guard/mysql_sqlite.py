@@ -56,6 +56,7 @@ class SqlAlchemyTransaction:
         deadline: float,
         isolation: str | None,
         idle_limit: float | None,
+        read_only: bool,
     ) -> None:
         self.sql = SqlSession(connection)
         self.answered = False
@@ -65,6 +66,7 @@ class SqlAlchemyTransaction:
         self._deadline = deadline
         self._isolation = isolation
         self._idle_limit = idle_limit
+        self._read_only = read_only
         self._interrupted = False
 
     @classmethod
@@ -77,8 +79,9 @@ class SqlAlchemyTransaction:
         deadline: float,
         isolation: str | None,
         idle_limit: float | None,
+        read_only: bool,
     ) -> Self:
-        return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit)
+        return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit, read_only)
 
     async def insert(
         self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
@@ -90,11 +93,14 @@ class SqlAlchemyTransaction:
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._scheduled_at})).rowcount == 1
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
+    async def check_watermark(self) -> None:
         if not self.answered:
             await self._begin()
         if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._scheduled_at})).first() is not None:
             raise BelowWatermark()
+
+    async def rows(self) -> Mapping[RowOp, GuardRow]:
+        await self.check_watermark()
         rows = (await self._send(self._select_rows, self._key_values)).mappings()
         return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in rows}
 
@@ -156,7 +162,10 @@ class SqlAlchemyTransaction:
 
 
 class SqliteTransaction(SqlAlchemyTransaction):
-    """BEGIN IMMEDIATE takes the write lock at once, so the rows read cannot change any more."""
+    """BEGIN IMMEDIATE takes the write lock at once, so the rows read cannot change any more.
+
+    A transaction that only reads takes no lock. SQLite has no such transactions, but such connections.
+    """
 
     _insert_first_row = text(
         f"INSERT INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} WHERE {_NOT_BELOW_WATERMARK} "
@@ -167,7 +176,18 @@ class SqliteTransaction(SqlAlchemyTransaction):
 
     async def _begin(self) -> None:
         await self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self._seconds_left() * 900)}")
-        await self._send("BEGIN IMMEDIATE")
+        if self._read_only:
+            await self._connection.exec_driver_sql("PRAGMA query_only = ON")
+        await self._send("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
+
+    async def rollback(self) -> None:
+        await self.sql.close()
+        if self._read_only and not self._connection.invalidated:
+            try:
+                await self._connection.exec_driver_sql("PRAGMA query_only = OFF")
+            except SQLAlchemyError:
+                await self._abandon()  # the next transaction on it could not write
+        await super().rollback()
 
 
 class MysqlTransaction(SqlAlchemyTransaction):
@@ -200,7 +220,7 @@ class MysqlTransaction(SqlAlchemyTransaction):
         if info.get("saga_limits") != (left, idle):
             await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left, idle)}")
             info["saga_limits"] = (left, idle)
-        await self._send("START TRANSACTION")
+        await self._send("START TRANSACTION READ ONLY" if self._read_only else "START TRANSACTION")
 
     def _limits(self, left: int, idle: int) -> str:
         waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"

@@ -71,6 +71,7 @@ class PostgresTransaction:
         deadline: float,
         isolation: str | None,
         idle_limit: float | None,
+        read_only: bool,
     ) -> None:
         self.sql = PostgresSqlSession(connection, raw)
         self._connection = connection
@@ -81,6 +82,7 @@ class PostgresTransaction:
         self._deadline = deadline
         self._isolation = isolation
         self._idle_limit = idle_limit
+        self._read_only = read_only
         self.answered = False
 
     @staticmethod
@@ -100,10 +102,13 @@ class PostgresTransaction:
         cursor = await self._send(_NEXT, row)
         return await cursor.fetchone() is not None
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
+    async def check_watermark(self) -> None:
         cursor = await self._send(_SELECT_BELOW_WATERMARK, (self._scheduled_at,))
         if await cursor.fetchone() is not None:
             raise BelowWatermark()
+
+    async def rows(self) -> Mapping[RowOp, GuardRow]:
+        await self.check_watermark()
         cursor = await self._send(_SELECT_ROWS, self._key_values())
         return {op: GuardRow(reason, args_hash, result) for op, reason, args_hash, result in await cursor.fetchall()}
 
@@ -171,7 +176,8 @@ class PostgresTransaction:
             limits["transaction_timeout"] = left + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
         settings = "".join(f"SET LOCAL {name} = {value}; " for name, value in limits.items())
-        return f"BEGIN{level}; {settings}"
+        mode = " READ ONLY" if self._read_only else ""
+        return f"BEGIN{level}{mode}; {settings}"
 
 
 # ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context

@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from sagas.text.json_values import MAX_DEPTH
+
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Temporal refuses payloads above 2 MiB; the headroom is for the envelope of the result."""
 
@@ -23,11 +25,14 @@ class UnusableResult(ValueError):
     """A result that cannot be stored: too large, or not JSON."""
 
 
-def to_json_value(value: Any) -> Any:
+def to_json_value(value: Any, depth: int = 0) -> Any:
     """``value`` in JSON's own types: decimals as strings, times in ISO 8601, bytes in Base64.
 
-    Raises :class:`UnusableResult` for a type that has no such form.
+    ``depth`` is the number of levels around it. Raises :class:`UnusableResult` for a type that has no such form, and
+    for a value that is nested too deeply.
     """
+    if depth > MAX_DEPTH:
+        raise UnusableResult(f"a result must not be nested deeper than {MAX_DEPTH} levels")
     match value:
         case None | bool() | int():
             return value
@@ -48,14 +53,15 @@ def to_json_value(value: Any) -> Any:
         case bytes() | bytearray() | memoryview():
             return b64encode(bytes(value)).decode("ascii")
         case Mapping():
-            return {_json_key(key): to_json_value(item) for key, item in value.items()}
+            return {_json_key(key): to_json_value(item, depth + 1) for key, item in value.items()}
         case Sequence() | Set():
-            return [to_json_value(item) for item in value]
+            return [to_json_value(item, depth + 1) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = dataclasses.fields(value)
+        return {field.name: to_json_value(getattr(value, field.name), depth + 1) for field in fields}
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic here
     if callable(dump):
-        return to_json_value(dump())
+        return to_json_value(dump(), depth)
     raise UnusableResult(f"JSON has no form for a value of type {type(value).__name__}")
 
 

@@ -80,6 +80,10 @@ class GuardTransaction(Protocol):
         """
         ...
 
+    async def check_watermark(self) -> None:
+        """Raises :class:`BelowWatermark`."""
+        ...
+
     async def rows(self) -> Mapping[RowOp, GuardRow]:
         """The entry's rows as last committed. Raises :class:`BelowWatermark`."""
         ...

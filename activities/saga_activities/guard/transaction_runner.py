@@ -53,13 +53,17 @@ class TransactionRunner:
         deadline: float,
         args_hash: str | None = None,
         idle_limit: float | None = None,
+        read_only: bool = False,
     ) -> Outcome:
-        """Run ``script`` in one transaction and return its outcome; its decision is stored with COMMIT."""
+        """Run ``script`` in one transaction and return its outcome; its decision is stored with COMMIT.
+
+        ``read_only``: the database refuses every write, which is an error of the definition.
+        """
         if deadline <= time.time():
             return timeout_outcome("the attempt timed out before it began")
-        attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
+        attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
         if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has run yet
-            attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
+            attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
         if isinstance(attempt, _StaleConnection):
             return database_errors.failed_outcome(attempt.error)
         if isinstance(attempt, Outcome):
@@ -72,7 +76,13 @@ class TransactionRunner:
         return await uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
 
     async def _run_script(
-        self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float, idle_limit: float | None
+        self,
+        entry_key: EntryKey,
+        script: GuardScript,
+        scheduled_at: float,
+        deadline: float,
+        idle_limit: float | None,
+        read_only: bool,
     ) -> tuple[GuardTransaction, ScriptResult] | Outcome | _StaleConnection:
         """Run the script up to, but not including, COMMIT; an outcome means that it was rolled back."""
         tx: GuardTransaction | None = None
@@ -88,6 +98,7 @@ class TransactionRunner:
                         deadline=deadline,
                         isolation=self._isolation,
                         idle_limit=idle_limit,
+                        read_only=read_only,
                     )
                 verdict = await script(tx)
                 _raise_statement_error(tx.sql)
@@ -99,6 +110,8 @@ class TransactionRunner:
                 return outcome_of_error(InfrastructureError("no connection to the database was free in time"), None)
             if limit.expired():
                 return timeout_outcome("the attempt timed out; the transaction was rolled back")
+            if read_only and database_errors.is_refused_write(doom or error):
+                return refused_write_outcome(doom or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
                 return _StaleConnection(classified)
@@ -199,6 +212,7 @@ async def begin_transaction(
     deadline: float,
     isolation: str | None,
     idle_limit: float | None = None,
+    read_only: bool = False,
 ) -> GuardTransaction:
     """A transaction on a connection of the pool; nothing is sent before its first statement.
 
@@ -214,6 +228,7 @@ async def begin_transaction(
             deadline=deadline,
             isolation=isolation,
             idle_limit=idle_limit,
+            read_only=read_only,
         )
     except BaseException:
         await connection.close()
@@ -265,6 +280,13 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     details = getattr(error, "details", None)
     name = type(error).__name__
     return Outcome("failed", failure=Failure(name, str(error) or name, details if isinstance(details, dict) else {}))
+
+
+def refused_write_outcome(error: BaseException) -> Outcome:
+    """A statement of a read writes: a retry cannot help."""
+    reason = " ".join(str(getattr(error, "orig", None) or error).split())
+    message = f"a step without an effect, a check or a probe only reads, and its SQL writes: {reason}"
+    return Outcome("failed", failure=Failure("definition", message[:500]), retryable=False)
 
 
 def timeout_outcome(message: str) -> Outcome:

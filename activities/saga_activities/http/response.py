@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.protocol.payloads import omitted
+from sagas.text.json_values import json_problem
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Bytes. A larger body is not kept."""
@@ -56,6 +57,8 @@ class HttpResponse:
             if not self.text:
                 return None
             value = json.loads(self.text, parse_constant=_reject_constant, parse_float=_finite)
+            if json_problem(value):
+                return None
             if "\\ud" in self.text.lower():
                 # Half a surrogate pair can be escaped in JSON, but not written as UTF-8 by whoever reads the result.
                 json.dumps(value, ensure_ascii=False).encode()

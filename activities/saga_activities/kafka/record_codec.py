@@ -11,6 +11,8 @@ from functools import lru_cache
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from sagas.text.json_values import json_problem
+
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
@@ -161,6 +163,8 @@ def decode(message: Message) -> DecodedRecord:
 def _parse_json(raw: bytes) -> Any:
     """The value of a JSON text. Raises ValueError or RecursionError for one that is not JSON or cannot be stored."""
     value = json.loads(raw, parse_constant=_refuse_constant, parse_float=finite_number)
+    if problem := json_problem(value):
+        raise ValueError(problem)
     if b"\\u" in raw:  # only an escape can be half a surrogate pair
         try:
             json.dumps(value, ensure_ascii=False).encode()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition
-from sagas.definition.schema_validation import bounded, charge, check_size, first_errors
+from sagas.definition.schema_validation import MAX_VALUES, bounded, charge, first_errors
 from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
+from sagas.text.json_values import json_problem
 
 _UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
 _MANY_REFERENCES = 20
@@ -172,8 +173,8 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     None counts as `{}`. Defaults are those of properties (`default`), also in nested objects and list items.
     """
     schema = definition.input
-    if problem := check_size(input):
-        return input, [problem]
+    if problem := json_problem(input, max_values=MAX_VALUES):
+        return input, [f"input: {problem}"]
     try:
         with bounded():
             filled = with_defaults(schema, {} if input is None else copy.deepcopy(input))

@@ -16,15 +16,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from sagas.definition.yaml_nodes import MAX_DEPTH
 from sagas.errors import UsageError
 from sagas.expressions.re2_pattern import compile_pattern
 
 MAX_VALUES = 250_000
 """Values (elements, fields) of one input."""
-
-MAX_INTEGER_BITS = 13_287
-"""An integer of at most 4,000 digits, as in expressions."""
 
 MAX_STEPS = 1_000_000
 """Keywords that are applied to values in one validation."""
@@ -50,25 +46,6 @@ def charge(steps: int = 1) -> None:
         counter[0] -= steps
         if counter[0] < 0:
             raise TooComplex
-
-
-def check_size(value: Any) -> str | None:
-    """Why an input is refused whatever the schema says; None if its size is fine."""
-    count, waiting = 0, [(value, 0)]
-    while waiting:
-        one, depth = waiting.pop()
-        count += 1
-        if count > MAX_VALUES:
-            return f"input: it has more than {MAX_VALUES:,} values"
-        if depth > MAX_DEPTH:
-            return f"input: it is nested deeper than {MAX_DEPTH} levels"
-        if isinstance(one, int) and one.bit_length() > MAX_INTEGER_BITS:
-            return "input: it has an integer of more than 4,000 digits"
-        if isinstance(one, float) and one - one != 0:
-            return f"input: {one} is not a JSON number"
-        if isinstance(one, dict | list):
-            waiting += [(child, depth + 1) for child in (one.values() if isinstance(one, dict) else one)]
-    return None
 
 
 def first_errors(schema: Any, value: Any, maximum: int) -> list[Any]:

@@ -24,13 +24,13 @@ from ruamel.yaml.events import (
 )
 
 from sagas.definition.diagnostics import Position, Report
+from sagas.text.json_values import MAX_DEPTH
 
 try:
     from _ruamel_yaml import CParser  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 except ImportError:  # no wheel for this platform; the pure Python parser is equivalent but slower
     CParser = None
 
-MAX_DEPTH = 100
 MAX_NODES = 100_000
 MAX_INTEGER_DIGITS = 3_000
 """Digits of an integer, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most 4,300."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, StepDefinition
+from sagas.definition.model import Retry, StepDefinition, is_read
 from sagas.machine import arguments, builtin_actions, locks
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
@@ -75,6 +75,7 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=is_single_attempt(step),
+        reads=is_read(step) and action.uses == "sql",
     )
 
 

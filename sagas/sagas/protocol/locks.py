@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.definition.times import format_timestamp
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.text.printable import printable_line
 
 MAX_KEYS = 100

@@ -183,6 +183,7 @@ class Call:
     ``retry.max_attempts`` is finite; for retries without limit the machine issues further calls.
     ``cancellable``: a cancellation may be delivered to a running attempt (never for a pivot).
     ``at_most_once``: the platform must not retry this attempt on its own.
+    ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
     """
 
     id: str
@@ -206,6 +207,7 @@ class Call:
     earlier_attempts: int = 0
     cancellable: bool = True
     at_most_once: bool = False
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Invocation:
     """One call as the worker receives it. ``timeout`` is in seconds; ``intervals`` are the delays before attempt 2, 3 …
 
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
+    ``reads``: the database must refuse every write of the action.
     ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
 
@@ -72,6 +73,7 @@ class Invocation:
     at_most_once: bool = False
     ignores_cancel: bool = False
     beats: bool = False
+    reads: bool = False
     intervals: tuple[float, ...] = ()
     saga: str = ""
 
@@ -103,6 +105,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["deaf"] = True
         if beats:
             envelope["beats"] = True
+        if call.reads:
+            envelope["reads"] = True
         if call.retry.intervals:
             envelope["intervals"] = list(call.retry.intervals)
     return {**call.arguments, ENVELOPE: envelope}
@@ -126,6 +130,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         at_most_once=envelope.get("at_most_once", False),
         ignores_cancel=envelope.get("deaf", False),
         beats=envelope.get("beats", False),
+        reads=envelope.get("reads", False),
         intervals=tuple(envelope.get("intervals", ())),
         saga=envelope.get("saga", ""),
     )

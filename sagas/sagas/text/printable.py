@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -35,5 +36,20 @@ def _escape(match: re.Match[str]) -> str:
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
     """A JSON document in which such characters are escaped as JSON does it; what is not JSON becomes a string."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str)
     return _IN_TEXT.sub(lambda match: json.dumps(match.group())[1:-1], text)
+
+
+def _finite(value: Any) -> Any:
+    """The value with `NaN` and `Infinity`, which JSON does not have, as strings."""
+    match value:
+        case float() if not math.isfinite(value):
+            return json.dumps(value)
+        case dict():
+            return {_finite(key): _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value

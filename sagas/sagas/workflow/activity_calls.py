@@ -17,6 +17,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import activity_outcome
 from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.received import activity_result
 from sagas.workflow.task_set import CommandContext
 
 REPLY_GRACE = timedelta(seconds=5)
@@ -82,7 +83,7 @@ class ActivityCalls:
             # The SDK loses a result that arrives with the cancel, and that of a local activity in its backoff.
             outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
         else:
-            outcome = decode_result(value)
+            outcome = decode_result(activity_result(value))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
         self._end(call.id, outcome, _counted(outcome))
@@ -186,6 +187,7 @@ def _start_activity(
         return workflow.start_local_activity(
             call.action,
             argument,
+            result_type=RawValue,
             activity_id=activity_id,
             summary=limit_summary(call.summary),
             start_to_close_timeout=timeout,
@@ -196,6 +198,7 @@ def _start_activity(
     return workflow.start_activity(
         call.action,
         argument,
+        result_type=RawValue,
         activity_id=activity_id,
         summary=limit_summary(call.summary),
         task_queue=call.task_queue,

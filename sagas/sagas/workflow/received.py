@@ -9,13 +9,38 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from sagas.text.json_values import json_problem
 from sagas.workflow.limits import limit_summary
 
 _JSON = (b"json/plain", b"binary/null")
 
 
+BOUNDS_VALUES = "bounds-values"
+"""The Temporal patch id of the check of values; only a run that got a value which is refused has its marker."""
+
+
 class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
+
+
+def bounded_value(args: Sequence[RawValue]) -> Any:
+    """The first argument of a signal; None without arguments. Raises UnreadableValue, also for a value out of bounds.
+
+    A run that has accepted such a value before keeps it in its replay.
+    """
+    value = first_value(args)
+    problem = json_problem(value)
+    if problem is not None and workflow.patched(BOUNDS_VALUES):
+        raise UnreadableValue(problem)
+    return value
+
+
+def activity_result(returned: RawValue | None) -> Any:
+    """What an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is there."""
+    try:
+        return None if returned is None else bounded_value([returned])
+    except UnreadableValue as error:
+        return {"omitted": "unreadable", "reason": str(error)}
 
 
 def first_value(args: Sequence[RawValue]) -> Any:

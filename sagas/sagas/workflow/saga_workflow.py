@@ -53,7 +53,7 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.locks import LockCalls
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.received import UnreadableValue, first_value
+from sagas.workflow.received import UnreadableValue, bounded_value, first_value
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -296,7 +296,7 @@ class SagaWorkflow:
     @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
         try:
-            event = to_signal_event(name, first_value(args))
+            event = to_signal_event(name, bounded_value(args))
         except UnreadableValue as error:
             workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
             return

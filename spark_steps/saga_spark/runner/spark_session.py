@@ -6,6 +6,7 @@ import ctypes
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
 from sagas.errors import Unavailable
+from sagas.settings.masking import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +112,7 @@ class ClassicSessions:
                 "or use more partitions",
                 memory=True,
             )
+        log_crash_report(gateway.proc.pid)
         return RunnerLost(f"the JVM of Spark ended with exit code {code}")
 
     def ping(self) -> None:
@@ -144,6 +147,8 @@ class ClassicSessions:
         from pyspark.sql import SparkSession
 
         conf = {"spark.master": self._settings.master, **classic_spark_conf(self._settings)}
+        if self._settings.master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's UI would listen on all addresses
         # PySpark would put the builder's settings on the JVM's command line.
         properties = write_properties_file(conf)
         arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(properties))}"
@@ -250,13 +255,37 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
     }
     if scratch:
         own["spark.sql.warehouse.dir"] = (Path(scratch) / "warehouse").as_uri()
-        options += f" -Djava.io.tmpdir={scratch}"
+        options += f' "-Djava.io.tmpdir={scratch}" {crash_options(scratch)}'
     if settings.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     conf = {**own, **settings.conf}
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = f"{options} {class_archive_options()} {user_options}".strip()
     return {**conf, **STAGING_SQL_CONF}
+
+
+# What a JVM that crashes or runs out of memory writes: its stack, messages and settings have secrets. By default it
+# writes to the working folder, where other users may read.
+
+_CRASH_REPORT_BYTES = 1 << 20
+
+
+def crash_options(scratch: str) -> str:
+    """JVM options that keep these files in the runner's scratch folder, which is private and deleted with it."""
+    names = ("ErrorFile=%s/hs_err_%%p.log", "ReplayDataFile=%s/replay_%%p.log", "HeapDumpPath=%s")
+    return " ".join(f'"-XX:{name % scratch}"' for name in names)
+
+
+def log_crash_report(pid: int) -> None:
+    """Move the report of a crashed JVM, if there is one, to the runner's log, without secrets."""
+    report = Path(os.environ.get("SAGA_SPARK_SCRATCH", ""), f"hs_err_{pid}.log")
+    try:
+        with report.open("rb") as file:
+            text = file.read(_CRASH_REPORT_BYTES).decode(errors="replace")
+        report.unlink()
+    except FileNotFoundError:  # it did not crash, or another thread has moved it
+        return
+    print(mask(text), file=sys.stderr, flush=True)
 
 
 # The context of one run inside the runner process, as tasks get it.

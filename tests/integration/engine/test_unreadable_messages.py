@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client as Temporal
 from temporalio.client import Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from sagas.protocol.payloads import (
     DEFINITION_HEADER,
@@ -39,6 +42,8 @@ def payload(data: bytes, encoding: bytes = b"json/plain") -> Payload:
 BROKEN = payload(b"{what")
 ENCRYPTED = payload(b"\x01\x02", b"binary/encrypted")
 BINARY = payload(b"\xff\xfe", b"binary/plain")
+AT_BOUND = payload(b"[" * 100 + b"1" + b"]" * 100)
+BEYOND_BOUND = payload(b"[" * 101 + b"1" + b"]" * 101)
 DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
 
 
@@ -61,13 +66,31 @@ async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: 
     async with env.serving(WAITING) as client:
         started = await client.start("waiting", {})
         run = client.temporal.get_workflow_handle(started.id)
-        for broken in (BROKEN, ENCRYPTED, BINARY, DEEP):
+        for broken in (BROKEN, ENCRYPTED, BINARY, DEEP, BEYOND_BOUND, payload(b"[NaN]"), payload(b"[-Infinity]")):
             await run.signal("answer", RawValue(broken))
         for report in ({}, {"id": 5, "state": 1, "blocked": 2, "waits": 3}, {"id": "x", "residue": [5]}, {"id": []}):
             await run.signal(PARKED_SIGNAL, report)
             await run.signal(RESIDUE_SIGNAL, report)
-        await run.signal("answer", 7)
-        assert await started.result() == 7
+        await run.signal("answer", RawValue(AT_BOUND))
+        assert await started.result() == json.loads(AT_BOUND.data)
+
+
+async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: Environment) -> None:
+    queue = f"other-{uuid.uuid4()}"
+    results = {"binary": BINARY, "deep": DEEP, "bound": AT_BOUND, "beyond": BEYOND_BOUND, "nan": payload(b"[NaN]")}
+
+    @activity.defn(dynamic=True)
+    async def answer(_: Sequence[RawValue]) -> RawValue:
+        return RawValue(results[activity.info().activity_type])
+
+    steps = "".join(f"      - {{id: {name}, uses: {name}, task_queue: {queue}, effect: none}}\n" for name in results)
+    output = "".join(f", {name}: '${{{{ steps.{name}.result }}}}'" for name in results if name != "bound")
+    definition = f"    saga: foreign\n    steps:\n{steps}    output: {{{output[2:]}}}\n"
+    async with env.serving(definition) as client, Worker(client.temporal, task_queue=queue, activities=[answer]):
+        returned = await (await client.start("foreign", {})).result()
+    assert {name: one["omitted"] for name, one in returned.items()} == dict.fromkeys(returned, "unreadable")
+    assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"
+    assert returned["nan"]["reason"] == "nan is not a JSON number"
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,9 @@ def _check_read(step: StepDraft, report: Report) -> None:
         if step.parsed.get(field):
             what = "has `effect: none`" if "effect" in step.parsed else f"only reads (`{step.step.do.uses}`)"
             report.add("SAGA207", step.parsed.position_of(field), f"`{step.id}` {what}, so it cannot have `{field}`")
+    arguments = step.step.do.with_ or {}
+    if step.step.do.uses == "sql" and arguments.get("emit"):
+        report.add("SAGA207", step.parsed.node_of("with"), f"`{step.id}` only reads, so it cannot `emit` events")
 
 
 def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:

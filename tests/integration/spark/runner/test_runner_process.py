@@ -293,6 +293,10 @@ def what_is_left(folder: Path, secret: str) -> tuple[list[Path], list[Path]]:
     return found, [file for file in own if file.stat().st_mode & 0o077]
 
 
+def text_of_logs(folder: Path) -> str:
+    return "".join(file.read_text(encoding="utf-8") for file in folder.rglob("runner-*.log"))
+
+
 async def test_a_crashed_runner_leaves_no_secret(start: Start, tmp_path: Path) -> None:
     canary = "canary-password-4c1e"
     url = f"postgresql://shop:{canary}@127.0.0.1:1/shop"
@@ -308,3 +312,26 @@ async def test_a_crashed_runner_leaves_no_secret(start: Start, tmp_path: Path) -
     os.kill(pid, signal.SIGSEGV)
     await gone(pid)
     assert what_is_left(tmp_path, canary) == ([], [])
+
+
+async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    canary = "canary-password-93fb"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.chdir(shared)
+    monkeypatch.setenv("SHOP_PASSWORD", canary)
+    url = f"postgresql://shop:{canary}@127.0.0.1:1/shop"
+    runner = start(connections={"shop": url}, conf={"spark.hadoop.fs.s3a.secret.key": canary})
+    await runner.run("ready", {}, tag="ready")
+    java = next(one for one in psutil.Process(pid_of(runner)).children(recursive=True) if one.name() == "java")
+    assert canary not in " ".join(java.cmdline())
+    addresses = {one.laddr.ip for one in java.net_connections() if one.status == psutil.CONN_LISTEN}
+    assert {one.removeprefix("::ffff:") for one in addresses} == {"127.0.0.1"}
+    running = asyncio.create_task(runner.run("ready", {}, tag="again"))
+    java.send_signal(signal.SIGSEGV)
+    with pytest.raises(InfrastructureError, match="the JVM of Spark ended"):
+        await running
+    await gone(java.pid)
+    assert what_is_left(tmp_path, canary) == ([], [])
+    assert list(shared.iterdir()) == []
+    assert "SIGSEGV" in text_of_logs(tmp_path)

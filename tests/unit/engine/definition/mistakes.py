@@ -92,6 +92,14 @@ MISTAKES = [
         "heartbeat of a compensation",
         saga("  - {id: a, uses: shop.book, compensate: {uses: shop.book, timeout: 5s, heartbeat: ⟦9s}}\n"),
     ),
+    Mistake(
+        "SAGA207",
+        "a read that emits events",
+        saga(
+            "  - {id: a, effect: none, uses: sql, "
+            "with: ⟦{connection: shop, run: select 1, emit: [{topic: t, value: 1}]}}\n"
+        ),
+    ),
     Mistake("SAGA115", "deadline and forward", saga(TELL, "recovery: forward\n⟦deadline: 1h\n")),
     Mistake("SAGA116", "local and unguarded", saga("  - {id: a, uses: bank.blind, effect: none, execution: ⟦local}\n")),
     Mistake("SAGA116", "local and slow", saga("  - {id: a, uses: shop.book, pivot: true, execution: ⟦local}\n")),

@@ -9,6 +9,7 @@ import pytest
 from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
+from sagas.protocol.payloads import encode_call
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 from tests.unit.engine.machine.driver import MachineDriver
@@ -40,6 +41,16 @@ steps:
     check: {uses: require, with: {that: "${{ size(input.lines) < 9 }}"}}
 """
 INPUT = {"account": "12", "lines": ["a", "b"]}
+READS = """
+saga: shop
+steps:
+  - {id: look, uses: sql, effect: none, with: {connection: shop, run: select 1}}
+  - id: book
+    uses: sql
+    with: {connection: shop, run: insert into t values (1)}
+    check: {uses: sql, with: {connection: shop, run: select 2}}
+    pivot: true
+"""
 CHECKS = ["reserve.check#0", "reserve.check#1", "charge.check", "book.check"]
 
 
@@ -113,4 +124,11 @@ def test_a_saga_without_checks_has_the_same_steps_and_digest_as_ever() -> None:
 
 def test_simulation_fails_every_check() -> None:
     run = simulate(parse(), INPUT, Script(outcomes={"charge.check": "rejected"}))
+    assert run.reason is not None
     assert (run.state, run.undone, run.reason["step"]) == ("COMPENSATED", [], "charge")
+
+
+def test_the_database_refuses_writes_of_sql_that_only_reads() -> None:
+    run = MachineDriver(parse(READS)).start().run()
+    reads = {call.id: "reads" in encode_call(call, "s1")["_saga"] for call in run.calls}
+    assert reads == {"book.check": True, "look": True, "book": False}

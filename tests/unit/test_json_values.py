@@ -1,0 +1,92 @@
+"""The bounds of JSON from outside, at their edges, wherever such a value comes in, and the JSON that is printed."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from saga_activities import kafka_request
+from saga_activities.guard import result_codec
+from saga_activities.kafka import record_codec
+from sagas.text.json_values import MAX_DEPTH, json_problem
+from sagas.text.printable import printable_json
+
+
+def nested(levels: int) -> Any:
+    """A number inside this many lists."""
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def text(levels: int) -> bytes:
+    return b"[" * levels + b"1" + b"]" * levels
+
+
+TOO_DEEP = "nested deeper than 100 levels"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (nested(MAX_DEPTH), None),
+        (nested(MAX_DEPTH + 1), f"it is {TOO_DEEP}"),
+        (nested(100_000), f"it is {TOO_DEEP}"),
+        ({"a": [0.5, float("nan")]}, "nan is not a JSON number"),
+        ([float("-inf")], "-inf is not a JSON number"),
+        (10**3999, None),
+        (10**4000, "it has an integer of more than 4,000 digits"),
+        ("\ud800", None),
+    ],
+    ids=["at the bound", "beyond it", "far beyond it", "nan", "inf", "digits", "too many digits", "half a pair"],
+)
+def test_a_value_is_refused_with_a_reason(value: Any, problem: str | None) -> None:
+    assert json_problem(value) == problem
+
+
+def test_values_are_counted_where_that_is_a_limit() -> None:
+    assert json_problem([1, 2], max_values=3) is None
+    assert json_problem([1, 2, 3], max_values=3) == "it has more than 3 values"
+
+
+def test_a_result_has_the_same_depth() -> None:
+    assert result_codec.to_json_value(nested(MAX_DEPTH)) == nested(MAX_DEPTH)
+    with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
+        result_codec.to_json_value(nested(MAX_DEPTH + 1))
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
+        result_codec.to_json_value(cyclic)
+
+
+def test_a_record_and_a_reply_have_the_same_depth() -> None:
+    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 5_000):
+        message: Any = SimpleNamespace(
+            topic=lambda: "t", partition=lambda: 0, offset=lambda: 1, key=lambda: None, headers=lambda: None,
+            timestamp=lambda: (0, -1), value=lambda levels=levels: text(levels),
+        )  # fmt: skip
+        if levels == MAX_DEPTH:
+            assert record_codec.decode(message).value == nested(levels)
+            assert kafka_request._parse_json(text(levels)) == nested(levels)
+            continue
+        with pytest.raises(record_codec.MalformedRecord, match=r"nested deeper|recursion"):
+            record_codec.decode(message)
+        with pytest.raises(kafka_request.MalformedReply, match="nested"):
+            kafka_request._parse_json(text(levels))
+
+
+def refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def test_what_is_printed_is_json_for_every_reader() -> None:
+    value = {"a": [float("nan"), {"b": float("inf")}], "c": float("-inf"), "d": "\ud800", float("inf"): 1.5}
+    printed = printable_json(value)
+    assert printed.encode()
+    read = json.loads(printed, parse_constant=refuse)
+    assert read == {"a": ["NaN", {"b": "Infinity"}], "c": "-Infinity", "d": "\ud800", "Infinity": 1.5}
+    assert "\\ud800" in printed
