@@ -148,6 +148,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         execution=_execution(parsed, do, context),
         guarantee=_guarantee(do),
         savepoint=_build_savepoint(parsed.get("savepoint")),
+        commutative=bool(parsed.get("commutative")),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)
 

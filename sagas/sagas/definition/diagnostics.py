@@ -245,6 +245,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`heartbeat` is nearly as long as `timeout`",
         "keep `heartbeat` below four fifths of the `timeout`; Temporal's Web UI flags it",
     ),
+    "SAGA261": _error(
+        "`commutative: true` on a step whose effect depends on the order",
+        "only add and subtract (`set x = x + :n`), also in `compensate`, and insert new rows; or remove `commutative`",
+    ),
     # SAGA3xx: expressions
     "SAGA301": _error("an expression does not parse", "expressions are CEL, see https://cel.dev"),
     "SAGA302": _error(

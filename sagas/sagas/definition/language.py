@@ -139,6 +139,11 @@ STEP = MappingType(
         Field("check", CHECK, "a read that runs, with those of all other steps, before the first effect"),
         Field("pivot", Boolean(), "true: the point of no return"),
         Field("effect", Choice(("none",)), "`none`: the step only reads"),
+        Field(
+            "commutative",
+            Boolean(),
+            "true: the effect and its undo only add and subtract, so their order among other sagas does not matter",
+        ),
         Field("savepoint", SAVEPOINT, "a later failure undoes what follows and runs it again"),
         _TASK_QUEUE,
         Field("priority", Integer(1, 5), "Temporal's priority, 1 is the most urgent"),

@@ -128,7 +128,10 @@ class Locks:
 
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
-    """One step of the graph. ``needs`` is always explicit, even if the author left it out."""
+    """One step of the graph. ``needs`` is always explicit, even if the author left it out.
+
+    ``commutative``: the author declares that the order relative to other sagas does not matter; nothing depends on it.
+    """
 
     id: str
     name: str
@@ -148,6 +151,7 @@ class StepDefinition:
     execution: Execution = "remote"
     guarantee: Guarantee = "at-least-once"
     savepoint: Savepoint | None = None
+    commutative: bool = field(default=False, compare=False, metadata={"travels": False})
 
     @property
     def pivot(self) -> bool:

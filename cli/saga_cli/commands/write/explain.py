@@ -12,6 +12,7 @@ from sagas.errors import UsageError
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
+    from sagas.definition.model import Definition
     from sagas.presentation.explain import Explanation
 
 
@@ -19,8 +20,15 @@ def explain(
     name: Annotated[str, typer.Argument(help="the saga's name")],
     fail: Annotated[str | None, typer.Option(metavar="STEP", help="what is undone when this step fails")] = None,
     input: Annotated[str | None, typer.Option(help="with --fail: the input, JSON, @file or -; else a sample")] = None,
+    isolation: Annotated[
+        bool, typer.Option("--isolation", help="what others can see before the saga is decided, and what covers it")
+    ] = False,
 ) -> None:
-    """Describe what a saga does, in which order, what undoes it, and the guarantee of each step."""
+    """Describe what a saga does, in which order, what undoes it, and the guarantee of each step.
+
+    With --isolation: from when to when others can see an effect that may still be undone, and what covers that. With
+    -o json it is the field `isolation`, which the page docs/explanation/isolation.md describes.
+    """
     from saga_cli.inputs import read_input
     from sagas.presentation.explain import explain as plan_of
     from sagas.settings.project import Project
@@ -28,11 +36,47 @@ def explain(
 
     if input is not None and fail is None:
         raise UsageError("--input needs --fail STEP")
+    if isolation and fail is not None:
+        raise UsageError("--isolation and --fail exclude each other")
     project = Project(load_settings())
     definition = project.definition(name)
+    if isolation:
+        _explain_isolation(plan_of(definition))
+        return
     given = None if input is None else read_input(input, [])
     plan = plan_of(definition, fail, given, environment=environment_of(project) if fail else None)
     print_document(plan.to_json(), human=lambda: _print_failure(plan) if plan.failure else _print_plan(plan))
+
+
+def _explain_isolation(plan: Explanation) -> None:
+    from sagas.presentation.isolation import isolation_document
+
+    document = {**plan.to_json(), "isolation": isolation_document(plan.definition)}
+    print_document(document, human=lambda: _print_isolation(plan.definition))
+
+
+def _print_isolation(definition: Definition) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from sagas.definition.isolation import isolation_of
+    from sagas.definition.model import is_read
+    from sagas.presentation.isolation import MEASURE_DESCRIPTIONS, describe_risk, describe_visibility
+
+    out = make_console()
+    open_risks = 0
+    for number, (step, isolated) in enumerate(zip(definition.steps, isolation_of(definition), strict=True), 1):
+        out.print(Text.assemble((f"{number:>2}  ", "dim"), (step.id, "bold"), f"  {step.do.uses}"))
+        lines = [Text("has no effect" if is_read(step) else describe_visibility(definition, isolated))]
+        for risk in isolated.risks:
+            open_risks += not risk.covered_by
+            mark, style = ("✔", "green") if risk.covered_by else ("✖", "bold red")
+            lines.append(Text.assemble((f"{mark} {risk.anomaly}: ", style), describe_risk(isolated, risk)))
+            lines += [Text(f"    {MEASURE_DESCRIPTIONS[one]}", style="dim") for one in risk.covered_by]
+        for line in lines:
+            out.print(Padding(line, (0, 0, 0, 4), expand=False))
+        out.print()
+    out.print("every risk is covered" if not open_risks else f"nothing covers {open_risks} of the risks")
 
 
 def _print_plan(plan: Explanation) -> None:

@@ -6,6 +6,7 @@ from sagas.definition.checks.activity_options import check_activity_options, che
 from sagas.definition.checks.arguments import check_arguments, check_statements
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
+from sagas.definition.checks.isolation import check_isolation
 from sagas.definition.checks.json_schema import check_input_schema
 from sagas.definition.checks.keys import check_keys
 from sagas.definition.checks.kinds import check_kinds, check_participants
@@ -34,3 +35,4 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_computed_code(draft, report)
     check_keys(draft, report)
     check_triggers(draft, report)
+    check_isolation(draft, report)
