@@ -24,6 +24,7 @@ from typing import Any
 
 from sagas.errors import SagaError
 from sagas.settings.dev_stack import ProcessId
+from sagas.settings.private_files import open_private_log
 
 _MAX_LOG_BYTES = 20_000_000
 _LOCK_TIMEOUT = 180.0
@@ -140,7 +141,7 @@ class DevFolder:
         Raises:
             SagaError: the other one did not finish within three minutes.
         """
-        with (self.dev / "lock").open("a") as file:
+        with open_private_log(self.dev / "lock") as file:  # who may read it could hold the lock
             end = time.monotonic() + _LOCK_TIMEOUT
             reported = False
             while True:
