@@ -29,10 +29,11 @@ from saga_activities.outbox import (
     wait_until_published,
 )
 from saga_activities.python_action import InvalidArguments, bind_arguments, run_python_action
-from saga_activities.sql_action import sql_body
+from saga_activities.sql_action import restore_body, sql_body
 from sagas.actions import Absent, Action, Actions, Done, Unknown
 from sagas.actions.step import Step
 from sagas.builtins import messaging
+from sagas.builtins.row_changes import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, arguments_hash, omitted
@@ -49,8 +50,9 @@ MAX_ACTION_THREADS = 100
 """Concurrent plain `def` actions: as many as activities of a Temporal worker, so none queues while its timeout runs."""
 
 
-_BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, int, str | None], ActionBody]] = {
+_BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, AttemptContext, int], ActionBody]] = {
     "sql": sql_body,
+    RESTORE: restore_body,
     messaging.EMIT: emit_body,
     messaging.PUBLISH: emit_body,
     messaging.RELEASE: lambda *_: empty_body,
@@ -186,7 +188,7 @@ class Dispatcher:
     ) -> ActionBody:
         """The action as a body that runs inside (or, with None, outside) a guarded transaction."""
         if name in _BUILTIN_BODIES:
-            return _BUILTIN_BODIES[name](arguments, invocation, self._max_event_bytes, attempt.traceparent)
+            return _BUILTIN_BODIES[name](arguments, invocation, attempt, self._max_event_bytes)
         action = self._actions.get(name)
         if action is None:
             raise ActionNotRegistered(f"no action called {name} is registered on this worker")

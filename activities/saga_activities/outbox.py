@@ -279,15 +279,15 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
 def emit_body(
     arguments: Mapping[str, Any],
     invocation: Invocation,
+    attempt: AttemptContext,
     max_bytes: int = MAX_MESSAGE_BYTES,
-    traceparent: str | None = None,
 ) -> ActionBody:
     """`outbox.emit` and `kafka.publish`; the result names the events. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("events"), invocation)
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        return {"events": await insert_events(sql, events, invocation, max_bytes, traceparent)}
+        return {"events": await insert_events(sql, events, invocation, max_bytes, attempt.traceparent)}
 
     return run
 

@@ -8,12 +8,15 @@ that the statement must return (SELECT, RETURNING) or affect; any other number r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from saga_activities.attempt_context import ActionBody
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.automatic.image_recorder import ImageRecorder
+from saga_activities.automatic.restoration import restore
 from saga_activities.guard.result_codec import to_json_value
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.session import SqlSession, StatementResult
+from saga_activities.guard.tables import EntryKey
 from saga_activities.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
@@ -24,9 +27,16 @@ async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[st
 
     Raises :class:`Rejected` if ``expect_rows`` is not met.
     """
+    return await _run_statements(arguments, sql.dialect, sql.run)
+
+
+RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
+
+
+async def _run_statements(arguments: Mapping[str, Any], dialect: str, run: RunStatement) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
     for statement in _statements(arguments):
-        returned = await sql.run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
+        returned = await run(statement["sql"], _bind_parameters(statement.get("params"), dialect))
         _check_rows(statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
         if returned.rows is not None:
             result = [to_json_value(row) for row in returned.rows]
@@ -65,16 +75,42 @@ def _bind_parameter(value: Any, dialect: str) -> Any:
 def sql_body(
     arguments: Mapping[str, Any],
     invocation: Invocation,
+    attempt: AttemptContext,
     max_bytes: int = MAX_MESSAGE_BYTES,
-    traceparent: str | None = None,
 ) -> ActionBody:
-    """The body of `sql`, including its `emit`. Raises as :func:`read_events` does."""
-    events = read_events(arguments.get("emit") or [], invocation)
+    """The body of `sql`, including its `emit`, and the images of its rows if the engine must be able to undo it.
+
+    Raises as :func:`read_events` does.
+    """
+    events, traceparent = read_events(arguments.get("emit") or [], invocation), attempt.traceparent
+    images = invocation.op == "do" and invocation.guard is not None and invocation.guard.images
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        result = await run_sql(arguments, sql)
+        if images:
+            recorder = ImageRecorder(sql, _entry_key(invocation), attempt.scheduled_at)
+            result = await _run_statements(arguments, sql.dialect, recorder.run)
+            await recorder.store()
+        else:
+            result = await run_sql(arguments, sql)
         await insert_events(sql, events, invocation, max_bytes, traceparent)
         return result
 
     return run
+
+
+def restore_body(
+    arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext, max_bytes: int = MAX_MESSAGE_BYTES
+) -> ActionBody:
+    """The body of the undo of `compensate: auto`."""
+    del arguments, attempt, max_bytes
+
+    async def run(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        return await restore(sql, _entry_key(invocation))
+
+    return run
+
+
+def _entry_key(invocation: Invocation) -> EntryKey:
+    return EntryKey(invocation.saga_id, invocation.entry, invocation.generation)

@@ -70,6 +70,18 @@ class Unavailable(InfrastructureError):
     """What runs the action did not start, or was lost; nothing happened, and this counts as no attempt."""
 
 
+class RowLocked(Exception):
+    """A row that an attempt would change belongs to another saga; nothing was changed.
+
+    ``row`` names the row (``the row sku=A of stock``), ``owner`` is the id of the saga that has it, ``since`` is in
+    seconds since the epoch.
+    """
+
+    def __init__(self, row: str, owner: str, since: float) -> None:
+        super().__init__(f"{row} is locked by the saga {owner}")
+        self.details = {"row": row, "owner": owner, "since": since}
+
+
 class NeedsOperator(Exception):
     """An operator must decide; nothing was changed.
 

@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, request_table, version_table
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _ADVISORY_LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around the creation of the tables: an arbitrary number."""

@@ -87,6 +87,46 @@ version_table = sa.Table(
 )
 
 
+# Tables of automatic compensation (`compensate: auto`): images of changed rows, and the rows that sagas have locked.
+
+
+image_table = sa.Table(
+    "saga_image",
+    metadata,
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
+    # From 1; the row 0 has the number of images, so that a missing one is noticed.
+    sa.Column("sequence", sa.Integer, nullable=False, autoincrement=False),
+    sa.Column("row_hash", sa.String(64), nullable=False),
+    sa.Column("table_name", long_text(), nullable=False),
+    # JSON: the texts of the primary key; the texts of the columns by name, null where there is no row.
+    sa.Column("row_key", long_text(), nullable=False),
+    sa.Column("before_image", long_text()),
+    sa.Column("after_image", long_text()),
+    # As in saga_guard.
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("saga_id", "step", "generation", "sequence"),
+    sa.Index("saga_image_row", "row_hash"),
+    **TABLE_OPTIONS,
+)
+
+row_lock_table = sa.Table(
+    "saga_row_lock",
+    metadata,
+    # SHA-256 of table and primary key, which may be longer than a key of a table.
+    sa.Column("row_hash", sa.String(64), primary_key=True),
+    sa.Column("table_name", long_text(), nullable=False),
+    sa.Column("row_key", long_text(), nullable=False),
+    # The root saga.
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    # By the clock of this database.
+    sa.Column("acquired_at", sa.Double, nullable=False),
+    sa.Index("saga_row_lock_saga", "saga_id"),
+    **TABLE_OPTIONS,
+)
+
+
 # Tables of messaging: the outbox and its relay, consumers' inboxes, requests.
 
 

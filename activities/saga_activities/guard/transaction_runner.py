@@ -22,8 +22,16 @@ from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp
-from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.errors import (
+    AlreadyCompensated,
+    InfrastructureError,
+    NeedsOperator,
+    Rejected,
+    RowLocked,
+    Unavailable,
+    UsageError,
+)
+from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome
 
 GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
 
@@ -271,6 +279,10 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
                 infrastructure=True,
                 counted=not isinstance(error, Unavailable),
             )
+        case RowLocked():
+            # Not counted: the state machine repeats it until the saga has waited long enough.
+            failure = Failure(ROW_LOCKED, str(error), error.details)
+            return Outcome("failed", failure=failure, infrastructure=True, counted=False)
         case NeedsOperator():
             return Outcome(
                 "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why

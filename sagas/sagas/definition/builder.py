@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
@@ -36,7 +37,9 @@ from sagas.definition.operation_builder import (
     NO_OP_ACTIONS,
     BuildContext,
     guard_only_operation,
+    is_automatic,
     reply_probe,
+    restore_operation,
     spark_publication,
     unwrap,
     with_held_event_operations,
@@ -99,6 +102,8 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
     kind = _step_kind(parsed, reads, after_commit)
     do = with_hold(do, arguments, context.project.actions.get(uses), kind)
+    if uses == "sql" and any(map(is_automatic, parsed.get("compensate") or [])):
+        do = replace(do, images=True)
     drafts = [OperationDraft("do", do, parsed)]
 
     def other(role: Any, form: ParsedMapping) -> Operation:
@@ -116,6 +121,8 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         )
         if operation.uses in NO_OP_ACTIONS:
             operation = guard_only_operation(do, operation.uses)
+        elif role == "compensate" and is_automatic(form):
+            operation = restore_operation(do, operation)
         drafts.append(OperationDraft(role, operation, form))
         return operation
 

@@ -328,6 +328,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "names or SQL inside a computed list or mapping",
         "write the list or mapping in YAML, with expressions for its values only",
     ),
+    "SAGA430": _error(
+        "`compensate: auto` cannot undo this",
+        "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "
+        "the step",
+    ),
     # SAGA9xx: planned features
     "SAGA900": _error("not in this version", "leave it out for now"),
 }

@@ -53,6 +53,7 @@ class Operation:
     ``idempotent``: the participant honours the key. ``seals``: a probe seals the key when it answers.
     ``holds`` (forward actions only): True if its events with `hold` wait for the commit point; False if they are
     published immediately, because the step does not run before the commit point; None if it has no such events.
+    ``images`` (forward actions only): the rows that it changes are stored for `compensate: auto`.
     """
 
     uses: str
@@ -67,6 +68,7 @@ class Operation:
     rejects: bool = True
     seals: bool = False
     holds: bool | None = None
+    images: bool = False
 
     @property
     def guarded(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins import messaging
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
+from sagas.builtins.row_changes import AUTO, RESTORE
 from sagas.builtins.schemas import code_kinds, element_schemas
 from sagas.builtins.spark import (
     DISCARD,
@@ -244,6 +245,25 @@ def _with_checked_paths_inside(value: Any, schema: Any, key: str | int) -> Any:
 NO_OP_ACTIONS = (RELEASE, DROP)
 
 
+def is_automatic(form: ParsedMapping) -> bool:
+    """True for `compensate: auto`."""
+    return form.get("uses") == AUTO
+
+
+def restore_operation(do: Operation, written: Operation) -> Operation:
+    """The undo of `compensate: auto`, in the database of ``do``; ``written`` has the author's times and attempts."""
+    return replace(
+        written,
+        uses=RESTORE,
+        with_={},
+        connection=do.connection,
+        local=True,
+        idempotent=True,
+        rejects=False,
+        heartbeat=None,
+    )
+
+
 def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None, kind: StepKind) -> Operation:
     """The forward operation with ``holds`` set: events are held only if the step is compensatable."""
     declared = action.holds if action is not None else any(map(is_held, events_of(do.uses, arguments)))
@@ -252,7 +272,7 @@ def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None
 
 def guard_only_operation(do: Operation, uses: str) -> Operation:
     """An operation without an action, which only runs the guard's transaction in the database of ``do``."""
-    return replace(do, uses=uses, with_={}, heartbeat=None, retry=Retry(), rejects=False, holds=None)
+    return replace(do, uses=uses, with_={}, heartbeat=None, retry=Retry(), rejects=False, holds=None, images=False)
 
 
 def with_held_event_operations(

@@ -71,7 +71,7 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         _new_call(run, entry, flight, action, action.uses, entry.arguments, step.name),
         retry=_left(entry, call_retry(step)),
         execution=step.execution,
-        guard=GuardSpec(action.connection, holds=action.holds) if action.connection else None,
+        guard=GuardSpec(action.connection, holds=action.holds, images=action.images) if action.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=is_single_attempt(step),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, locks
+from sagas.machine import arguments, builtin_actions, calls, commit, locks, row_locks
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import (
     CarryOutDecision,
@@ -176,6 +176,7 @@ def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
 def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
+    outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
     single = calls.is_single_attempt(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
@@ -188,7 +189,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
     elif entry.uncounted and not commit.pivot_is_blocked(run, entry):
-        calls.schedule_retry(run, entry, step.do.retry.max_interval)
+        calls.schedule_retry(run, entry, row_locks.retry_interval(run, entry) or step.do.retry.max_interval)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
     elif step.pivot:

@@ -59,7 +59,8 @@ class LedgerEntry:
     ``failure_kind`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action
     has no effect and will have none. ``looked_up``: a rollback need not look up the effect again. ``retry_baseline``
     (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
-    ``uncounted``: consecutive attempts that did not count. ``failure_ignored``: dependants run as if the step had not
+    ``uncounted``: consecutive attempts that did not count. ``row_locked_at``: since when rows of another saga are in
+    the way. ``failure_ignored``: dependants run as if the step had not
     run. ``decision``: an operator's decision that is not carried out yet.
     """
 
@@ -78,6 +79,7 @@ class LedgerEntry:
     retry_baseline: int = 0
     retry_baseline_at: float | None = None
     uncounted: int = 0
+    row_locked_at: float | None = None
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
     started_at: float | None = None

@@ -135,6 +135,8 @@ def describe_compensation(step: StepDefinition) -> str | None:
         return "discarded before publication, reverted after it"
     if _drops_only(step):
         return "its held events are dropped; once published they stay"
+    if step.do.images:
+        return "undone automatically: its rows are restored from images, or it parks if they have changed"
     return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
 
 
@@ -166,6 +168,8 @@ def describe_undo_after_failure(step: StepDefinition) -> str:
         return "the nested saga's own undo"
     if _drops_only(step):
         return "its held events are dropped"
+    if step.do.images:
+        return "automatic: its rows are restored from images"
     return "its staged output is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
 
 

@@ -29,6 +29,10 @@ probe found no effect. ``unknown_effect``: the step is known to be done, but the
 """
 
 
+ROW_LOCKED = "RowLocked"
+"""The failure type of an attempt that met a row of another saga (`compensate: auto`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt was not done.

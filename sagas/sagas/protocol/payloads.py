@@ -148,6 +148,8 @@ def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["confirmed"] = {"uses": guard.confirmed[0], "with": dict(guard.confirmed[1])}
     if guard.holds is not None:
         data["holds"] = guard.holds
+    if guard.images:
+        data["images"] = True
     return data
 
 
@@ -161,6 +163,7 @@ def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         known_done=data.get("known_done", False),
         confirmed=(confirmed["uses"], confirmed["with"]) if isinstance(confirmed, dict) else confirmed,
         holds=data.get("holds"),
+        images=data.get("images", False),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
@@ -117,6 +119,12 @@ def _invocation(address: EntryKey) -> Invocation:
 def clock(seconds: float = 30.0) -> Any:
     """The times of an attempt that may take ``seconds``."""
     return {"scheduled_at": time.time(), "deadline": time.time() + seconds}
+
+
+def new_attempt() -> AttemptContext:
+    """What a worker knows of an attempt."""
+    times = clock()
+    return AttemptContext(1, times["scheduled_at"], times["deadline"], lambda *_: None, logging.getLogger(__name__))
 
 
 def new_address(step: str = "charge") -> EntryKey:

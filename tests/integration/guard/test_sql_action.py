@@ -9,7 +9,7 @@ import pytest
 from saga_activities.sql_action import sql_body
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
 
 INSERT = "insert into effects values (:saga, 'charge', 1, 'applied', 1.5)"
 COUNT = "select kind, count(*) as n from effects where saga_id = :saga group by kind"
@@ -22,7 +22,7 @@ async def perform(guard_database: GuardDatabase, run: Any, **more: Any) -> Outco
     if isinstance(run, list):
         arguments["run"] = [{**one, "params": {"saga": address.saga_id}} for one in run]
 
-    return await guard_database.guard.do(address, "h", sql_body(arguments, invocation), **clock())
+    return await guard_database.guard.do(address, "h", sql_body(arguments, invocation, new_attempt()), **clock())
 
 
 async def test_the_result_is_the_rows_of_the_last_query(guard_database: GuardDatabase) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sagas.definition.checks.activity_options import check_activity_options, check_no_effect_fields
 from sagas.definition.checks.arguments import check_arguments, check_statements
+from sagas.definition.checks.automatic import check_automatic
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.isolation import check_isolation
@@ -28,6 +29,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_arguments(draft, report)
     check_notifications(draft, report)
     check_statements(draft, report)
+    check_automatic(draft, report)
     check_spark(draft, report)
     check_messaging(draft, report)
     check_requests(draft, report)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.registry import BUILTINS, PLANNED
+from sagas.builtins.row_changes import RESTORE
 from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 from sagas.builtins.url_templates import has_computed_host
 from sagas.definition.checks.json_schema import mismatches
@@ -13,7 +14,7 @@ from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.draft import OperationDraft, SagaDraft
 from sagas.definition.field_types import report_planned
 from sagas.definition.language import PLANNED_ACTIONS
-from sagas.definition.operation_builder import NO_OP_ACTIONS
+from sagas.definition.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.yaml_nodes import YamlNode, children_of
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def check_operation(draft: SagaDraft, operation: OperationDraft, forward: Operat
         return  # checked together with the events
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
-    elif uses == "auto" and operation.role == "compensate":
-        report_planned("compensate: auto", "automatic compensation", operation.position, report)
+    elif uses == RESTORE and is_automatic(operation.parsed):
+        return  # checked with the statements that it undoes
     elif uses in PLANNED_ACTIONS:
         report_planned(uses, PLANNED_ACTIONS[uses], operation.position, report)
     elif operation.operation.local:
@@ -184,11 +185,11 @@ def check_statements(draft: SagaDraft, report: Report) -> None:
     for step in draft.steps:
         for operation in step.operations:
             if operation.operation.uses == "sql":
-                for node in _literal_statements(operation):
+                for node in literal_statements(operation):
                     _check_statement(node, report)
 
 
-def _literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
+def literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
     """The literal strings below `run`, without those that contain an expression."""
     arguments = operation.arguments
     run = children_of(arguments).get("run")

@@ -199,7 +199,8 @@ ACTION_MISTAKES = [
     # SAGA900: later parts
     *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks",)),
     Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
-    Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
+    # SAGA430: automatic compensation of something else than `sql`; the statements have tests of their own
+    Mistake("SAGA430", "auto of a Python action", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
     Mistake(
         "SAGA900",
         "two_phase",

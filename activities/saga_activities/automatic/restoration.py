@@ -1,0 +1,232 @@
+"""The undo of `compensate: auto`: restores rows from their images, or changes nothing and says who changed them.
+
+All rows are locked and compared first, and all are restored in one transaction. A row that already is as it was before
+the step counts as restored, so a person can repair a row by hand and retry. After the restoration each row is read
+again, and anything but the image from before rolls everything back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from saga_activities.automatic import row_locks
+from saga_activities.automatic.row_locks import LockedRow, locked_row
+from saga_activities.automatic.table_access import Image, TableAccess, prepare_session, shape_of_table
+from saga_activities.automatic.table_shape import check_change
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.session import Row, SqlSession
+from saga_activities.guard.tables import EntryKey
+from sagas.builtins.row_changes import ChangeKind, NotImageable, RowChange
+from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
+from sagas.text.printable import printable_line
+
+MAX_SHOWN_ROWS = 20
+"""Rows in the reason why a saga is parked."""
+
+MAX_DIFFERENCE = 400
+"""Characters of the first difference in its short form."""
+
+_SELECT_IMAGES = (
+    "SELECT sequence, table_name, row_key, before_image, after_image FROM saga_image"
+    " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
+)
+_SELECT_LATER = (
+    "SELECT saga_id, step FROM saga_image WHERE row_hash = :row_hash AND sequence > 0"
+    " AND NOT (saga_id = :saga_id AND step = :step AND generation = :generation) AND after_image = :image"
+    " ORDER BY created_at DESC LIMIT 1"
+)
+_SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_image IS NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class _RowImage:
+    """One change of one row. ``before`` None: it was inserted; ``after`` None: it was deleted."""
+
+    row: LockedRow
+    before: Image | None
+    after: Image | None
+
+    @property
+    def undone_change(self) -> ChangeKind:
+        if self.before is None:
+            return "insert"
+        return "delete" if self.after is None else "update"
+
+
+async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
+    """Restore the rows of an entry; returns their number as ``restored``.
+
+    Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
+    :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
+    """
+    await prepare_session(sql)
+    tables, images = await _open_tables(sql, await _load_images(sql, entry_key))
+    try:
+        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
+    except RowLocked as error:
+        raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
+    first, last = _net_images(images)
+    current = await _current_rows(tables, last)
+    open_rows = {row for row in last if current[row] != first[row]}
+    changed = [row for row in last if row in open_rows and current[row] != last[row]]
+    if changed:
+        raise await _changed_since(sql, entry_key, tables, changed, (first, last, current))
+    try:
+        for image in reversed(images):
+            if image.row in open_rows:
+                await _restore_row(tables[image.row.table], image)
+    except DBAPIError as error:
+        classified = classify_database_error(error)
+        if classified is None or classified.infrastructure or classified.timed_out:
+            raise
+        raise NeedsOperator(f"a row cannot be restored: {printable_line(classified.message)}") from error
+    restored = await _current_rows(tables, first)
+    if wrong := [row for row in first if restored[row] != first[row]]:
+        raise NeedsOperator(f"{wrong[0].label} is not as before after its restoration; nothing was changed")
+    return {"restored": len(open_rows)}
+
+
+async def _load_images(sql: SqlSession, entry_key: EntryKey) -> list[Row]:
+    """The stored images in the order of the changes, without the header."""
+    rows = await sql.all(_SELECT_IMAGES, _entry_values(entry_key))
+    if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
+        raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
+    return rows[1:]
+
+
+def _entry_values(entry_key: EntryKey) -> dict[str, Any]:
+    return {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
+
+
+def _decoded(text: str | None) -> Image | None:
+    return None if text is None else json.loads(text)
+
+
+async def _open_tables(sql: SqlSession, stored: Sequence[Row]) -> tuple[dict[str, TableAccess], list[_RowImage]]:
+    """The tables, checked again, as a migration may have changed them since, and the images of their rows."""
+    tables: dict[str, TableAccess] = {}
+    images = []
+    for row in stored:
+        name = row["table_name"]
+        try:
+            if name not in tables:
+                tables[name] = TableAccess(sql, await shape_of_table(sql, name))
+            key = tuple(json.loads(row["row_key"]))
+            if len(key) != len(tables[name].shape.key):
+                raise NotImageable(f"{tables[name].shape.name} has another primary key than when the step ran")
+            before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
+            images.append(_RowImage(locked_row(tables[name], key), before, after))
+            _check_table(tables[name], images[-1])
+        except NotImageable as error:
+            raise NeedsOperator(f"a row cannot be restored automatically any more: {error.why}") from error
+    return tables, images
+
+
+def _check_table(table: TableAccess, image: _RowImage) -> None:
+    shape = table.shape
+    columns = set(image.after if image.after is not None else image.before or ())
+    if columns != {column.name for column in shape.columns}:
+        raise NotImageable(f"{shape.name} has other columns than when the step ran")
+    assigned = tuple(_differing(image.before, image.after)) if image.before and image.after else ()
+    check_change(shape, RowChange(image.undone_change, "", columns=assigned))
+
+
+def _differing(before: Image, after: Image) -> dict[str, str | None]:
+    return {name: text for name, text in before.items() if after[name] != text}
+
+
+Images = Mapping[LockedRow, Image | None]
+
+
+def _net_images(images: Sequence[_RowImage]) -> tuple[Images, Images]:
+    """Each row before the first and after the last of its changes."""
+    first: dict[LockedRow, Image | None] = {}
+    last: dict[LockedRow, Image | None] = {}
+    for image in images:
+        first.setdefault(image.row, image.before)
+        last[image.row] = image.after
+    return first, last
+
+
+async def _current_rows(tables: Mapping[str, TableAccess], rows: Iterable[LockedRow]) -> Images:
+    """The rows as they are now, locked; None: there is none."""
+    wanted: dict[str, list[LockedRow]] = {}
+    for row in rows:
+        wanted.setdefault(row.table, []).append(row)
+    current: dict[LockedRow, Image | None] = {}
+    for name in sorted(wanted):
+        existing = await tables[name].lock_keys(row.key for row in wanted[name])
+        current |= {row: existing.get(row.key) for row in wanted[name]}
+    return current
+
+
+async def _restore_row(table: TableAccess, image: _RowImage) -> None:
+    if image.before is None:
+        await table.delete(image.row.key)
+    elif image.after is None:
+        await table.insert(image.before)
+    else:
+        rewritten = {column.name: image.before[column.name] for column in table.shape.columns if column.rewritten}
+        await table.update(image.row.key, {**rewritten, **_differing(image.before, image.after)})
+
+
+# The reason for a person
+
+
+async def _changed_since(
+    sql: SqlSession,
+    entry_key: EntryKey,
+    tables: Mapping[str, TableAccess],
+    changed: Sequence[LockedRow],
+    images: tuple[Images, Images, Images],
+) -> NeedsOperator:
+    first, last, current = images
+    rows = []
+    for row in changed[:MAX_SHOWN_ROWS]:
+        table = tables[row.table]
+        rows.append(
+            {
+                "row": row.label,
+                "changed_by": await _who_changed(sql, entry_key, row, current[row]),
+                "columns": _difference(table, first[row], last[row], current[row]),
+            }
+        )
+    one = rows[0]
+    parts = [f"{name}: {text}" for name, text in one["columns"].items()] if isinstance(one["columns"], dict) else []
+    why = f"{changed[0].label} has been changed since by {one['changed_by']}"
+    detail = str("; ".join(parts) or one["columns"])
+    detail = detail if len(detail) <= MAX_DIFFERENCE else f"{detail[:MAX_DIFFERENCE]}…"
+    more = f"; and {len(changed) - 1} more rows" if len(changed) > 1 else ""
+    return NeedsOperator(f"{why} ({detail}){more}", rows=rows, changed_rows=len(changed))
+
+
+def _difference(table: TableAccess, first: Image | None, last: Image | None, current: Image | None) -> Any:
+    """Expected, actual and wanted values of the columns that differ, or a sentence about the whole row."""
+    if current is None:
+        return "the row was deleted"
+    if last is None:
+        return "a row with this key was inserted"
+    return {
+        name: f"{table.shown(current[name])} instead of {table.shown(last[name])}"
+        + (f", before the step {table.shown(first[name])}" if first is not None else "")
+        for name in last
+        if current[name] != last[name]
+    }
+
+
+async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:
+    """The other step whose change of this row is the present one, as far as the images tell."""
+    values = {**_entry_values(entry_key), "row_hash": row.hash}
+    if current is None:
+        later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
+    else:
+        image = json.dumps(dict(current), ensure_ascii=False, separators=(",", ":"))
+        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": image})
+    if later is None:
+        return "something without automatic compensation"
+    return printable_line(f"step {later['step']} of the saga {later['saga_id']}")

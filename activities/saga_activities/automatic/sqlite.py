@@ -1,0 +1,109 @@
+"""Tables of SQLite, as its catalog describes them. A value keeps its own type, whatever that of its column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from saga_activities.automatic.table_shape import Column, Reference, TableShape
+from saga_activities.guard.session import Row, SqlSession
+from sagas.builtins.row_changes import NotImageable
+
+_TABLE = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(:name)"
+_COLUMNS = "SELECT name, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
+_TRIGGERS = """
+SELECT name FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name)
+UNION ALL SELECT name FROM sqlite_temp_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name)
+"""
+_REFERENCES = """
+SELECT m.name AS child, f."to" AS name, f.on_delete AS on_delete, f.on_update AS on_update
+FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f
+WHERE m.type = 'table' AND lower(f."table") = lower(:name)
+"""
+_CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+_OTHER_ROWS = re.compile(r"\bon\s+conflict\s+(replace|ignore)\b|^\s*create\s+virtual\b", re.IGNORECASE)
+"""A constraint that deletes rows or drops a change by itself, or a table that is a program."""
+
+
+async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableShape:
+    """One table of the main database. Raises :class:`NotImageable` if it does not exist."""
+    if (schema or "main").lower() != "main":
+        raise NotImageable(f"the table {name} is not in the main database")
+    table = await sql.one_or_none(_TABLE, {"name": name})
+    if table is None:
+        raise NotImageable(f"there is no table {name} in this database")
+    where = {"name": table["name"]}
+    columns = await sql.all(_COLUMNS, where)
+    key = sorted((row for row in columns if row["pk"]), key=lambda row: row["pk"])
+    obstacles = [f"{table['name']} is no plain table, or has ON CONFLICT"] if _OTHER_ROWS.search(table["sql"]) else []
+    obstacles += [
+        f"{table['name']} has the trigger {row['name']}, which may change other rows"
+        for row in await sql.all(_TRIGGERS, where)
+    ]
+    return TableShape(
+        name=table["name"],
+        quoted=quote(table["name"]),
+        key=tuple(row["name"] for row in key),
+        columns=tuple(_column(row["name"]) for row in columns if not row["hidden"]),
+        references=tuple(_references(await sql.all(_REFERENCES, where), tuple(row["name"] for row in key))),
+        obstacles=tuple(obstacles),
+    )
+
+
+def _column(name: str) -> Column:
+    quoted = quote(name)
+    read = (
+        f"CASE typeof({quoted}) WHEN 'text' THEN 'text:' || hex(CAST({quoted} AS BLOB))"
+        f" WHEN 'blob' THEN 'blob:' || hex({quoted}) ELSE {quoted} END"
+    )
+    return Column(name, quoted, read, "{}")
+
+
+def _references(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[Reference]:
+    for row in rows:
+        on_delete, on_update = row["on_delete"] in _CHANGING_ACTIONS, row["on_update"] in _CHANGING_ACTIONS
+        if on_delete or on_update:
+            yield Reference(row["child"], (row["name"],) if row["name"] else key, on_delete, on_update)
+
+
+def read_text(value: object) -> str | None:
+    """The text of a value as :func:`_column` reads it: numbers are exact, as `integer:5` and `real:0x1.8p+1`."""
+    match value:
+        case None | str():
+            return value
+        case int():
+            return f"integer:{value}"
+        case float():
+            return f"real:{value.hex()}"
+    raise NotImageable(f"a value of type {type(value).__name__} has no exact text")
+
+
+def written_value(text: str | None) -> tuple[str, object]:
+    """The SQL around the parameter, and its value, for a text of :func:`read_text`."""
+    kind, _, rest = (text or "").partition(":")
+    match kind:
+        case "":
+            return "{}", None
+        case "integer":
+            return "{}", int(rest)
+        case "real":
+            return "{}", float.fromhex(rest)
+        case "blob":
+            return "{}", bytes.fromhex(rest)
+    return "CAST({} AS TEXT)", bytes.fromhex(rest)
+
+
+def shown_value(text: str | None) -> str:
+    """The text of :func:`read_text` for people."""
+    kind, _, rest = (text or "").partition(":")
+    match kind:
+        case "real":
+            return repr(float.fromhex(rest))
+        case "text":
+            return bytes.fromhex(rest).decode("utf-8", "replace")
+    return rest
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,102 @@
+"""What a database says about a table: its key, its columns, and why a change of it could not be undone automatically.
+
+Read in every transaction, because a migration may add a trigger at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sagas.builtins.row_changes import NotImageable, RowChange
+
+TEXT_ALIAS = "saga_image_"
+"""Prefix of the names of the columns of images in a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that holds a value of its own, and how it is read as text and written from text.
+
+    ``read`` is an expression of the exact text of the value; ``write`` is an expression with one ``{}`` for the
+    parameter with this text. ``rewritten``: the database assigns it at every update that does not.
+    """
+
+    name: str
+    quoted: str
+    read: str
+    write: str
+    rewritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key of another table to this one with an action that changes rows by itself.
+
+    ``columns`` of this table; ``on_delete`` and ``on_update``: it has such an action.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    on_delete: bool
+    on_update: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """One table. ``name`` is unique in its database; ``quoted`` is the name for statements.
+
+    ``key`` are the columns of the primary key. ``unique_keys`` are those of all unique keys (MySQL only).
+    ``obstacles`` are reasons against any change; ``insert_obstacle`` against inserts only.
+    """
+
+    name: str
+    quoted: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    references: tuple[Reference, ...] = ()
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    obstacles: tuple[str, ...] = ()
+    insert_obstacle: str | None = None
+    overriding: str = ""
+    by_name: Mapping[str, Column] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {column.name: column for column in self.columns})
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(self.by_name[name] for name in self.key)
+
+    def named(self, name: str) -> Column | None:
+        """The column that an author's spelling means; unquoted names ignore case."""
+        if name in self.by_name:
+            return self.by_name[name]
+        return next((column for column in self.columns if column.name.lower() == name.lower()), None)
+
+
+def check_change(shape: TableShape, change: RowChange) -> None:
+    """Raise :class:`NotImageable` if the statement's effect could not be undone from images of the table's rows."""
+    for obstacle in shape.obstacles:
+        raise NotImageable(obstacle)
+    if not shape.key:
+        raise NotImageable(f"the table {shape.name} has no primary key")
+    if any(name not in shape.by_name for name in shape.key):
+        raise NotImageable(f"the primary key of {shape.name} has a generated column")
+    if change.kind == "insert" and shape.insert_obstacle:
+        raise NotImageable(shape.insert_obstacle)
+    assigned = {name.lower() for name in (change.columns if change.kind == "update" else ())}
+    if change.conflict is not None:
+        assigned |= {name.lower() for name in change.conflict.updates}
+    if changed := [name for name in shape.key if name.lower() in assigned]:
+        raise NotImageable(f"it changes the primary key of {shape.name} ({', '.join(changed)})")
+    for reference in shape.references:
+        # The undo of an insert is a delete, and that of a delete an insert, which no foreign key reacts to.
+        if reference.on_delete and change.kind in ("insert", "delete"):
+            raise NotImageable(
+                f"a delete from {shape.name} changes rows of {reference.table} (ON DELETE of a foreign key)"
+            )
+        if reference.on_update and assigned & {name.lower() for name in reference.columns}:
+            raise NotImageable(
+                f"an update of {shape.name} changes rows of {reference.table} (ON UPDATE of a foreign key)"
+            )

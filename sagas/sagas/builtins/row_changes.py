@@ -1,0 +1,380 @@
+"""Analyses one SQL statement of a step with `compensate: auto`: which rows of which table does it change?
+
+Pure: no database. The database decides the rest (the primary key, triggers, cascades). A statement is accepted only if
+everything in it is understood. The parts that are reused in other statements are cut from the author's own text, never
+generated, so the database reads exactly what the author wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from sagas.errors import UsageError
+
+RESTORE = "sql.restore"
+"""The operation that `compensate: auto` stands for: restores the rows of the step from their images."""
+
+AUTO = "auto"
+"""What an author writes for it."""
+
+ChangeKind = Literal["read", "insert", "update", "delete"]
+
+_SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+
+_FIRST_WORDS = ("SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE")
+
+_NOT_REPEATABLE = frozenset(
+    """
+    random rand uuid uuid_short gen_random_uuid uuidv4 uuidv7 random_normal randomblob clock_timestamp timeofday sysdate
+    nextval sleep pg_sleep benchmark last_insert_id last_insert_rowid row_count found_rows changes total_changes
+    """.split()  # noqa: SIM905
+)
+"""Functions that return something else in each of two statements of one transaction. A WHERE is evaluated twice."""
+
+_CLOCKS = frozenset(
+    """
+    now curdate curtime current_date current_time current_timestamp localtime localtimestamp unix_timestamp utc_date
+    utc_time utc_timestamp date time datetime julianday unixepoch strftime timediff
+    """.split()  # noqa: SIM905
+)
+"""On PostgreSQL the time of the transaction; elsewhere that of each statement, so a condition may not ask for it."""
+
+_EFFECTS = frozenset(
+    """
+    setval set_config pg_notify pg_terminate_backend pg_cancel_backend pg_reload_conf pg_logical_emit_message
+    get_lock release_lock release_all_locks load_extension sys_exec sys_eval setseed query_to_xml
+    """.split()  # noqa: SIM905
+)
+_EFFECT_PREFIXES = ("dblink", "lo_", "pg_advisory", "pg_try_advisory", "pg_file_", "pg_replication_")
+"""Functions whose effect is outside the rows of the statement, so that no image of these rows could undo it."""
+
+
+class NotImageable(UsageError):
+    """The statement cannot be undone automatically."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"`compensate: auto` cannot undo this statement: {why}",
+            help="write a compensation with `uses: sql`, or change the statement",
+        )
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The ON CONFLICT (or ON DUPLICATE KEY) clause of an insert.
+
+    ``updates`` are the columns that it assigns; empty: the row is left as it is. ``target`` are its columns (none on
+    MySQL: any unique key). ``insert_only`` is the statement without the clause; ``values`` are the expressions of the
+    only row by column.
+    """
+
+    updates: tuple[str, ...]
+    target: tuple[str, ...]
+    insert_only: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What a statement does. Names are as the author wrote them, without quotes; ``table`` is the quoted original.
+
+    ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update assigns.
+    ``functions`` are the names of all functions that are called, ``where_functions`` those in ``where``, lower case.
+    ``returning``: the statement returns rows of its own.
+    """
+
+    kind: ChangeKind
+    statement: str
+    table: str = ""
+    schema_name: str | None = None
+    table_name: str = ""
+    alias: str | None = None
+    where: str | None = None
+    columns: tuple[str, ...] = ()
+    conflict: Conflict | None = None
+    returning: bool = False
+    functions: tuple[str, ...] = ()
+    where_functions: tuple[str, ...] = ()
+
+    def with_returning(self, expressions: str, *, insert_only: bool = False) -> str:
+        """The statement that returns ``expressions`` after what it returns itself."""
+        text = self.conflict.insert_only if insert_only and self.conflict else self.statement
+        return f"{text}\n{', ' if self.returning else 'RETURNING '}{expressions}"
+
+
+@lru_cache(maxsize=512)
+def analyse(statement: str, dialect: str) -> RowChange:
+    """What ``statement`` changes. ``dialect`` is SQLAlchemy's name of it. Raises :class:`NotImageable`."""
+    # Takes half a second, which only projects with `compensate: auto` pay.
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    read = _SQLGLOT_DIALECTS[dialect]
+    try:
+        tokens = list(sqlglot.tokenize(statement, read=read))
+        while tokens and tokens[-1].token_type == sqlglot.TokenType.SEMICOLON:
+            tokens.pop()
+        if not tokens or tokens[0].text.upper() not in _FIRST_WORDS:
+            first = tokens[0].text.upper() if tokens else "an empty statement"
+            raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE and DELETE")
+        trees = [tree for tree in sqlglot.parse(statement, dialect=read) if tree is not None]
+    except SqlglotError as error:
+        first = str(error).splitlines()[0].split(". Line ")[0]
+        raise NotImageable(f"it cannot be analysed ({first[:200]})") from None
+    if len(trees) != 1:
+        raise NotImageable("it is not one statement")
+    source = _Source(statement, tokens)
+    tree = trees[0]
+    functions = source.functions(0, len(tokens))
+    for name in functions:
+        if name in _EFFECTS or name.startswith(_EFFECT_PREFIXES):
+            raise NotImageable(f"the function {name} has an effect outside the rows of the table")
+    if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        if tree.find(
+            exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Command
+        ) is not None or not isinstance(tree, exp.Query | exp.Values):
+            raise NotImageable("it is not one plain INSERT, UPDATE or DELETE")
+        return RowChange("read", statement, functions=functions)
+    _refuse_more_than_one_table(tree, exp)
+    if isinstance(tree, exp.Insert):
+        return _insert(tree, source, functions, exp)
+    return _update_or_delete(tree, source, functions, dialect, exp)
+
+
+_KNOWN_ARGUMENTS = {
+    "Insert": {"this", "expression", "conflict", "returning", "default"},
+    "Update": {"this", "expressions", "where", "returning"},
+    "Delete": {"this", "where", "returning"},
+    "Table": {"this", "db", "alias"},
+    "OnConflict": {"duplicate", "expressions", "action", "conflict_keys", "where"},
+}
+
+
+def _refuse_unknown_parts(node: Any) -> None:
+    for name, value in node.args.items():
+        if value and name not in _KNOWN_ARGUMENTS[type(node).__name__]:
+            shown = name.rstrip("_").upper()
+            raise NotImageable(f"{shown} in {type(node).__name__.upper()} is not supported")
+
+
+def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
+    if tree.find(exp.With) is not None:
+        raise NotImageable("it has a WITH clause; write one plain statement")
+    if tree.args.get("from_") or tree.args.get("using") or tree.args.get("tables"):
+        raise NotImageable("it names more than one table")
+    if tree.find(exp.Query) is not None:
+        raise NotImageable("it contains a query; it may name one table only")
+
+
+def _table_of(node: Any, exp: Any, source: _Source, at: int) -> tuple[str, str | None, str, str | None]:
+    """The table as written, its schema, its name and its alias; ``at`` is the index of its first token."""
+    if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+        raise NotImageable("what it changes is not the name of a table")
+    _refuse_unknown_parts(node)
+    alias = node.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        raise NotImageable("its table has an alias with columns")
+    end = at + (2 if node.db else 0)
+    return source.text(at, end + 1), node.db or None, node.name, source.identifier(alias.this) if alias else None
+
+
+def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
+    _refuse_unknown_parts(tree)
+    update = isinstance(tree, exp.Update)
+    at = 1 if update else source.find("FROM", 0) + 1
+    table, schema, name, alias = _table_of(tree.this, exp, source, at)
+    start, returning = source.find("WHERE", 0), source.find("RETURNING", 0)
+    end = returning if returning >= 0 else len(source.tokens)
+    where = None if start < 0 else source.text(start + 1, end)
+    where_functions = () if start < 0 else source.functions(start + 1, end)
+    called = where_functions if start < 0 else (*where_functions, *(one.lower() for one in source.words(start, end)))
+    for function in called:
+        if function in _NOT_REPEATABLE and function in where_functions:
+            raise NotImageable(f"its condition calls {function}, whose value differs from call to call")
+        if function in _CLOCKS and dialect != "postgresql" and (function in where_functions or "_" in function):
+            raise NotImageable(f"its condition asks for the time ({function}); pass the time as a parameter")
+    if (tree.args.get("where") is None) != (where is None):
+        raise NotImageable("its WHERE cannot be found")
+    if tree.find(exp.Parameter, exp.SessionParameter) is not None:
+        raise NotImageable("it uses a variable of the session")
+    return RowChange(
+        "update" if update else "delete",
+        statement=source.all,
+        table=table,
+        schema_name=schema,
+        table_name=name,
+        alias=alias,
+        where=where,
+        columns=tuple(_assigned(tree.expressions, exp)) if update else (),
+        returning=returning >= 0,
+        functions=functions,
+        where_functions=where_functions,
+    )
+
+
+def _assigned(expressions: Sequence[Any], exp: Any) -> Iterator[str]:
+    """The columns on the left of `=`, also in `(a, b) = (1, 2)` and `a[1] = 2`."""
+    for one in expressions:
+        if not isinstance(one, exp.EQ):
+            raise NotImageable("one of its assignments cannot be analysed")
+        names = [column.name for column in one.this.find_all(exp.Column)]
+        if not names:
+            raise NotImageable("one of its assignments cannot be analysed")
+        for column in one.this.find_all(exp.Column):
+            # `t.column` is MySQL's form; a field of a composite column looks the same.
+            yield from (column.name, *([column.table] if column.table else []))
+
+
+def _insert(tree: Any, source: _Source, functions: tuple[str, ...], exp: Any) -> RowChange:
+    _refuse_unknown_parts(tree)
+    target = tree.this
+    node = target.this if isinstance(target, exp.Schema) else target
+    if not tree.args.get("default") and not isinstance(tree.expression, exp.Values):
+        raise NotImageable("an INSERT needs VALUES")
+    if source.word(1) != "INTO":
+        raise NotImageable("write INSERT INTO")
+    table, schema, name, alias = _table_of(node, exp, source, 2)
+    returning = source.find("RETURNING", 0)
+    conflict = tree.args.get("conflict")
+    return RowChange(
+        "insert",
+        statement=source.all,
+        table=table,
+        schema_name=schema,
+        table_name=name,
+        alias=alias,
+        columns=tuple(one.name for one in target.expressions) if isinstance(target, exp.Schema) else (),
+        conflict=_conflict(tree, conflict, source, exp) if conflict is not None else None,
+        returning=returning >= 0,
+        functions=functions,
+    )
+
+
+def _conflict(tree: Any, conflict: Any, source: _Source, exp: Any) -> Conflict | None:
+    _refuse_unknown_parts(conflict)
+    action = str(conflict.args["action"]).upper()
+    if action == "DO NOTHING" or not conflict.expressions:
+        return None if action == "DO NOTHING" else _unknown_conflict()
+    target = conflict.args.get("conflict_keys") or []
+    columns = [one.this if isinstance(one, exp.Ordered) else one for one in target]
+    if not conflict.args.get("duplicate") and not columns:
+        raise NotImageable("ON CONFLICT DO UPDATE needs the columns of a unique key")
+    if not all(isinstance(one, exp.Column | exp.Identifier) for one in columns):
+        raise NotImageable("the columns of ON CONFLICT must be plain columns")
+    start = source.find_pair("ON", ("CONFLICT", "DUPLICATE"))
+    end = source.find("RETURNING", 0)
+    update = source.find("UPDATE", start)
+    # The target has a WHERE for a partial index; the one of the update is no problem.
+    if any(word == "WHERE" for word in source.words(start, update)):
+        raise NotImageable("ON CONFLICT with a condition of an index is not supported")
+    if not isinstance(tree.this, exp.Schema) or len(tree.expression.expressions) != 1:
+        raise NotImageable("an upsert needs a list of columns and exactly one row of VALUES")
+    names = [one.name for one in tree.this.expressions]
+    values = source.row_of_values()
+    if len(values) != len(names):
+        raise NotImageable("the numbers of its columns and values differ")
+    tail = source.text(end, len(source.tokens)) if end >= 0 else ""
+    return Conflict(
+        updates=tuple(_assigned(conflict.expressions, exp)),
+        target=tuple(one.name for one in columns),
+        insert_only=f"{source.text(0, start)} {tail}".rstrip(),
+        values=dict(zip(names, values, strict=True)),
+    )
+
+
+def _unknown_conflict() -> None:
+    raise NotImageable("its ON CONFLICT clause cannot be analysed")
+
+
+class _Source:
+    """A statement as its tokens, to cut parts from the original text."""
+
+    def __init__(self, statement: str, tokens: Sequence[Any]) -> None:
+        self._statement = statement
+        self.tokens = tokens
+        self._depths: list[int] = []
+        depth = 0
+        for token in tokens:
+            if token.text == ")" and self._plain(token):
+                depth -= 1
+            self._depths.append(depth)
+            if token.text == "(" and self._plain(token):
+                depth += 1
+
+    @property
+    def all(self) -> str:
+        """The statement without comments and semicolons at its end."""
+        return self.text(0, len(self.tokens))
+
+    def text(self, start: int, end: int) -> str:
+        """The original text from token ``start`` to before token ``end``."""
+        return self._statement[self.tokens[start].start : self.tokens[end - 1].end + 1] if end > start else ""
+
+    def _plain(self, token: Any) -> bool:
+        """False for a quoted name or a string, whose text may look like a keyword."""
+        return self._statement[token.start : token.end + 1].upper() == token.text.upper()
+
+    def word(self, at: int) -> str:
+        """The token in upper case; empty for quoted text, and beyond the end."""
+        if at >= len(self.tokens):
+            return ""
+        return self.tokens[at].text.upper() if self._plain(self.tokens[at]) else ""
+
+    def words(self, start: int, end: int) -> list[str]:
+        return [self.word(at) for at in range(start, end) if self._depths[at] == 0]
+
+    def find(self, word: str, start: int) -> int:
+        """The index of the first token ``word`` outside parentheses from ``start`` on, else -1."""
+        return next(
+            (
+                at
+                for at in range(start, len(self.tokens))
+                if self._depths[at] == 0 and self.word(at) == word and self.word(at - 1) not in (".", ":")
+            ),
+            -1,
+        )
+
+    def find_pair(self, first: str, second: Sequence[str]) -> int:
+        at = self.find(first, 0)
+        while at >= 0 and self.word(at + 1) not in second:
+            at = self.find(first, at + 1)
+        if at < 0:
+            raise NotImageable("its ON CONFLICT clause cannot be analysed")
+        return at
+
+    def functions(self, start: int, end: int) -> tuple[str, ...]:
+        """The names before an opening parenthesis, lower case; keywords such as `in` are among them."""
+        names = {
+            self.tokens[at].text.lower()
+            for at in range(start, min(end, len(self.tokens) - 1))
+            if self.word(at + 1) == "(" and self.tokens[at].text[:1].isidentifier()
+        }
+        return tuple(sorted(names))
+
+    def identifier(self, node: Any) -> str:
+        """A name as it was written, with its quotes."""
+        wanted = node.name
+        for token in self.tokens:
+            if token.text == wanted:
+                return self._statement[token.start : token.end + 1]
+        raise NotImageable("its alias cannot be found")
+
+    def row_of_values(self) -> list[str]:
+        """The expressions of the first row of VALUES."""
+        at = self.find("VALUES", 0)
+        if at < 0 or self.word(at + 1) != "(":
+            raise NotImageable("its VALUES cannot be analysed")
+        values, start = [], at + 2
+        for position in range(start, len(self.tokens)):
+            depth, word = self._depths[position], self.word(position)
+            if (word == ")" and depth == 0) or (word == "," and depth == 1):
+                values.append(self.text(start, position))
+                start = position + 1
+            if word == ")" and depth == 0:
+                return values
+        raise NotImageable("its VALUES cannot be analysed")

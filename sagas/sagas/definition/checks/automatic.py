@@ -1,0 +1,63 @@
+"""Checks of `compensate: auto`: that every statement of the step can be undone from images of its rows.
+
+The database is not asked here: `saga setup`, `saga doctor` and the first run check keys, triggers and cascades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sagas.builtins.row_changes import NotImageable, analyse
+from sagas.definition.checks.arguments import literal_statements
+from sagas.definition.diagnostics import Report
+from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.operation_builder import is_automatic
+from sagas.definition.yaml_nodes import YamlNode, children_of
+
+_DIALECTS = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+_ALL_DIALECTS = ("postgresql", "mysql", "sqlite")
+
+
+def check_automatic(draft: SagaDraft, report: Report) -> None:
+    """Check every step with `compensate: auto`."""
+    for step in draft.steps:
+        written = [one for one in step.operations if one.role == "compensate" and is_automatic(one.parsed)]
+        if written:
+            _check_step(draft, step, written[0], report)
+
+
+def _check_step(draft: SagaDraft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
+    arguments = step.operations[0].arguments
+    if step.step.do.uses != "sql":
+        message = f"`{step.id}` uses `{step.step.do.uses}`, and only the rows of `sql` can be restored"
+        report.add("SAGA430", operation.position, message, "name an action that undoes the step")
+        return
+    if len([one for one in step.operations if one.role == "compensate"]) > 1:
+        report.add("SAGA430", operation.position, "`auto` has no alternates: it either restores all rows or parks")
+    if "with" in operation.parsed:
+        report.add("SAGA430", operation.parsed.position_of("with"), "`auto` has no arguments")
+    if "two_phase" in children_of(arguments):
+        report.add("SAGA430", operation.position, "a prepared transaction (`two_phase`) has its own undo")
+    dialects = _dialects(draft, step)
+    for node in literal_statements(step.operations[0]):  # an expression in SQL is an error of its own
+        _check_statement(node, dialects, report)
+
+
+def _dialects(draft: SagaDraft, step: StepDraft) -> Sequence[str]:
+    """The dialect of the step's connection if its URL tells it, else all."""
+    table = (draft.project.connections or {}).get(step.step.do.connection or "", {})
+    scheme = str(table.get("url", "")).partition(":")[0].partition("+")[0].lower()
+    known = "sqlite" if scheme == "sqlite" else _DIALECTS.get(scheme)
+    return (known,) if known else _ALL_DIALECTS
+
+
+def _check_statement(node: YamlNode, dialects: Sequence[str], report: Report) -> None:
+    """Report a statement that none of the dialects can undo."""
+    refusals: list[NotImageable] = []
+    for dialect in dialects:
+        try:
+            analyse(node.value, dialect)
+        except NotImageable as refusal:
+            refusals.append(refusal)
+    if len(refusals) == len(dialects):
+        report.add("SAGA430", node, refusals[0].message, refusals[0].help or None)

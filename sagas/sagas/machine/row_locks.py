@@ -1,0 +1,49 @@
+"""Waits for rows that belong to another saga (`compensate: auto`): short, uncounted retries, then a rejection.
+
+Between two attempts nothing is held: no worker's slot, no transaction, no connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome
+
+DEFAULT_WAIT = 30.0
+"""Seconds until the step is rejected, unless the saga has `locks.wait`."""
+
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.5, 5.0
+"""Seconds between two attempts: a fifth of the time waited so far, within these limits."""
+
+
+def after_wait(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> tuple[Outcome, int | None]:
+    """The outcome of an attempt and its number of attempts: a row that stays locked becomes a rejection."""
+    failure = outcome.failure
+    if outcome.counted or failure is None or failure.type != ROW_LOCKED:
+        entry.row_locked_at = None
+        return outcome, attempts
+    if entry.row_locked_at is None:
+        entry.row_locked_at = run.now
+    wait = maximum_wait(run)
+    if run.now - entry.row_locked_at < wait:
+        return outcome, attempts
+    entry.row_locked_at = None
+    refusal = Failure(ROW_LOCKED, f"{failure.message}, still after {wait:g} s", failure.details)
+    rejected = replace(outcome, kind="rejected", failure=refusal, retryable=False, infrastructure=False, counted=True)
+    return rejected, None if attempts is None else attempts + 1
+
+
+def maximum_wait(run: SagaRun) -> float:
+    """Seconds that a step waits for the rows of other sagas."""
+    del run
+    return DEFAULT_WAIT
+
+
+def retry_interval(run: SagaRun, entry: LedgerEntry) -> float | None:
+    """Seconds until the next attempt of an entry that waits for rows; None if it does not."""
+    if entry.row_locked_at is None:
+        return None
+    waited = run.now - entry.row_locked_at
+    left = maximum_wait(run) - waited
+    return min(max(waited / 5, SHORTEST_INTERVAL), LONGEST_INTERVAL, max(left, SHORTEST_INTERVAL))
