@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.automatic.table_access import Key, TableAccess
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
 from sagas.errors import RowLocked
+from sagas.protocol.locks import owner_id
 
 _BATCH = 500
 
@@ -47,14 +49,9 @@ def locked_row(table: TableAccess, key: Key) -> LockedRow:
     return LockedRow(table.shape.quoted, key, f"the row {shown} of {table.shape.name}")
 
 
-def owner_of(saga_id: str) -> str:
-    """The owner of row locks: the root saga, so that its nested sagas and its undo share them."""
-    return saga_id.partition("/")[0]
-
-
 async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> None:
     """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them."""
-    owner = owner_of(saga_id)
+    owner = owner_id(saga_id)
     by_hash = {row.hash: row for row in rows}
     hashes = sorted(by_hash)
     values: list[dict[str, Any]] = [
@@ -78,3 +75,9 @@ def _insert_statement(dialect: str) -> str:
     if dialect in ("mysql", "mariadb"):
         return f"INSERT IGNORE INTO saga_row_lock {columns} VALUES {values}"
     return f"INSERT INTO saga_row_lock {columns} VALUES {values} ON CONFLICT DO NOTHING"
+
+
+async def release(engine: AsyncEngine, owner: str) -> None:
+    """Release all rows of a root saga in one database."""
+    async with engine.connect() as connection:
+        await connection.execute(sa.delete(row_lock_table).where(row_lock_table.c.saga_id == owner))

@@ -23,7 +23,7 @@ _SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
 _RAISE_WATERMARK = text(
     "UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark"
 )
-_SAGA_TABLES = ("saga_guard", "saga_request")
+_SAGA_TABLES = ("saga_guard", "saga_request", "saga_image")
 """The tables that are purged. The watermark refuses late attempts of purged sagas: guarded steps and requests alike."""
 
 

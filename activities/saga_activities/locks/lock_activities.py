@@ -9,8 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.automatic import row_locks
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
@@ -26,9 +30,6 @@ Tell = Callable[[str], Awaitable[Told]]
 ObserveWait = Callable[[str, float], None]
 """Takes the name of the saga, and the seconds that it waited for its locks."""
 
-ReleaseRows = Callable[[str, str], Awaitable[None]]
-"""Deletes the row locks of an owner (the second argument) on a connection."""
-
 
 class LockActivities:
     """The lock requests and releases that one worker carries out."""
@@ -38,12 +39,10 @@ class LockActivities:
         databases: DatabaseConnections,
         tell: Tell,
         observe_wait: ObserveWait = lambda saga, seconds: None,
-        release_rows: ReleaseRows | None = None,
     ) -> None:
         self._databases = databases
         self._tell = tell
         self._observe_wait = observe_wait
-        self._release_rows = release_rows
         self._tables: dict[str, LockTable] = {}
 
     async def perform(
@@ -81,8 +80,10 @@ class LockActivities:
     async def _release(self, request: Mapping[str, Any], attempt: AttemptContext) -> Outcome:
         owner = request["owner"]
         for connection in request.get("row_locks", ()):
-            if self._release_rows is not None:
-                await self._release_rows(connection, owner)
+            try:
+                await row_locks.release(self._databases.engine(connection), owner)
+            except (SQLAlchemyError, OSError) as error:
+                return outcome_of_error(error)
         connection = request.get("connection")
         if connection is None:
             return Outcome.done({}, attempt=None)

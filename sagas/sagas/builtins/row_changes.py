@@ -158,8 +158,8 @@ _KNOWN_ARGUMENTS = {
 def _refuse_unknown_parts(node: Any) -> None:
     for name, value in node.args.items():
         if value and name not in _KNOWN_ARGUMENTS[type(node).__name__]:
-            shown = name.rstrip("_").upper()
-            raise NotImageable(f"{shown} in {type(node).__name__.upper()} is not supported")
+            clause = type(node).__name__.upper().replace("ONCONFLICT", "ON CONFLICT")
+            raise NotImageable(f"{name.strip('_').replace('_', ' ').upper()} in {clause} is not supported")
 
 
 def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
@@ -268,10 +268,6 @@ def _conflict(tree: Any, conflict: Any, source: _Source, exp: Any) -> Conflict |
         raise NotImageable("the columns of ON CONFLICT must be plain columns")
     start = source.find_pair("ON", ("CONFLICT", "DUPLICATE"))
     end = source.find("RETURNING", 0)
-    update = source.find("UPDATE", start)
-    # The target has a WHERE for a partial index; the one of the update is no problem.
-    if any(word == "WHERE" for word in source.words(start, update)):
-        raise NotImageable("ON CONFLICT with a condition of an index is not supported")
     if not isinstance(tree.this, exp.Schema) or len(tree.expression.expressions) != 1:
         raise NotImageable("an upsert needs a list of columns and exactly one row of VALUES")
     names = [one.name for one in tree.this.expressions]

@@ -173,6 +173,8 @@ def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flig
     if child is not None:
         child["state"] = event.state
         forget_report(child)
+    if event.view is not None and event.view.row_locks:
+        run.child_row_locks = sorted({*run.child_row_locks, *event.view.row_locks})
     if event.state == "RESIDUE":
         run.residue += [row.to_json() for row in event.view.residue] if event.view else []
     if flight.call_kind == "undo":

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.times import format_timestamp
-from sagas.machine import arguments
+from sagas.machine import arguments, row_locks
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.lock_state import LockState
 from sagas.machine.state import SagaRun, StartRollback
@@ -202,7 +202,7 @@ def release_at_commit(run: SagaRun) -> None:
 
 def release_at_end(run: SagaRun) -> None:
     """The saga is final: it releases its locks, and the row locks of its automatic compensations."""
-    rows = row_lock_connections(run)
+    rows = () if run.parent else row_locks.connections(run)
     if run.locks is not None and (run.locks.state == "WAITING" or run.locks.state == "HELD" or run.locks.release_again):
         _withdraw(run, run.locks, rows)
     elif rows:
@@ -213,12 +213,6 @@ def doubt_release(run: SagaRun) -> None:
     """A new run continues a terminated one: what that one was releasing is released again."""
     if run.locks is not None and run.locks.state == "RELEASED":
         run.locks.release_again = True
-
-
-def row_lock_connections(run: SagaRun) -> tuple[str, ...]:
-    """The connections on which the saga may have row locks."""
-    del run
-    return ()
 
 
 def _withdraw(run: SagaRun, locks: LockState, rows: tuple[str, ...] = ()) -> None:

@@ -36,8 +36,21 @@ def after_wait(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int
 
 def maximum_wait(run: SagaRun) -> float:
     """Seconds that a step waits for the rows of other sagas."""
-    del run
-    return DEFAULT_WAIT
+    locks = run.definition.locks
+    return DEFAULT_WAIT if locks is None else locks.wait
+
+
+def connections(run: SagaRun) -> tuple[str, ...]:
+    """The connections on which this run and its nested sagas may have locked rows.
+
+    Rows belong to the root saga, which may still undo what its nested sagas have done, so only it releases them.
+    """
+    own = {
+        step.do.connection
+        for step in run.definition.steps
+        if step.do.images and step.do.connection is not None and run.steps[step.id].entries
+    }
+    return tuple(sorted(own | set(run.child_row_locks)))
 
 
 def retry_interval(run: SagaRun, entry: LedgerEntry) -> float | None:

@@ -85,6 +85,8 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
         data["reported"] = run.reported
     if run.locks is not None:
         data["locks"] = _pack(run.locks)
+    if run.child_row_locks:
+        data["child_row_locks"] = run.child_row_locks
     for name, key in RUN_KEYS.items():
         data[key] = getattr(run, name)
     return data
@@ -114,6 +116,7 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.locks = _unpack(LockState, data["locks"]) if "locks" in data else None
+    run.child_row_locks = data.get("child_row_locks", [])
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: _unpack(ParkedOperation, parked) for parked in data["parked"]}
     run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}

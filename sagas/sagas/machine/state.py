@@ -338,6 +338,7 @@ class SagaRun:
         self.notifications: list[dict[str, Any]] = []
         """The notifications sent; only the runs that deliver them know their status."""
         self.locks: LockState | None = None
+        self.child_row_locks: list[str] = []
 
         # Derived, or valid for one event only. Only `now` and `retrying_recorded` are part of a snapshot.
         self.now = 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from sagas.definition.model import StepDefinition
 from sagas.definition.times import format_timestamp
-from sagas.machine import parked
+from sagas.machine import parked, row_locks
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.rollback import can_undo
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun
@@ -61,6 +61,7 @@ def build_view(run: SagaRun, at: float) -> SagaView:
         notifications=tuple(map(NotificationView.from_json, run.notifications)),
         savepoints=_savepoints(run) or None,
         locks=_locks(run),
+        row_locks=row_locks.connections(run) or None,
     )
 
 

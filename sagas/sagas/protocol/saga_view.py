@@ -292,6 +292,11 @@ class SagaView(JsonView):
     notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
     savepoints: Annotated[tuple[SavepointView, ...] | None, "the savepoints of the definition", OMITTED] = None
     locks: Annotated[LocksView | None, "its semantic locks, once it has requested them", OMITTED] = None
+    row_locks: Annotated[
+        tuple[str, ...] | None,
+        "the SQL connections on which `compensate: auto` has locked rows until it is final",
+        OMITTED,
+    ] = None
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None

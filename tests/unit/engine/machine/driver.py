@@ -27,6 +27,7 @@ from sagas.protocol.messages import (
     MachineEvent,
     Notify,
     RecordState,
+    ReleaseLocks,
     SagaEnded,
     SignalReceived,
     Started,
@@ -98,6 +99,7 @@ class MachineDriver:
         self.records: list[RecordState] = []
         self.finishes: list[Finish] = []
         self.notified: list[Notify] = []
+        self.released: list[ReleaseLocks] = []
         self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
         self.timers: dict[str, float] = {}
         self.restore = restore
@@ -151,6 +153,8 @@ class MachineDriver:
                     self.records.append(command)
                 case Notify():
                     self.notified.append(command)
+                case ReleaseLocks():
+                    self.released.append(command)
                 case Finish():
                     self.finishes.append(command)
         for event in answers:

@@ -1,0 +1,145 @@
+"""`compensate: auto` on a real server: restored on rollback and by `saga undo`, parked, and rows of other sagas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from sagas import Rejected
+from sagas.machine import row_locks
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    resolve,
+    row,
+    run_saga,
+    until,
+    wait_for_event,
+)
+
+ORDER = """
+    saga: order
+    input: {type: object, properties: {sku: {type: string, default: A}}}
+    steps:
+      - id: take
+        uses: sql
+        with:
+          connection: shop
+          run:
+            - sql: update stock set free = free - 1 where sku = :sku
+              params: {sku: "${{ input.sku }}"}
+              expect_rows: 1
+            - {sql: "insert into taken (sku) values (:sku)", params: {sku: "${{ input.sku }}"}}
+        compensate: auto
+      - {id: pay, uses: work, compensate: unwork}
+"""
+
+
+async def prepare(env: Environment) -> None:
+    async with env.engine.begin() as connection:
+        await connection.execute(text("create table stock (sku text primary key, free integer not null)"))
+        await connection.execute(text("create table taken (id integer primary key, sku text)"))
+        await connection.execute(text("insert into stock values ('A', 5), ('B', 5)"))
+
+
+async def rows(env: Environment, statement: str) -> list[Any]:
+    async with env.engine.begin() as connection:
+        result = await connection.execute(text(statement))
+        return [tuple(one) for one in result] if result.returns_rows else []
+
+
+async def stock(env: Environment) -> dict[str, int]:
+    return dict(await rows(env, "select sku, free from stock"))
+
+
+async def test_a_rollback_restores_the_rows_and_releases_them(env: Environment) -> None:
+    await prepare(env)
+    env.plan["do pay"] = [Rejected("no credit")]
+    async with env.serving(ORDER) as client:
+        story = await run_saga(client, "order")
+    assert (story["state"], row(story, "take")["state"]) == ("COMPENSATED", "COMPENSATED")
+    assert story["row_locks"] == ["shop"]
+    assert await stock(env) == {"A": 5, "B": 5}
+    assert await rows(env, "select * from taken") == []
+    assert await rows(env, "select * from saga_row_lock") == []
+
+
+async def test_a_finished_saga_is_undone_from_its_images(env: Environment) -> None:
+    await prepare(env)
+    async with env.serving(ORDER) as client:
+        story = await run_saga(client, "order")
+        assert (story["state"], await stock(env)) == ("COMPLETED", {"A": 4, "B": 5})
+        assert await rows(env, "select * from saga_row_lock") == []
+        await client.undo(story["id"], reason="returned", who="ada")
+        undone = await finished(client, story["id"])
+    assert (undone["state"], await stock(env)) == ("COMPENSATED", {"A": 5, "B": 5})
+    assert await rows(env, "select * from saga_row_lock") == []
+
+
+async def test_a_row_changed_by_hand_parks_the_undo_until_it_is_repaired(env: Environment) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move]
+    async with env.serving(ORDER) as client:
+        id = await begin(client, "order")
+        await wait_for_event(begun)
+        await rows(env, "update stock set free = 40 where sku = 'A'")
+        await client.cancel(id, reason="the customer left")
+        go.set()
+        parked = await finished(client, id)
+        assert parked["state"] == "PARKED"
+        assert parked["parked"][0]["why"] == (
+            "the row sku=A of stock has been changed since by something without automatic compensation "
+            "(free: 40 instead of 4, before the step 5)"
+        )
+        assert await stock(env) == {"A": 40, "B": 5}
+        assert len(await rows(env, "select * from taken")) == 1
+        await rows(env, "update stock set free = 4 where sku = 'A'")
+        story = await resolve(client, id, "take", "retry")
+    assert (story["state"], await stock(env)) == ("COMPENSATED", {"A": 5, "B": 5})
+
+
+async def test_another_saga_waits_for_the_row(env: Environment) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move, {"value": 1}]
+    async with env.serving(ORDER) as client:
+        first = await begin(client, "order")
+        await wait_for_event(begun)
+        second = await begin(client, "order")
+        other_row = await run_saga(client, "order", {"sku": "B"})
+        assert other_row["state"] == "COMPLETED"
+
+        async def waits() -> bool:
+            return row((await client.show(second)), "take")["error"] is not None
+
+        await until(waits)
+        assert await stock(env) == {"A": 4, "B": 4}
+        go.set()
+        stories = [await finished(client, first), await finished(client, second)]
+    assert [one["state"] for one in stories] == ["COMPLETED", "COMPLETED"]
+    assert await stock(env) == {"A": 3, "B": 4}
+
+
+async def test_a_saga_that_waits_too_long_is_rejected(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    await prepare(env)
+    monkeypatch.setattr(row_locks, "DEFAULT_WAIT", 0.0)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move]
+    async with env.serving(ORDER) as client:
+        first = await begin(client, "order")
+        await wait_for_event(begun)
+        refused = await run_saga(client, "order")
+        go.set()
+        assert (await finished(client, first))["state"] == "COMPLETED"
+    assert (refused["state"], refused["reason"]["kind"], refused["reason"]["type"]) == (
+        "COMPENSATED",
+        "rejected",
+        "RowLocked",
+    )
+    assert f"locked by the saga {first}" in refused["reason"]["message"]
+    assert await stock(env) == {"A": 4, "B": 5}

@@ -1,0 +1,309 @@
+"""Automatic compensation in the guard's transaction, on every database: images, restoration, locks and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from saga_activities.automatic import row_locks
+from saga_activities.automatic.image_recorder import MAX_ROWS
+from saga_activities.guard import EntryKey
+from saga_activities.sql_action import restore_body, sql_body
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from tests.integration.guard.conftest import GuardDatabase, clock, new_attempt
+
+COLUMNS = "sku varchar(20) not null primary key, free integer, price numeric(10, 2), note varchar(200)"
+
+
+class Shop:
+    """A guard's database with one table `stock` of this test, and steps with `compensate: auto` on it."""
+
+    def __init__(self, database: GuardDatabase) -> None:
+        self.database = database
+        self.table = f"stock_{uuid4().hex[:12]}"
+
+    @property
+    def kind(self) -> str:
+        return self.database.kind
+
+    async def sql(self, statement: str, **values: Any) -> list[Any]:
+        return await self.database.rows(statement.replace("stock", self.table), **values)
+
+    async def stock(self) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self.sql("select * from stock order by sku")]
+
+    async def do(self, run: Any, saga: str = "first", step: str = "take", **params: Any) -> Outcome:
+        statements = [{"sql": one, "params": params} for one in ([run] if isinstance(run, str) else run)]
+        written = [{**one, "sql": one["sql"].replace("stock", self.table)} for one in statements]
+        entry = self.entry(saga, step)
+        arguments = {"connection": "shop", "run": written}
+        invocation = Invocation(
+            "sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=GuardSpec("shop", images=True)
+        )
+        body = sql_body(arguments, invocation, new_attempt())
+        return await self.database.guard.do(entry, "h", body, **clock())
+
+    async def undo(self, saga: str = "first", step: str = "take") -> Outcome:
+        entry = self.entry(saga, step)
+        invocation = Invocation("sql.restore", {}, str(entry), entry.saga_id, step, "undo", 1, guard=GuardSpec("shop"))
+        body = restore_body({}, invocation, new_attempt())
+        return await self.database.guard.undo(entry, body, known_done=True, **clock())
+
+    def entry(self, saga: str, step: str) -> EntryKey:
+        return EntryKey(f"{saga}-{self.table}", step)
+
+    async def release(self, saga: str) -> None:
+        await row_locks.release(self.database.engine, f"{saga}-{self.table}")
+
+    def upsert(self, sku: str = ":sku", free: str = ":free") -> str:
+        clause = (
+            "on duplicate key update free = free + values(free)"
+            if self.kind == "mariadb"
+            else "on conflict (sku) do update set free = stock.free + excluded.free"
+        )
+        return f"insert into stock (sku, free) values ({sku}, {free}) {clause}"
+
+
+@pytest_asyncio.fixture
+async def shop(guard_database: GuardDatabase) -> AsyncIterator[Shop]:
+    shop = Shop(guard_database)
+    await shop.sql(f"create table stock ({COLUMNS})")
+    await shop.sql(r"insert into stock values ('a', 5, 1.50, 'it''s \: %'), ('b', 7, 2.5, null), ('c', 0, 3, '')")
+    yield shop
+    await shop.sql("drop table stock")
+
+
+STATEMENTS = [
+    (["update stock set free = free - :n where sku = :sku"], {"n": 2, "sku": "a"}),
+    (["update stock set free = 1, note = null, price = price * 2"], {}),
+    (["update stock set free = 9 where sku = 'missing'"], {}),
+    (["delete from stock where free > 1"], {}),
+    (["delete from stock"], {}),
+    (["insert into stock (sku, free) values ('d', 1), ('e', 2)"], {}),
+    (["insert into stock (sku) values ('d')", "update stock set free = 3 where sku = 'd'", "delete from stock"], {}),
+    (["delete from stock where sku = 'a'", "insert into stock (sku, free) values ('a', 1)"], {}),
+]
+
+
+@pytest.mark.parametrize(("run", "params"), STATEMENTS, ids=[one[0][0] for one in STATEMENTS])
+async def test_the_undo_restores_every_row(shop: Shop, run: list[str], params: dict[str, Any]) -> None:
+    before = await shop.stock()
+    assert (await shop.do(run, **params)).kind == "done"
+    after = await shop.stock()
+    assert (before != after) == ("missing" not in run[0])
+    undone = await shop.undo()
+    assert (undone.kind, await shop.stock()) == ("done", before)
+    assert (await shop.undo()).result == undone.result
+    assert (await shop.do(run, **params)).kind == "late"
+
+
+@pytest.mark.parametrize("sku", ["a", "new"])
+async def test_an_upsert_is_an_update_or_an_insert(shop: Shop, sku: str) -> None:
+    before = await shop.stock()
+    assert (await shop.do(shop.upsert(), sku=sku, free=10)).kind == "done"
+    assert {row[0]: row[1] for row in await shop.stock()}[sku] == (15 if sku == "a" else 10)
+    assert (await shop.undo()).result == {"restored": 1}
+    assert await shop.stock() == before
+
+
+async def test_the_result_has_only_what_the_author_returns(shop: Shop) -> None:
+    if shop.kind == "mariadb":
+        assert (await shop.do("insert into stock (sku, free) values ('d', 1) returning free")).result == [{"free": 1}]
+        return
+    assert (await shop.do("insert into stock (sku, free) values ('d', 1) returning *")).result == [
+        {"sku": "d", "free": 1, "price": None, "note": None}
+    ]
+    assert (await shop.do("update stock set free = 2 where sku = 'd' returning free", step="b")).result == [{"free": 2}]
+
+
+CHANGES = {
+    "update stock set free = 99 where sku = 'a'": "free: 99 instead of 4, before the step 5",
+    "update stock set note = null where sku = 'a'": "note: NULL instead of ",
+    "delete from stock where sku = 'a'": "the row was deleted",
+}
+
+
+@pytest.mark.parametrize(("change", "difference"), CHANGES.items())
+async def test_a_foreign_change_parks_the_undo_and_nothing_is_overwritten(
+    shop: Shop, change: str, difference: str
+) -> None:
+    await shop.do(["update stock set free = free - 1 where sku in ('a', 'b')"])
+    await shop.sql(change)
+    changed = await shop.stock()
+    outcome = await shop.undo()
+    assert outcome.park_reason is not None
+    assert "has been changed since by something without automatic compensation" in outcome.park_reason
+    assert difference in outcome.park_reason
+    assert await shop.stock() == changed
+    await shop.sql("delete from stock where sku = 'a'")
+    await shop.sql(r"insert into stock values ('a', 5, 1.50, 'it''s \: %')")  # repaired: as before the step
+    assert (await shop.undo()).result == {"restored": 1}
+    assert (await shop.stock())[1][1] == 7
+
+
+async def test_a_row_with_the_key_of_a_deleted_one_is_not_overwritten(shop: Shop) -> None:
+    await shop.do("delete from stock where sku = 'a'")
+    await shop.sql("insert into stock (sku, free) values ('a', 1)")
+    outcome = await shop.undo()
+    assert "a row with this key was inserted" in str(outcome.park_reason)
+    assert ("a", 1) in [row[:2] for row in await shop.stock()]
+
+
+async def test_the_reason_names_the_saga_that_changed_the_row(shop: Shop) -> None:
+    await shop.do("update stock set free = 1 where sku = 'a'")
+    await shop.release("first")
+    await shop.do("update stock set free = 2 where sku = 'a'", saga="second", step="other")
+    refused = await shop.undo()
+    assert (refused.kind, refused.infrastructure) == ("failed", True)
+    assert f"locked by the saga second-{shop.table}, so it cannot be restored yet" in str(refused.failure)
+    await shop.release("second")
+    outcome = await shop.undo()
+    assert f"changed since by step other of the saga second-{shop.table}" in str(outcome.park_reason)
+
+
+async def test_rows_of_one_saga_never_interleave_with_those_of_another(shop: Shop) -> None:
+    await shop.do("update stock set free = 1 where sku = 'a'")
+    for statement in (
+        "update stock set note = 'x' where sku = 'a'",
+        "delete from stock",
+        shop.upsert("'a'", "1"),
+    ):
+        refused = await shop.do(statement, saga="second")
+        assert refused.failure is not None
+        assert (refused.kind, refused.failure.type, refused.counted) == ("failed", "RowLocked", False)
+        assert refused.failure.details["owner"] == f"first-{shop.table}"
+        assert "the row sku=a of" in refused.failure.message
+    assert (await shop.do("update stock set note = 'x' where sku = 'b'", saga="second", step="b")).kind == "done"
+    assert (await shop.do("update stock set free = 2 where sku = 'a'", step="again")).kind == "done"
+    assert (await shop.undo(step="again")).kind == (await shop.undo()).kind == "done"
+    await shop.release("first")
+    assert (await shop.do("update stock set free = 3 where sku = 'a'", saga="second")).kind == "done"
+
+
+async def test_a_deleted_key_stays_locked(shop: Shop) -> None:
+    await shop.do("delete from stock where sku = 'a'")
+    refused = await shop.do("insert into stock (sku) values ('a')", saga="second")
+    assert refused.failure is not None
+    assert refused.failure.type == "RowLocked"
+
+
+async def test_concurrent_steps_on_a_row_take_turns(shop: Shop) -> None:
+    outcomes = await asyncio.gather(
+        *(shop.do("update stock set free = free + 1 where sku = 'b'", saga=f"saga{n}") for n in range(6))
+    )
+    kinds = [one.kind if one.kind == "done" else one.failure and one.failure.type for one in outcomes]
+    assert kinds.count("done") == 1
+    assert set(kinds) <= {"done", "RowLocked", "Infrastructure"}
+    assert (await shop.stock())[1][1] == 8
+
+
+async def test_missing_images_park_the_undo(shop: Shop) -> None:
+    await shop.do("update stock set free = 1 where sku = 'a'")
+    await shop.sql(
+        "delete from saga_image where saga_id = :id and sequence = 1", id=shop.entry("first", "take").saga_id
+    )
+    outcome = await shop.undo()
+    assert "the images of the changed rows are missing" in str(outcome.park_reason)
+
+
+async def test_too_many_rows_are_refused_and_nothing_is_changed(shop: Shop) -> None:
+    await shop.sql("insert into stock (sku) values " + ", ".join(f"('x{n}')" for n in range(MAX_ROWS + 1)))
+    before = await shop.stock()
+    for statement in ("update stock set free = 0", "delete from stock"):
+        outcome = await shop.do(statement, step=statement[:6])
+        assert outcome.failure is not None
+        assert (outcome.kind, outcome.retryable) == ("failed", False)
+        assert f"more than {MAX_ROWS} rows" in outcome.failure.message
+    assert await shop.stock() == before
+
+
+# What the catalog refuses
+
+
+async def refusal(shop: Shop, statement: str) -> str:
+    before = await shop.stock()
+    outcome = await shop.do(statement, saga=f"saga{uuid4().hex}")
+    assert (outcome.kind, outcome.retryable, outcome.failure and outcome.failure.type) == (
+        "failed",
+        False,
+        "definition",
+    )
+    assert await shop.stock() == before
+    assert outcome.failure is not None
+    return outcome.failure.message
+
+
+async def test_a_table_without_primary_key_is_refused(shop: Shop) -> None:
+    await shop.sql("create table stock_log (note varchar(10))")
+    assert "has no primary key" in await refusal(shop, "insert into stock_log values ('x')")
+    await shop.sql("drop table stock_log")
+
+
+async def test_a_change_of_the_primary_key_is_refused(shop: Shop) -> None:
+    assert "changes the primary key" in await refusal(shop, "update stock set sku = 'z' where sku = 'a'")
+
+
+async def test_a_missing_table_and_a_view_are_refused(shop: Shop) -> None:
+    assert "there is no table" in await refusal(shop, "delete from stock_missing")
+    await shop.sql("create view stock_view as select * from stock")
+    assert "table" in await refusal(shop, "delete from stock_view")
+    await shop.sql("drop view stock_view")
+
+
+async def test_cascades_are_refused(shop: Shop) -> None:
+    await shop.sql(
+        "create table stock_line (id integer primary key, sku varchar(20),"
+        " foreign key (sku) references stock (sku) on delete cascade on update set null)"
+    )
+    assert "changes rows of" in await refusal(shop, "delete from stock where sku = 'a'")
+    assert "changes rows of" in await refusal(shop, "insert into stock (sku) values ('z')")
+    assert (await shop.do("update stock set free = 1 where sku = 'a'")).kind == "done"
+    assert (await shop.undo()).kind == "done"
+    await shop.sql("drop table stock_line")
+
+
+async def test_triggers_are_refused_also_by_the_undo(shop: Shop) -> None:
+    assert (await shop.do("update stock set free = 1 where sku = 'a'")).kind == "done"
+    name = f"trigger_{shop.table}"
+    if shop.kind == "postgres":
+        await shop.sql(f"create function {name}() returns trigger language plpgsql as 'begin return new; end'")
+        await shop.sql(f"create trigger {name} before update on stock for each row execute function {name}()")
+    else:
+        body = "set new.note = 'x'" if shop.kind == "mariadb" else "begin update stock set note = 'x'; end"
+        await shop.sql(f"create trigger {name} {'before' if shop.kind == 'mariadb' else 'after'} update on stock"
+                       f" for each row {body}")  # fmt: skip
+    assert f"has the trigger {name}" in await refusal(shop, "update stock set free = 2 where sku = 'b'")
+    after = await shop.stock()
+    assert f"has the trigger {name}" in str((await shop.undo()).park_reason)
+    assert await shop.stock() == after
+
+
+async def test_a_changed_table_parks_the_undo(shop: Shop) -> None:
+    assert (await shop.do("update stock set free = 1 where sku = 'a'")).kind == "done"
+    await shop.sql("alter table stock add column colour varchar(10)")
+    assert "other columns than when the step ran" in str((await shop.undo()).park_reason)
+
+
+async def test_images_are_purged_with_the_guard(shop: Shop) -> None:
+    from saga_activities.guard import watermark
+
+    entry = EntryKey(f"old-{uuid4()}", "take")
+    for table, columns in (
+        ("saga_guard", "saga_id, step, generation, op, reason, created_at) values (:id, 'take', 1, 'do', 'do', 1.0)"),
+        (
+            "saga_image",
+            "saga_id, step, generation, sequence, row_hash, table_name, row_key, created_at)"
+            " values (:id, 'take', 1, 0, '', '', '0', 1.0)",
+        ),
+    ):
+        await shop.sql(f"insert into {table} ({columns}", id=entry.saga_id)
+    await watermark.clean_up(shop.database.engine, oldest_open=None, now=100.0, longest_transaction=0, retention=90.0)
+    for table in ("saga_guard", "saga_image"):
+        assert await shop.sql(f"select 1 from {table} where saga_id = :id", id=entry.saga_id) == []

@@ -1,0 +1,118 @@
+"""What the analysis of a statement accepts, what it cuts from the text, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagas.builtins.row_changes import NotImageable, RowChange, analyse
+
+
+def test_an_update() -> None:
+    text = """update "S".stock as s set free = free - :q, (a, b) = (1, lower(:x)), c = :y::numeric
+      where s.sku = :sku and note <> ';) where (' and at > now() -- yesterday
+    ;"""
+    change = analyse(text, "postgresql")
+    assert (change.kind, change.table, change.alias) == ("update", '"S".stock', "s")
+    assert change.columns == ("free", "a", "b", "c")
+    assert change.where == "s.sku = :sku and note <> ';) where (' and at > now()"
+    assert change.where_functions == ("now",)
+    assert change.statement == text[: text.index(" -- yesterday")]
+
+
+def test_a_delete_of_all_rows() -> None:
+    change = analyse("delete from `a b`.`order` returning `id`", "mariadb")
+    assert change == RowChange(
+        "delete",
+        "delete from `a b`.`order` returning `id`",
+        table="`a b`.`order`",
+        schema_name="a b",
+        table_name="order",
+        returning=True,
+    )
+
+
+def test_keys_of_an_insert_follow_its_own_returning() -> None:
+    assert analyse("insert into t (a) values (:a)", "sqlite").with_returning("id") == (
+        "insert into t (a) values (:a)\nRETURNING id"
+    )
+    assert analyse("insert into t values (1) returning *", "sqlite").with_returning("id") == (
+        "insert into t values (1) returning *\n, id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "clause", "target"),
+    [
+        ("postgresql", "on conflict (sku) do update set free = t.free + excluded.free where t.free > 0", ("sku",)),
+        ("sqlite", "on conflict (sku) do update set free = excluded.free", ("sku",)),
+        ("mariadb", "on duplicate key update free = free + values(free)", ()),
+    ],
+)
+def test_an_upsert(dialect: str, clause: str, target: tuple[str, ...]) -> None:
+    change = analyse(f"insert into t (sku, free) values (lower(:s), f(1, (2))) {clause}", dialect)
+    assert change.conflict is not None
+    assert change.conflict.insert_only == "insert into t (sku, free) values (lower(:s), f(1, (2)))"
+    assert (change.conflict.target, change.conflict.updates[0]) == (target, "free")
+    assert change.conflict.values == {"sku": "lower(:s)", "free": "f(1, (2))"}
+
+
+def test_do_nothing_is_an_insert() -> None:
+    assert analyse("insert into t values (1), (2) on conflict do nothing", "postgresql").conflict is None
+
+
+@pytest.mark.parametrize("text", ["select 1", "values (1)", "select a from t, u where t.x = u.x for update"])
+def test_a_query_changes_nothing(text: str) -> None:
+    assert analyse(text, "postgresql").kind == "read"
+
+
+REFUSED = [
+    ("postgresql", "call f()", "CALL is none of"),
+    ("postgresql", "", "an empty statement"),
+    ("postgresql", "update t set where", "cannot be analysed"),
+    ("postgresql", "delete from t; delete from u", "not one statement"),
+    ("postgresql", "with a as (delete from x returning *) select * from a", "not one plain"),
+    ("postgresql", "with a as (select 1) update t set x = 1", "WITH"),
+    ("postgresql", "update t set a = u.a from u where u.id = t.id", "more than one table"),
+    ("postgresql", "delete from t using u where u.id = t.id", "more than one table"),
+    ("postgresql", "update t set a = (select 1)", "contains a query"),
+    ("postgresql", "delete from t where id in (select id from u)", "contains a query"),
+    ("postgresql", "insert into t select * from u", "contains a query"),
+    ("postgresql", "update only t set a = 1", "ONLY"),
+    ("postgresql", "update t set a = 1 where current of c", "cannot be analysed"),
+    ("postgresql", "update t set a = 1 where random() < 0.5", "differs from call to call"),
+    ("sqlite", "delete from t where at < datetime('now')", "asks for the time"),
+    ("mariadb", "delete from t where at < now()", "asks for the time"),
+    ("mariadb", "delete from t where at < current_timestamp", "asks for the time"),
+    ("postgresql", "update t set a = setval('s', 1)", "has an effect outside"),
+    ("postgresql", "select pg_advisory_lock(1)", "has an effect outside"),
+    ("mariadb", "select get_lock('a', 1)", "has an effect outside"),
+    ("postgresql", "select * into u from t", "not one plain"),
+    ("mariadb", "update t, u set t.a = 1", "not supported"),
+    ("mariadb", "update t join u on t.id = u.id set t.a = 1", "not supported"),
+    ("mariadb", "delete a from t a where 1", "more than one table"),
+    ("mariadb", "update t set a = 1 order by b limit 1", "not supported"),
+    ("mariadb", "delete from t where a = 1 limit 3", "LIMIT"),
+    ("mariadb", "insert ignore into t values (1)", "IGNORE"),
+    ("mariadb", "replace into t values (1)", "REPLACE is none of"),
+    ("sqlite", "insert or replace into t values (1)", "not supported"),
+    ("sqlite", "update or ignore t set a = 1", "cannot be analysed"),
+    ("mariadb", "update t set a = @x where b = 1", "variable"),
+    ("postgresql", "insert into t (a) values (1), (2) on conflict (a) do update set b = 1", "exactly one row"),
+    ("postgresql", "insert into t values (1) on conflict (a) do update set b = 1", "list of columns"),
+    ("postgresql", "insert into t (a) values (1) on conflict on constraint c do update set b = 1", "not supported"),
+    ("postgresql", "insert into t (a) values (1) on conflict (lower(a)) do update set b = 1", "plain columns"),
+    (
+        "postgresql",
+        "insert into t (a) values (1) on conflict (a) where b do update set b = 1",
+        "INDEX PREDICATE in",
+    ),
+    ("sqlite", "insert into t (a) values (1) on conflict do update set b = 1", "needs the columns"),
+    ("postgresql", "merge into t using u on t.id = u.id when matched then delete", "MERGE is none of"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "text", "why"), REFUSED, ids=[f"{one[0]}: {one[1]}" for one in REFUSED])
+def test_what_is_not_understood_is_refused(dialect: str, text: str, why: str) -> None:
+    with pytest.raises(NotImageable) as refused:
+        analyse(text, dialect)
+    assert why in refused.value.why
