@@ -8,19 +8,18 @@ from typing import Any
 
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.row_locks import locked_row
+from saga_activities.automatic.statement_check import check_statement
 from saga_activities.automatic.table_access import (
     Image,
     Key,
     TableAccess,
-    check_functions,
     prepare_session,
-    shape_of_change,
     used_parameters,
 )
-from saga_activities.automatic.table_shape import TEXT_ALIAS, check_change
+from saga_activities.automatic.table_shape import TEXT_ALIAS
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
-from sagas.builtins.row_changes import NotImageable, RowChange, analyse
+from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.errors import InfrastructureError, UsageError
 
 MAX_ROWS = 1000
@@ -60,13 +59,9 @@ class ImageRecorder:
         if not self._prepared:
             await prepare_session(self._sql)
             self._prepared = True
-        change = analyse(statement, self._sql.dialect)
-        await check_functions(self._sql, change.functions)
-        if change.kind == "read":
+        change, table = await check_statement(self._sql, statement)
+        if table is None:
             return await self._sql.run(statement, parameters)
-        shape = await shape_of_change(self._sql, change)
-        check_change(shape, change)
-        table = TableAccess(self._sql, shape)
         if change.kind != "insert":
             return await self._change_existing(change, table, parameters)
         if change.conflict is not None:

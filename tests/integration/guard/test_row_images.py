@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.image_recorder import MAX_ROWS
@@ -229,6 +231,39 @@ async def test_too_many_rows_are_refused_and_nothing_is_changed(shop: Shop) -> N
     assert await shop.stock() == before
 
 
+async def test_a_killed_connection_leaves_nothing_half_done(shop: Shop) -> None:
+    """The server ends the session of a do and of an undo that wait for a row, as it does for a killed worker."""
+    if shop.kind != "postgres":
+        pytest.skip("the sessions of others are seen and ended on PostgreSQL only")
+    before = await shop.stock()
+    run = ["update stock set note = 'x' where sku = 'b'", "update stock set free = 1 where sku = 'a'"]
+    outcome = await killed_while_it_waits(shop, shop.do(run))
+    assert (outcome.infrastructure, await shop.stock()) == (True, before)
+    assert await shop.sql("select * from saga_image where saga_id = :id", id=shop.entry("first", "take").saga_id) == []
+    assert (await shop.do(run)).kind == "done"
+    after = await shop.stock()
+    outcome = await killed_while_it_waits(shop, shop.undo())
+    assert (outcome.infrastructure, await shop.stock()) == (True, after)
+    assert ((await shop.undo()).result, await shop.stock()) == ({"restored": 2}, before)
+
+
+async def killed_while_it_waits(shop: Shop, attempt: Coroutine[Any, Any, Outcome]) -> Outcome:
+    blocked = (
+        "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like '%stock%'"
+        " and pid <> pg_backend_pid()"
+    )
+    async with shop.database.engine.execution_options(isolation_level="READ COMMITTED").connect() as other:
+        await other.execute(text(f"select * from {shop.table} where sku = 'a' for update"))
+        task = asyncio.create_task(attempt)
+        while not (pids := await shop.sql(blocked)):
+            assert not task.done(), task
+            await asyncio.sleep(0.02)
+        await shop.sql("select pg_terminate_backend(:pid)", pid=pids[0][0])
+        outcome = await task
+        await other.rollback()
+    return outcome
+
+
 # What the catalog refuses
 
 
@@ -312,3 +347,104 @@ async def test_images_are_purged_with_the_guard(shop: Shop) -> None:
     await watermark.clean_up(shop.database.engine, oldest_open=None, now=100.0, longest_transaction=0, retention=90.0)
     for table in ("saga_guard", "saga_image"):
         assert await shop.sql(f"select 1 from {table} where saga_id = :id", id=entry.saga_id) == []
+
+
+# Random statements and random foreign changes: after the undo every row is as before, or nothing was overwritten
+
+KEYS = ("a", "b", "c", "d", "e")
+NOTES = ("null", "'plain'", "''", "'  spaces '", "'zero​width'", "'quo''te'", "'%s {} \\:x'", "'Ä'")
+PRICES = ("null", "0", "1.50", "99999999.99", "-0.01")
+
+ROUNDS = 25
+LONG_ROUNDS = 400
+
+
+def random_statement(shop: Shop, chance: random.Random) -> str:
+    """One statement that the step may run."""
+    key, note, price = f"'{chance.choice(KEYS)}'", chance.choice(NOTES), chance.choice(PRICES)
+    free = chance.randrange(9)
+    return chance.choice(
+        [
+            f"update stock set free = free + {free}, note = {note} where sku = {key}",
+            f"update stock set price = {price} where free >= {free}",
+            f"update stock set free = {free}, price = {price}, note = {note}",
+            f"delete from stock where sku = {key}",
+            f"delete from stock where free < {free}",
+            shop.upsert(key, str(free)),
+            shop.upsert(key, str(free)),
+            f"insert into stock (sku, free, note) values ('n{chance.randrange(10**9)}', {free}, {note})",
+        ]
+    )
+
+
+def random_foreign_change(chance: random.Random) -> str:
+    key = f"'{chance.choice(KEYS)}'"
+    return chance.choice(
+        [
+            f"update stock set free = {chance.randrange(9)} where sku = {key}",
+            f"update stock set note = {chance.choice(NOTES)} where sku = {key}",
+            f"delete from stock where sku = {key}",
+            f"update stock set price = {chance.choice(PRICES)}",
+        ]
+    )
+
+
+async def run_round(shop: Shop, number: int, chance: random.Random) -> str:
+    """One step of one to four statements, perhaps foreign changes, and its undo. Returns how it ended."""
+    saga = f"saga{number}"
+    before = await shop.stock()
+    done = await shop.do([random_statement(shop, chance) for _ in range(chance.randrange(1, 5))], saga=saga)
+    assert done.kind == "done", done
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        await shop.sql(random_foreign_change(chance))
+    changed = await shop.stock()
+    images = await shop.sql(
+        "select distinct row_key from saga_image where saga_id = :id and sequence > 0",
+        id=shop.entry(saga, "take").saga_id,
+    )
+    touched = {row[0] for row in images}
+    undone = await shop.undo(saga)
+    after = await shop.stock()
+    await shop.release(saga)
+    if undone.kind == "done":
+        assert _of(after, touched, shop) == _of(before, touched, shop)
+        assert _others(after, touched, shop) == _others(changed, touched, shop)
+        return "restored"
+    assert undone.park_reason is not None, undone
+    assert after == changed
+    return "parked"
+
+
+def _key_text(row: tuple[Any, ...], shop: Shop) -> str:
+    text = f"text:{row[0].encode().hex().upper()}" if shop.kind == "sqlite" else row[0]
+    return f'["{text}"]'
+
+
+def _of(rows: list[tuple[Any, ...]], keys: set[str], shop: Shop) -> list[tuple[Any, ...]]:
+    return [row for row in rows if _key_text(row, shop) in keys]
+
+
+def _others(rows: list[tuple[Any, ...]], keys: set[str], shop: Shop) -> list[tuple[Any, ...]]:
+    return [row for row in rows if _key_text(row, shop) not in keys]
+
+
+async def run_rounds(shop: Shop, rounds: int, seed: int) -> None:
+    chance = random.Random(seed)
+    ends = []
+    for number in range(rounds):
+        await shop.sql("delete from stock")
+        for key in chance.sample(KEYS, 4):
+            free, price, note = chance.randrange(9), chance.choice(PRICES), chance.choice(NOTES)
+            await shop.sql(f"insert into stock values ('{key}', {free}, {price}, {note})")
+        ends.append(await run_round(shop, number, chance))
+    assert set(ends) == {"restored", "parked"}
+
+
+async def test_every_row_is_restored_or_nothing_is_changed(shop: Shop) -> None:
+    await run_rounds(shop, ROUNDS, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+async def test_many_random_steps(shop: Shop, seed: int) -> None:
+    await run_rounds(shop, LONG_ROUNDS, seed)

@@ -55,6 +55,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
             findings.append(_check_signing_secret(connection))
     for connection in settings.sql_connections():
         findings += await _check_database(connection, spark=spark)
+    findings += await _check_automatic_steps(project)
     findings += await check_spark(settings) if spark else [_find_java()]
     if uses_kafka(project):
         findings += await check_kafka(project)
@@ -292,6 +293,19 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
         _clock_result(connection.name, skew),
         *_event_results(connection.name, waiting, lag.total(NEW)),
     ]
+
+
+async def _check_automatic_steps(project: Project) -> list[DoctorResult]:
+    """Whether the catalogs allow what `compensate: auto` would have to undo; nothing if no step has it."""
+    from saga_workers.automatic_steps import automatic_step_problems
+
+    problems = await automatic_step_problems(project)
+    if problems is None:
+        return []
+    check, help = "automatic compensations", "change the statement or its table, or write a compensation"
+    if not problems:
+        return [DoctorResult(check, True, "their tables can be restored")]
+    return [DoctorResult(check, False, problem, help) for problem in problems]
 
 
 def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEvents) -> Iterator[DoctorResult]:

@@ -18,9 +18,10 @@ def setup(
 ) -> None:
     """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files."""
     from saga_workers import topic_inventory
+    from saga_workers.automatic_steps import automatic_step_problems
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
-    from sagas.errors import RefusedError
+    from sagas.errors import RefusedError, SagaError
     from sagas.settings.project import Project
 
     settings = load_settings()
@@ -40,6 +41,13 @@ def setup(
     for connection in settings.sql_connections():
         asyncio.run(set_up_database(connection, settings.kafka.shards))
         done.append(f"tables of {connection.name}")
+        echo(f"✔ {done[-1]}")
+
+    problems = asyncio.run(automatic_step_problems(Project(settings)))
+    if problems:
+        raise SagaError("; ".join(problems), help="change these statements or tables, or write compensations")
+    if problems is not None:
+        done.append("tables of automatic compensations")
         echo(f"✔ {done[-1]}")
 
     async def add(client, _settings) -> list[str]:

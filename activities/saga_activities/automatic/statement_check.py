@@ -1,0 +1,22 @@
+"""Decides whether the effect of a statement can be undone automatically: its text first, then the catalog."""
+
+from __future__ import annotations
+
+from saga_activities.automatic.table_access import TableAccess, check_functions, shape_of_change
+from saga_activities.automatic.table_shape import check_change
+from saga_activities.guard.session import SqlSession
+from sagas.builtins.row_changes import RowChange, analyse
+
+
+async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, TableAccess | None]:
+    """What ``statement`` does, and its table (None: it changes nothing).
+
+    Raises :class:`sagas.builtins.row_changes.NotImageable`.
+    """
+    change = analyse(statement, sql.dialect)
+    await check_functions(sql, change.functions)
+    if change.kind == "read":
+        return change, None
+    shape = await shape_of_change(sql, change)
+    check_change(shape, change)
+    return change, TableAccess(sql, shape)

@@ -1,0 +1,54 @@
+"""Checks the steps with `compensate: auto` of a project against the catalogs of their databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from saga_activities.automatic.statement_check import check_statement
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.session import SqlSession
+from saga_workers.runtime.databases import driver_message
+from sagas.builtins.row_changes import NotImageable
+from sagas.settings.project import Project
+
+_TIMEOUT = 15.0
+
+
+async def automatic_step_problems(project: Project) -> list[str] | None:
+    """A sentence for each statement that could not be undone; None if the project has no such steps."""
+    statements = list(_statements(project))
+    if not statements:
+        return None
+    databases = DatabaseConnections(
+        {
+            one.name: {**one.options, "kind": "sql", "url": one.url}
+            for one in project.settings.sql_connections()
+            if any(name == one.name for _, name, _ in statements)
+        },
+        pool_size=1,
+    )
+    problems = []
+    try:
+        for step, connection, statement in statements:
+            try:
+                async with asyncio.timeout(_TIMEOUT), databases.engine(connection).connect() as opened:
+                    await check_statement(SqlSession(opened), statement)
+            except NotImageable as refusal:
+                problems.append(f"{step}: {refusal.message}")
+            except (SQLAlchemyError, OSError, TimeoutError) as error:
+                problems.append(f"{step}: the connection {connection} cannot be asked: {driver_message(error)}")
+    finally:
+        await databases.close()
+    return problems
+
+
+def _statements(project: Project) -> Iterator[tuple[str, str, str]]:
+    """The step (``saga/step``), the connection and the text of each statement."""
+    for definition in project.definitions.values():
+        for step in definition.steps:
+            if step.do.images and step.do.connection is not None:
+                for one in (step.do.with_ or {}).get("run", ()):
+                    yield f"{definition.saga}/{step.id}", step.do.connection, one["sql"]
