@@ -20,7 +20,7 @@ from tests.integration.http.raw_server import RawServer, raw_server, response
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1"}}
 MEGABYTE = 1024 * 1024
-BOMB = gzip.compress(bytes(200 * MEGABYTE), 9)
+BOMB = gzip.compress(bytes(64 * MEGABYTE), 9)
 
 
 @pytest.fixture

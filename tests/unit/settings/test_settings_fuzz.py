@@ -66,7 +66,7 @@ CORPUS = [
 def everything(root: Path, content: bytes, env: Mapping[str, str]) -> None:
     """Load the file and all that is made of it; a UsageError is a fine answer, anything else is not."""
     (root / "saga.toml").write_bytes(content)
-    started = time.process_time()
+    started = time.thread_time()
     loaded = refused = None
     try:
         loaded = load_settings(root, env=env)
@@ -87,7 +87,7 @@ def everything(root: Path, content: bytes, env: Mapping[str, str]) -> None:
                     http_settings(connection)
         with contextlib.suppress(UsageError):
             loaded.kafka.client_properties()
-    assert time.process_time() - started < LONGEST
+    assert time.thread_time() - started < LONGEST
 
 
 def test_the_corpus(tmp_path: Path) -> None:

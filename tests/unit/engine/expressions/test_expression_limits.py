@@ -103,10 +103,10 @@ def test_an_evaluation_is_bounded_whatever_the_operands(source: str) -> None:
         "map": {f"k{at}" * 5: 1 for at in range(2_000)},
     }
     expression = compile_expression(source)
-    before = time.process_time()
+    before = time.thread_time()
     with contextlib.suppress(ExpressionError):
         expression.evaluate(context)
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8
 
 
 def test_five_thousand_items_work() -> None:

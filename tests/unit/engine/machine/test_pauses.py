@@ -28,9 +28,9 @@ def run(definition: Any, input: Any, *, pauses: bool, cancel_at: int | None = No
         event = events.pop(0)
         tasks += 1
         machine.begin_task(lambda: pauses)
-        before = time.process_time()
+        before = time.thread_time()
         commands: list[Command] = machine.next(event)
-        longest = max(longest, time.process_time() - before)
+        longest = max(longest, time.thread_time() - before)
         for command in commands:
             match command:
                 case Call(id=id):
@@ -70,8 +70,9 @@ def test_heavy_evaluations_are_spread_over_tasks(definition: Any) -> None:
 
 def test_a_cancel_between_two_tasks_is_carried_out() -> None:
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_={"x": HEAVY}), step("b"))
-    log, _, _ = run(definition, {"n": NUMBERS[:200]}, pauses=True, cancel_at=1)
+    log, paused, _ = run(definition, {"n": NUMBERS[:100]}, pauses=True, cancel_at=1)
     assert log[-1] == "COMPENSATED"
+    assert paused
 
 
 def test_light_evaluations_are_not_spread() -> None:

@@ -111,9 +111,9 @@ MANY = {f"k{n}": 1 for n in range(50_000)}
     ],
 )  # fmt: skip
 def test_no_input_stalls_its_validation(schema: Any, value: Any) -> None:
-    before = time.process_time()
+    before = time.thread_time()
     validate_input(saga(schema), value)
-    assert time.process_time() - before < 15
+    assert time.thread_time() - before < 15
 
 
 @pytest.mark.parametrize(
