@@ -80,7 +80,7 @@ class Shop:
 async def shop(guard_database: GuardDatabase) -> AsyncIterator[Shop]:
     shop = Shop(guard_database)
     if shop.schema:
-        await shop.sql("create database if not exists images")
+        await shop.sql("create database if not exists images character set utf8mb4")
     await shop.sql(f"create table stock ({COLUMNS})")
     await shop.sql(r"insert into stock values ('a', 5, 1.50, 'it''s \: %'), ('b', 7, 2.5, null), ('c', 0, 3, '')")
     yield shop
@@ -352,7 +352,7 @@ async def test_images_are_purged_with_the_guard(shop: Shop) -> None:
 # Random statements and random foreign changes: after the undo every row is as before, or nothing was overwritten
 
 KEYS = ("a", "b", "c", "d", "e")
-NOTES = ("null", "'plain'", "''", "'  spaces '", "'zero​width'", "'quo''te'", "'%s {} \\:x'", "'Ä'")
+NOTES = ("null", "'plain'", "''", "'  spaces '", "'zero\u200bwidth'", "'quo''te'", "'%s {} \\:x'", "'Ä'")
 PRICES = ("null", "0", "1.50", "99999999.99", "-0.01")
 
 ROUNDS = 25
