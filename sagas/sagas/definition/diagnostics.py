@@ -245,9 +245,18 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`heartbeat` is nearly as long as `timeout`",
         "keep `heartbeat` below four fifths of the `timeout`; Temporal's Web UI flags it",
     ),
+    "SAGA260": _warning(
+        "an update that overwrites what others have written in between",
+        "compute it in the statement (`set x = x + :n`), compare a version that was read and write `expect_rows: 1`, "
+        "or take `locks`",
+    ),
     "SAGA261": _error(
         "`commutative: true` on a step whose effect depends on the order",
         "only add and subtract (`set x = x + :n`), also in `compensate`, and insert new rows; or remove `commutative`",
+    ),
+    "SAGA262": _warning(
+        "a decision about an effect that may still be undone",
+        "take `locks` before the read, or let the other step reserve and `confirm`, and read what is confirmed only",
     ),
     # SAGA3xx: expressions
     "SAGA301": _error("an expression does not parse", "expressions are CEL, see https://cel.dev"),

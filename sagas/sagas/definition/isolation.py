@@ -15,12 +15,13 @@ from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.spark import SPARK
 from sagas.definition.exposure import locked_steps, may_be_undone, used_steps
 from sagas.definition.model import Definition, StepDefinition, is_read
+from sagas.definition.sql_anomalies import checks_version
 
 Anomaly = Literal["dirty read", "lost update", "fuzzy read"]
 """dirty read: somebody reads an effect that is undone later. lost update: an update is overwritten by a value that was
 computed before it, also by an undo. fuzzy read: what a step has read has changed when a later step relies on it."""
 
-Measure = Literal["lock", "tcc", "commutative"]
+Measure = Literal["lock", "tcc", "row lock", "commutative", "version check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ def isolation_of(definition: Definition) -> tuple[StepIsolation, ...]:
 def _isolation(definition: Definition, step: StepDefinition, locked: frozenset[str]) -> StepIsolation:
     if is_read(step):
         users = tuple(_effects_from(definition, step))
-        risk = Risk("fuzzy read", _locks(step, locked), users)
+        checked = users and all(checks_version(step, definition.step(one)) for one in users)
+        measures = (*_locks(step, locked), "version check") if checked else _locks(step, locked)
+        risk = Risk("fuzzy read", measures, users)
         return StepIsolation(step.id, risks=(risk,) if users else ())
     if not may_be_undone(definition, step):
         return StepIsolation(step.id)
@@ -81,7 +84,11 @@ def _isolation(definition: Definition, step: StepDefinition, locked: frozenset[s
     base = _locks(step, locked)
     if step.confirm is not None:
         base = (*base, "tcc")
-    lost = (*base, "commutative") if step.commutative else base
+    lost = base
+    if step.do.images:
+        lost = (*lost, "row lock")
+    if step.commutative:
+        lost = (*lost, "commutative")
     return StepIsolation(step.id, visible=True, risks=(Risk("dirty read", base), Risk("lost update", lost)))
 
 

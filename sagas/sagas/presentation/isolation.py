@@ -10,7 +10,9 @@ from sagas.definition.model import Definition
 MEASURE_DESCRIPTIONS: dict[Measure, str] = {
     "lock": "locks: another saga with one of the keys waits",
     "tcc": "confirm: until then the effect is a reservation that others can recognise",
+    "row lock": "compensate: auto: other such steps wait for the rows, and the undo parks if a row has changed",
     "commutative": "commutative: what others add in between stays, also after the undo",
+    "version check": "version check: the update is rejected if the row has changed since it was read",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.engine.definition.action_mistakes import ACTION_MISTAKES
-from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES
+from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES, SQL_ISOLATION_MISTAKES
 from tests.unit.engine.definition.mistake import (
     BOOK,
     EACH,
@@ -417,4 +417,5 @@ MISTAKES = [
     ),
     *ACTION_MISTAKES,
     *ISOLATION_MISTAKES,
+    *SQL_ISOLATION_MISTAKES,
 ]
