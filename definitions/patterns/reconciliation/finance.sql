@@ -5,6 +5,6 @@ create table if not exists booking (
     repaired_by text
 );
 
--- Monday lacks an order, tuesday has one that nobody placed, wednesday lacks all.
+-- Monday lacks b. Tuesday lacks d, and has x, which nobody ordered. Wednesday lacks all.
 insert into booking select * from (values ('a', 'monday', 10, null), ('c', 'tuesday', 30, null), ('x', 'tuesday', 99, null))
     as first_rows where not exists (select from booking);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SUCCESS = {"day": "monday"}  # one booking is missing
-FAILURE = {"day": "tuesday"}  # one booking has no order, which no repair may decide
+FAILURE = {"day": "tuesday"}  # one is missing, and one has no order, which no repair may decide
 KILLED = {"day": "wednesday"}
 KILL = ("worker", "in the repair", "locked", ("finance", "lock table booking in share mode"))
 
@@ -18,4 +18,4 @@ READS = {
 
 
 def holds(booked: list[str], repaired: list[str]) -> bool:
-    return len(set(booked)) == len(booked) and set(booked) - set(repaired) == {"a", "c", "x"}
+    return len(set(booked)) == len(booked) and set(booked) - set(repaired) == {"a", "c", "x"} and "d" not in booked

@@ -5,5 +5,6 @@ create table if not exists orders (
 );
 
 insert into orders values
-    ('a', 'monday', 10), ('b', 'monday', 20), ('c', 'tuesday', 30), ('d', 'wednesday', 40), ('e', 'wednesday', 50)
+    ('a', 'monday', 10), ('b', 'monday', 20), ('c', 'tuesday', 30), ('d', 'tuesday', 40),
+    ('e', 'wednesday', 50), ('f', 'wednesday', 60)
 on conflict do nothing;
