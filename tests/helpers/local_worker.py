@@ -30,10 +30,11 @@ def make_project(
     variables: Mapping[str, Any] | None = None,
     outbox: str | None = None,
     ledger: str | None = None,
+    locks: str | None = None,
 ) -> Project:
     """A project whose files are the given texts, on a task queue of its own.
 
-    ``outbox`` is that of `[kafka]`, ``ledger`` the connection of `[ledger]`.
+    ``outbox`` is that of `[kafka]`, ``ledger`` and ``locks`` the connections of `[ledger]` and `[locks]`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definitions.items():
@@ -50,6 +51,7 @@ def make_project(
         vars=dict(variables or {}),
         kafka=KafkaSettings(outbox=outbox),
         ledger={} if ledger is None else {"connection": ledger},
+        locks={} if locks is None else {"connection": locks},
     )
     return Project(settings, Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions]))
 

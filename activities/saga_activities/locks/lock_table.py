@@ -114,12 +114,10 @@ async def _acquire(sql: SqlSession, request: _Request, *, waits: bool) -> Script
         return _answered(Answer("granted"), commit=False)
     if row is not None and row["status"] == "granted":
         await _set_status(sql, [request.holder], "held")
-        return _answered(Answer("granted"), commit=True)
+        return _answered(Answer("granted", waited=max(0.0, now - row["requested_at"])), commit=True)
     since = now
     if row is not None:
-        position = row["position"]
-        since = await sql.scalar(sa.select(sa.func.min(wait_table.c.since)).where(wait_table.c.position == position))
-        since = now if since is None else since
+        position, since = row["position"], row["requested_at"]
     own = LockRequest(position, request.owner, request.keys, since)
     held = await _held(sql, request.keys)
     earlier = await _waiting_for(sql, request.keys)
@@ -128,7 +126,8 @@ async def _acquire(sql: SqlSession, request: _Request, *, waits: bool) -> Script
     if blockers and not waits:
         return _answered(Answer("refused", tuple(blockers[:_MAX_BLOCKERS])), commit=False)
     if row is None:
-        await sql.execute(sa.insert(request_table), _request_row(request, position, "waiting" if blockers else "held"))
+        status = "waiting" if blockers else "held"
+        await sql.execute(sa.insert(request_table), _request_row(request, position, status, now))
         if blockers:
             await _insert_waiting(sql, own)
     elif not blockers:
@@ -146,7 +145,7 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
     freed: set[str] = set()
     if row is None:
         closed = _Request(frozenset(), owner, holder, "", scheduled_at)
-        await sql.execute(sa.insert(request_table), _request_row(closed, position, "closed"))
+        await sql.execute(sa.insert(request_table), _request_row(closed, position, "closed", now))
     elif row["status"] != "closed":
         await _set_status(sql, [holder], "closed")
         await sql.execute(sa.delete(wait_table).where(wait_table.c.position == row["position"]))
@@ -217,7 +216,7 @@ async def _take_turn(sql: SqlSession) -> tuple[int, float]:
     return int(row["position"]), float(row["now"])
 
 
-def _request_row(request: _Request, position: int, status: str) -> dict[str, Any]:
+def _request_row(request: _Request, position: int, status: str, now: float) -> dict[str, Any]:
     return {
         "holder": request.holder,
         "saga_id": request.owner,
@@ -225,6 +224,7 @@ def _request_row(request: _Request, position: int, status: str) -> dict[str, Any
         "status": status,
         "position": position,
         "lock_keys": json.dumps(sorted(request.keys), ensure_ascii=False),
+        "requested_at": now,
         "created_at": request.scheduled_at,
     }
 

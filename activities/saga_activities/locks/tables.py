@@ -59,6 +59,8 @@ request_table = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
     # The keys, as a JSON array.
     sa.Column("lock_keys", long_text(), nullable=False),
+    # By the clock of this database.
+    sa.Column("requested_at", sa.Double, nullable=False),
     # When the attempt was scheduled, by Temporal's clock, like the rows of the guard.
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Index("saga_lock_request_owner", "saga_id"),

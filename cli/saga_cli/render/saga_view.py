@@ -98,6 +98,8 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         if savepoint.runs > 1:
             text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
             lines.append([(text, "yellow")])
+    if view.lock_wait:
+        lines.append([(view.lock_wait, "yellow")])
     if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if view.source == "ledger":

@@ -18,12 +18,14 @@ from sagas.definition.draft import (
 )
 from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import (
+    LOCK_WAIT,
     NOTIFICATION_INTERVALS,
     Compensation,
     Definition,
     Execution,
     Guarantee,
     KafkaTrigger,
+    Locks,
     Notification,
     OnFailure,
     Operation,
@@ -76,6 +78,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
         recovery=root.get("recovery", "backward"),
         language=root.get("language", 1),
         notify=notify,
+        locks=_build_locks(root.get("locks"), project),
         triggers=_build_triggers(root),
     )
     return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=notifications)
@@ -197,6 +200,18 @@ def _build_compensation(forms: list[ParsedMapping], other: Any) -> Compensation 
     alternates = tuple(other("compensate", form) for form in forms)
     confirmed = next((form.get("confirmed") for form in forms if form.get("confirmed")), None)
     return Compensation(alternates, other("confirmed", confirmed) if confirmed else None)
+
+
+def _build_locks(parsed: ParsedMapping | None, project: ProjectContext) -> Locks | None:
+    if parsed is None:
+        return None
+    return Locks(
+        keys=parsed.get("keys", []),
+        connection=project.locks or "",
+        wait=parsed.get("wait", LOCK_WAIT),
+        from_=parsed.get("from"),
+        until=parsed.get("until", "final"),
+    )
 
 
 def _build_savepoint(parsed: ParsedMapping | None) -> Savepoint | None:

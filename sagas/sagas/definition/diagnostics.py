@@ -228,6 +228,18 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "map its response with `done` and `absent`, or let the action return Done(result), Absent or Unknown",
     ),
     "SAGA241": _error("a savepoint that has no effect", "write it on a step before the pivot that others follow"),
+    "SAGA250": _error(
+        "`locks` without a database", "name an SQL connection: `connection` under `[locks]` or `[ledger]` of saga.toml"
+    ),
+    "SAGA251": _error(
+        "`locks` that contradict the commit point",
+        "locks are taken while the saga can still be undone: name a step before the pivot, or the pivot",
+    ),
+    "SAGA252": _warning(
+        "a step that may run before or after the locks are taken",
+        "let it run before or after the step of `from`: write `needs`",
+    ),
+    "SAGA253": _error("a key that no lock can have", "write 1 to 200 printable characters, and at most 100 keys"),
     "SAGA240": _error("a check that is not possible", "name a read: an action of your own, `sql`, `http` or `require`"),
     "SAGA230": _warning(
         "a `timeout` of one second or less",

@@ -49,12 +49,14 @@ class ProjectContext:
     """What definitions are checked against: the project's Python actions and the settings that they depend on.
 
     ``connections`` are the tables ``[connections.*]`` of saga.toml. None: unknown, so that nothing is checked there.
+    ``locks`` is the SQL connection with the tables of semantic locks, if there is one.
     """
 
     actions: Mapping[str, Action] = field(default_factory=dict)
     connections: Connections | None = None
     spark: SparkResources | None = None
     kafka: KafkaResources | None = None
+    locks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

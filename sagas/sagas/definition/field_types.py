@@ -101,6 +101,19 @@ class Duration:
 
 
 @dataclass(frozen=True)
+class DurationOrWord:
+    """A duration, or a word that stands for zero seconds."""
+
+    word: str
+
+    def read(self, node: YamlNode, report: Report) -> float | None:
+        return 0.0 if node.value == self.word else Duration().read(node, report)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [Duration().schema(), {"const": self.word}]}
+
+
+@dataclass(frozen=True)
 class Integer:
     minimum: int = 0
     maximum: int | None = None

@@ -17,6 +17,7 @@ from sagas.definition.field_types import (
     Choice,
     Condition,
     Duration,
+    DurationOrWord,
     Field,
     Integer,
     Json,
@@ -194,6 +195,16 @@ TRIGGERS = MappingType(
     ),
 )
 
+LOCKS = MappingType(
+    "`locks`",
+    (
+        Field("keys", ListOrExpression(), "the keys, strings; may contain expressions", required=True),
+        Field("wait", DurationOrWord("fail"), "how long to wait for them, default 30s; `fail`: not at all"),
+        Field("from", String(), "take them right before this step, default before the first one"),
+        Field("until", Choice(("commit", "final")), "when they are released, default final"),
+    ),
+)
+
 NOTIFY = MappingType(
     "a notification",
     (
@@ -230,7 +241,7 @@ SAGA = MappingType(
         Field("warn_after", Duration(), "only raises OVERDUE"),
         Field("recovery", Choice(("backward", "forward")), "`forward`: never undone, every step is retriable"),
         Field("defaults", DEFAULTS, "values for steps that have none of their own"),
-        Field("locks", Json(), "semantic locks", planned_for="semantic locks"),
+        Field("locks", LOCKS, "semantic locks: keys that only one saga holds at a time"),
         Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
         Field("notify", ListOf(NOTIFY), "notifications to other systems, best effort"),
         Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics"),

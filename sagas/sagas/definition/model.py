@@ -112,6 +112,10 @@ class Savepoint:
     wait: float = 0.0
 
 
+LOCK_WAIT = 30.0
+"""Default of `locks.wait`, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Locks:
     """The semantic locks of a saga: it runs only while it holds all ``keys``, and another saga with one of them waits.
@@ -123,7 +127,7 @@ class Locks:
 
     keys: Any
     connection: str
-    wait: float = 30.0
+    wait: float = LOCK_WAIT
     from_: str | None = None
     until: Literal["commit", "final"] = "final"
 

@@ -15,7 +15,7 @@ from sagas.machine import arguments, row_locks
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.lock_state import LockState
 from sagas.machine.state import SagaRun, StartRollback
-from sagas.protocol.locks import holder_id, lock_keys, owner_id, waits_for
+from sagas.protocol.locks import holder_id, lock_keys, owner_id
 from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
 
 LIMIT, QUESTION = "locks", "locks-question"
@@ -163,7 +163,11 @@ def _hold(run: SagaRun, locks: LockState) -> None:
 
 
 def _refusal(locks: LockState) -> str:
-    return waits_for(locks.blockers) or f"{describe_keys(locks.keys)} not obtained in time"
+    if not locks.blockers:
+        return f"{describe_keys(locks.keys)} not obtained in time"
+    first, more = _described(locks.blockers[0]), len(locks.blockers) - 1
+    others = f" and {more} more" if more else ""
+    return f"{first['key']} is held by {first['owner']} since {first['since']}{others}"
 
 
 def describe_keys(keys: tuple[str, ...]) -> str:

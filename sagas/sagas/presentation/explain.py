@@ -40,6 +40,7 @@ class Explanation:
             "order": [step.id for step in self.definition.steps],
             "commit_point": pivot.id if pivot else None,
             "steps": [self._step(step) for step in self.definition.steps],
+            "locks": _locks(self.definition),
             "undo": self.failure.undone if self.failure else [],
             "state": self.failure.state if self.failure else None,
             "notify": [
@@ -106,6 +107,28 @@ def describe_commit_point(definition: Definition) -> str:
             "goes forward."
         )
     return "There is no pivot: the commit point is the success of the last step."
+
+
+def _locks(definition: Definition) -> dict[str, Any] | None:
+    locks = definition.locks
+    if locks is None:
+        return None
+    return {"keys": locks.keys, "wait": locks.wait, "from": locks.from_, "until": locks.until}
+
+
+def describe_locks(definition: Definition) -> str | None:
+    """A sentence about the locks; None without them."""
+    locks = definition.locks
+    if locks is None:
+        return None
+    keys = ", ".join(map(str, locks.keys)) if isinstance(locks.keys, list) else locks.keys
+    start = "the first step" if locks.from_ is None else locks.from_
+    end = "the commit point" if locks.until == "commit" else "the saga is final"
+    otherwise = "at once" if not locks.wait else f"within {describe_duration(locks.wait)}"
+    return (
+        f"Before {start} it locks {keys} until {end}; if they are not free {otherwise}, it goes back with the reason "
+        "locked."
+    )
 
 
 def describe_notification(notification: Notification) -> str:

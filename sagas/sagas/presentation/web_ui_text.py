@@ -32,6 +32,8 @@ NO_BREAK_SPACE = "\u00a0"
 def current_details(view: SagaView) -> str:
     """The details of a run; a long saga shows only its first and last steps."""
     lines = [f"**{markdown_text(view.saga)}** is **{view.state}**" + _reason_phrase(view.reason)]
+    if view.lock_wait:
+        lines += ["", f"🔒 {markdown_text(view.lock_wait)}"]
     for entry in view.parked:
         waits = "waits for a nested saga" if entry.step in view.blocked_steps else _parked_phrase(entry.op)
         lines += ["", f"⏸ **{markdown_text(entry.step)}** {waits}: {markdown_text(entry.why)}"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sagas.definition.saga_ids import UNPRINTABLE
-from sagas.definition.times import format_timestamp
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.text.printable import printable_line
 
@@ -66,15 +64,4 @@ def _checked_key(value: Any) -> str:
 def _kind(value: Any) -> str:
     if value is None:
         return "null"
-    return {bool: "a boolean", float: "a fraction", list: "a list", dict: "a mapping"}.get(type(value), "another value")
-
-
-def waits_for(blockers: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a saga waits for, as a clause; None if nobody is known to block it. ``since``: seconds, or a timestamp."""
-    if not blockers:
-        return None
-    first = blockers[0]
-    since = first["since"]
-    when = since if isinstance(since, str) else format_timestamp(since)
-    more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
-    return f"waits for {first['key']}, held by {first['owner']} since {when}{more}"
+    return {bool: "a boolean", list: "a list", dict: "a mapping"}.get(type(value), "another value")

@@ -311,6 +311,18 @@ class SagaView(JsonView):
         return frozenset(child.step for child in self.children if child.waits)
 
     @property
+    def lock_wait(self) -> str | None:
+        """Which lock it waits for and who holds it, as a clause; None if it waits for none."""
+        locks = self.locks
+        if locks is None or locks.state != "WAITING":
+            return None
+        if not locks.waits_for:
+            return f"waits for {', '.join(locks.keys[:3])}{' …' if len(locks.keys) > 3 else ''}"
+        first, more = locks.waits_for[0], len(locks.waits_for) - 1
+        others = f" and {more} more" if more else ""
+        return f"waits for {first.key}, held by {first.owner} since {first.since}{others}"
+
+    @property
     def waits_for_a_person(self) -> bool:
         """True when nothing can run until an operator decides, here or in a nested saga."""
         return self.state == "PARKED" or any(child.blocks == "saga" for child in self.children)

@@ -26,6 +26,7 @@ from sagas.settings.model import (
     TemporalSettings,
     Tls,
     WorkerSettings,
+    lock_connection,
     spark_ledger,
 )
 from sagas.settings.secrets import parse_secret
@@ -35,6 +36,7 @@ from sagas.settings.tables import (
     EFFECTS,
     KAFKA,
     LEDGER,
+    LOCKS,
     PROJECT,
     RECONCILE,
     SERVE,
@@ -99,11 +101,13 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
                 _connection(name, table, dev.get("connections", {}).get(name, {}), root),
                 keeps_outputs=name == spark_ledger(written.get("spark", {}), written.get("ledger", {})),
                 keeps_ledger=name == written.get("ledger", {}).get("connection"),
+                keeps_locks=name == lock_connection(written.get("locks", {}), written.get("ledger", {})),
             )
             for name, table in written.get("connections", {}).items()
         },
         vars=written.get("vars", {}),
         ledger=written.get("ledger", {}),
+        locks=written.get("locks", {}),
         kafka=parse_kafka(written.get("kafka"), dev.get("kafka", {}), root, written.get("ledger", {})),
         spark=written.get("spark", {}),
         catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
@@ -236,6 +240,7 @@ def _check(written: Table, origin: str) -> None:
         TLS.check(tls, "[temporal.tls]")
     WORKER.check(written.get("worker", {}), "[worker]")
     LEDGER.check(written.get("ledger", {}), "[ledger]")
+    LOCKS.check(written.get("locks", {}), "[locks]")
     KAFKA.check(written.get("kafka", {}), "[kafka]")
     SPARK.check(written.get("spark", {}), "[spark]")
     RECONCILE.check(written.get("reconcile", {}), "[reconcile]")
@@ -249,7 +254,7 @@ def _check(written: Table, origin: str) -> None:
             raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
     check_json(written.get("vars", {}), "vars")
     databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
-    for table, key in (("ledger", "connection"), ("kafka", "outbox"), ("spark", "ledger")):
+    for table, key in (("ledger", "connection"), ("locks", "connection"), ("kafka", "outbox"), ("spark", "ledger")):
         name = written.get(table, {}).get(key)
         if name is not None and name not in databases:
             raise UsageError(

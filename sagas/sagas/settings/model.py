@@ -54,7 +54,7 @@ class Connection:
 
     ``options`` holds the other keys of its table as written (``auth``, ``idempotency``, ``schema`` …).
     ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
-    ``keeps_ledger`` for that of ``[ledger]``.
+    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Connection:
     embedded: bool = False
     keeps_outputs: bool = False
     keeps_ledger: bool = False
+    keeps_locks: bool = False
 
     @property
     def url(self) -> str:
@@ -102,7 +103,7 @@ class Connection:
 class Settings:
     """All settings of a project. ``root`` is the project folder, or the current folder without a project.
 
-    ``ledger``, ``spark``, ``catalogs``, ``reconcile`` and ``serve`` are the tables as written, for the parts
+    ``ledger``, ``locks``, ``spark``, ``catalogs``, ``reconcile`` and ``serve`` are the tables as written, for the parts
     that use them; ``embedded_catalogs`` names the catalogs on the embedded PostgreSQL.
     """
 
@@ -115,6 +116,7 @@ class Settings:
     connections: Mapping[str, Connection] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict, repr=False)
     ledger: Mapping[str, Any] = field(default_factory=dict)
+    locks: Mapping[str, Any] = field(default_factory=dict)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: Mapping[str, Any] = field(default_factory=dict, repr=False)
     catalogs: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -126,6 +128,11 @@ class Settings:
     def spark_ledger(self) -> str | None:
         """The connection that holds the guard and fence rows of Spark steps: ``[spark] ledger``, else the ledger."""
         return spark_ledger(self.spark, self.ledger)
+
+    @property
+    def lock_connection(self) -> str | None:
+        """The connection that holds the semantic locks: ``[locks] connection``, else the ledger."""
+        return lock_connection(self.locks, self.ledger)
 
     @property
     def dev_folder(self) -> Path:
@@ -155,6 +162,11 @@ class Settings:
 
     def sql_connections(self) -> list[Connection]:
         return [connection for connection in self.connections.values() if connection.kind == "sql"]
+
+
+def lock_connection(locks: Mapping[str, Any], ledger: Mapping[str, Any]) -> str | None:
+    """See :attr:`Settings.lock_connection`."""
+    return locks.get("connection") or ledger.get("connection")
 
 
 def spark_ledger(spark: Mapping[str, Any], ledger: Mapping[str, Any]) -> str | None:

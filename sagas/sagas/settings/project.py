@@ -62,6 +62,7 @@ class Project:
             },
             SparkResources(settings.spark_ledger, settings.catalogs),
             KafkaResources(settings.kafka.outbox),
+            settings.lock_connection,
         )
 
     @property

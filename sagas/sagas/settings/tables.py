@@ -32,6 +32,7 @@ PROJECT = SettingsTable(
         Setting("worker", "table", "which definitions a worker runs", ""),
         Setting("connections", "table", "the participants: databases and HTTP services", ""),
         Setting("ledger", "table", "the database of the engine's own rows", ""),
+        Setting("locks", "table", "the database of semantic locks", ""),
         Setting("kafka", "table", "Kafka; an empty table is enough to use the embedded broker", ""),
         Setting("spark", "table", "Spark steps", ""),
         Setting("catalogs", "table", "the Iceberg catalogs of Spark steps", ""),
@@ -180,6 +181,20 @@ LEDGER = SettingsTable(
             '"shop"',
         ),
         Setting("retention", "duration", "how long the row of a saga that has ended is kept", '"90d"', '"365d"'),
+    ),
+)
+
+LOCKS = SettingsTable(
+    "locks",
+    "For projects whose sagas have [`locks`](../how-to/locks.md).",
+    (
+        Setting(
+            "connection",
+            "string",
+            "the SQL connection that stores the locks; all sagas that share keys must use the same database. Default: "
+            "`connection` of `[ledger]`",
+            '"shop"',
+        ),
     ),
 )
 

@@ -11,7 +11,20 @@ from sagas.errors import SagaError
 from sagas.simulation.script import Environment, Script, SimulatedRun
 from sagas.simulation.simulator import simulate
 
-FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation fails", "late", "cancel", "deadline")
+LOCKED = "locked"
+"""The fault before the step that requests the locks: another saga holds them for longer than `locks.wait`."""
+
+FAULTS = (
+    LOCKED,
+    "rejected",
+    "failed",
+    "unknown",
+    "crash after effect",
+    "compensation fails",
+    "late",
+    "cancel",
+    "deadline",
+)
 MAX_ITEMS = 10
 """Maximum items tested of one for_each: the first ones and the last one, as the others behave alike."""
 
@@ -53,6 +66,10 @@ def failure_points(
             help="give an input (and results) with which it completes: --input '{…}'",
         )
     cells = []
+    if definition.locks is not None:
+        run = simulate(definition, input, replace(plain, locked=True), environment)
+        first = definition.locks.from_ or definition.steps[0].id
+        cells.append(FailurePoint(first, LOCKED, run.state, run.undone, run.residue, run.parked, run.reason))
     for step, entry in _entries(definition, usual):
         for fault in FAULTS:
             run = _run_with_fault(definition, input, plain, environment, step, entry, fault, usual)

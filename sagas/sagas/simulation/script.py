@@ -28,7 +28,7 @@ class Script:
     written ``buy/charge``. ``results``: results of steps; a nested saga with a result is not run. ``signals``: the data
     that a wait receives, by the signal's name. ``cancel_at`` and ``deadline_at`` name a step; the cancel or the
     deadline occurs while it is in flight. ``input_is_sample``: the input is generated, so a nested saga whose input is
-    not valid counts as done.
+    not valid counts as done. ``locked``: another saga holds the locks of this one.
     """
 
     outcomes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
@@ -37,6 +37,7 @@ class Script:
     cancel_at: str | None = None
     deadline_at: str | None = None
     input_is_sample: bool = False
+    locked: bool = False
 
     def outcome_of_call(self, path: str, entry: str, suffix: str, call_number: int, *, without_limit: bool) -> str:
         """The outcome of call ``call_number`` (from 0); ``without_limit``: the engine retries it without limit."""

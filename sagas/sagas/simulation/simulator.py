@@ -16,14 +16,17 @@ from typing import Any
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition, Probe
 from sagas.errors import UsageError
+from sagas.machine.locks import TIMERS as LOCK_TIMERS
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import (
+    AcquireLocks,
     Call,
     CallEnded,
     CancelRequested,
     CancelSaga,
     CancelTimer,
     Command,
+    LocksAnswered,
     MachineEvent,
     Notify,
     SagaEnded,
@@ -45,7 +48,9 @@ START_TIME = 1_767_225_600.0
 
 CALL_SECONDS = 0.001
 MAX_EVENTS = 200_000
-SAGA_TIMERS = ("deadline", "warn_after")
+SAGA_TIMERS = ("deadline", "warn_after", *LOCK_TIMERS)
+OTHER_SAGA = "another-saga"
+"""Holds the locks, if the script says that they are not free."""
 
 
 def simulate(
@@ -167,6 +172,8 @@ class _Simulation:
                     self._feed(child, CancelRequested(self.now, "parent", message=command.message))
             case UndoSaga():
                 self._undo(actor, command)
+            case AcquireLocks():
+                self._schedule(CALL_SECONDS, lambda: self._feed(actor, self._lock_answer(actor, command)))
             case StartTimer():
                 self._start_timer(actor, command)
             case CancelTimer():
@@ -235,6 +242,12 @@ class _Simulation:
             )
         made = attempts_made(scripted, call) if outcome.kind != "late" else 1
         self._feed(actor, CallEnded(call.id, outcome, self.now, made))
+
+    def _lock_answer(self, actor: _SimulatedSaga, command: AcquireLocks) -> LocksAnswered:
+        if not self.script.locked or actor is not self.root:
+            return LocksAnswered("granted", self.now)
+        blocker = {"key": command.keys[0], "owner": OTHER_SAGA, "since": START_TIME}
+        return LocksAnswered("waiting" if command.waits else "refused", self.now, [blocker])
 
     def _answer_waits(self, actor: _SimulatedSaga) -> None:
         """Signal every wait at once, unless the script gives it an outcome without a signal."""

@@ -134,6 +134,7 @@ class Environment:
             options=self.connections,
             variables=variables,
             outbox="shop",
+            locks="shop",
         )
         async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client

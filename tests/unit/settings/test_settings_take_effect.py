@@ -138,6 +138,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "kafka": asdict(settings.kafka),
         "spark": spark_settings(settings),
         "effects": parse_effect_tables(settings),
+        "locks": [one.name for one in settings.sql_connections() if one.keeps_locks],
     }
 
 

@@ -18,6 +18,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
+from saga_activities.locks import tables as lock_tables
 from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
@@ -44,6 +45,8 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
             await asyncio.wait_for(ledger.create_table(engine), _SETUP_TIMEOUT)
         if connection.keeps_ledger:
             await asyncio.wait_for(create_ledger(engine), _SETUP_TIMEOUT)
+        if connection.keeps_locks:
+            await asyncio.wait_for(lock_tables.create_tables(engine), _SETUP_TIMEOUT)
         if text is not None:
             await _apply_schema(engine, text)
     except guard_schema.NewerTables as error:
@@ -77,6 +80,8 @@ def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
         tables.append(ledger.table_ddl(dialect))
     if connection.keeps_ledger:
         tables.append(ledger_ddl(dialect))
+    if connection.keeps_locks:
+        tables.append(lock_tables.ddl(dialect))
     return "\n".join(tables) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 

@@ -172,6 +172,8 @@ def reported_reasons(view: SagaView) -> list[str]:
     reasons = [
         f"{one.step} is {'blocked' if one.step in nested else 'parked'} ({one.op}): {one.why}" for one in view.parked
     ]
+    if view.lock_wait:
+        reasons.append(view.lock_wait)
     if view.overdue:
         reasons.append("overdue: it runs longer than its warn_after")
     for step in view.steps:

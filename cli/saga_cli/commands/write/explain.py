@@ -89,6 +89,7 @@ def _print_plan(plan: Explanation) -> None:
         describe_commit_point,
         describe_compensation,
         describe_confirm,
+        describe_locks,
         describe_notification,
         describe_savepoint,
         explain_guarantee,
@@ -129,6 +130,8 @@ def _print_plan(plan: Explanation) -> None:
         out.print()
         previous = (step.id,)
     out.print(describe_commit_point(definition))
+    if (phrase := describe_locks(definition)) is not None:
+        out.print(Text(phrase))
     for notification in definition.notify:
         out.print(Text(f"✉ {describe_notification(notification)}"))
     out.print(

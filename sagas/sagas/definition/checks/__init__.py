@@ -11,6 +11,7 @@ from sagas.definition.checks.isolation import check_isolation
 from sagas.definition.checks.json_schema import check_input_schema
 from sagas.definition.checks.keys import check_keys
 from sagas.definition.checks.kinds import check_kinds, check_participants
+from sagas.definition.checks.locks import check_locks
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
 from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.spark import check_spark
@@ -36,5 +37,6 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_expressions(draft, report)
     check_computed_code(draft, report)
     check_keys(draft, report)
+    check_locks(draft, report)
     check_triggers(draft, report)
     check_isolation(draft, report)

@@ -10,6 +10,7 @@ from sagas.definition.checks.json_schema import TYPE_DESCRIPTIONS
 from sagas.definition.checks.scopes import ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.field_types import ParsedMapping
 from sagas.definition.input_schema import is_sensitive
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.yaml_nodes import YamlNode
@@ -27,13 +28,14 @@ _CALL_HELP = (
     "the functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
     "default(x, y) and decimal(x)"
 )
-_PLAIN_TEXT_FIELDS = ("id", "labels")
+_PLAIN_TEXT = {"id": "the id", "labels": "a label", "keys": "the key of a lock"}
+"""What anybody may read who sees the run."""
 
 
 def check_expressions(draft: SagaDraft, report: Report) -> None:
     """Check all expressions of a saga, each in the scope of its field."""
     top = draft.root
-    for field in _PLAIN_TEXT_FIELDS:
+    for field in ("id", "labels"):
         if field in top:
             scope = ExpressionScope(draft, "top")
             for written in written_in(top.node_of(field), report):
@@ -43,6 +45,9 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
         _check_id(top.node_of("id"), report)
     if "output" in top:
         _check_value(top.node_of("output"), ExpressionScope(draft, "output"), report)
+    locks = top.get("locks")
+    if locks is not None and "keys" in locks:
+        _check_lock_keys(draft, locks, report)
     for trigger in kafka_triggers(top):
         for field in ("id", "input", "filter"):
             if field in trigger:
@@ -53,6 +58,15 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
         _check_step(draft, step, report)
     for operation in draft.notify:
         _check_arguments(operation, operation_scope(draft, operation, None), ExpressionScope(draft, "response"), report)
+
+
+def _check_lock_keys(draft: SagaDraft, locks: ParsedMapping, report: Report) -> None:
+    """The keys see the results of the steps that run before they are taken."""
+    step = draft.steps_by_id.get(locks.get("from", ""))
+    scope = ExpressionScope(draft, "top") if step is None else ExpressionScope(draft, "decide", step)
+    for written in written_in(locks.node_of("keys"), report):
+        _check_expression(written, scope, report)
+        _check_sensitive("keys", written, draft, report)
 
 
 def operation_scope(draft: SagaDraft, operation: OperationDraft, step: StepDraft | None) -> ExpressionScope:
@@ -143,7 +157,7 @@ def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Rep
     for reference in written.expression.references:
         if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
             path = ".".join(reference.path)
-            what = "a label" if field == "labels" else "the id"
+            what = _PLAIN_TEXT[field]
             position = written.node.position_at(written.start + reference.offset)
             report.add("SAGA117", position, f"`{path}` is sensitive and cannot be in {what}")
 

@@ -197,7 +197,6 @@ ACTION_MISTAKES = [
         "SAGA305", "a step that may not have run", saga(BOOK, NOTIFY.format(one=TOLD.format(it="⟦steps.book.result.x")))
     ),
     # SAGA900: later parts
-    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks",)),
     Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
     # SAGA430: automatic compensation of something else than `sql`; the statements have tests of their own
     Mistake("SAGA430", "auto of a Python action", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),

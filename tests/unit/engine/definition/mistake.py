@@ -62,6 +62,7 @@ class Mistake:
     also: tuple[str, ...] = ()
     spark: SparkResources = SPARK
     kafka: KafkaResources = KAFKA
+    locks: str | None = "shop"
 
     @property
     def clean(self) -> str:

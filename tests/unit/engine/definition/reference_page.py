@@ -81,7 +81,9 @@ def _example(code: str) -> str:
         return f"Example: {ACROSS_FILES[code]}\n"
     mistake = next(one for one in MISTAKES if one.code == code)
     _, diagnostics = parse_text(
-        mistake.clean, "shop.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+        mistake.clean,
+        "shop.saga.yaml",
+        ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks),
     )
     found = next(one for one in diagnostics if one.code == code)
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")

@@ -15,6 +15,7 @@ from typing import Any
 from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, StepDefinition
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import (
+    AcquireLocks,
     Call,
     CallEnded,
     CancelCall,
@@ -99,6 +100,7 @@ class MachineDriver:
         self.records: list[RecordState] = []
         self.finishes: list[Finish] = []
         self.notified: list[Notify] = []
+        self.lock_requests: list[AcquireLocks] = []
         self.released: list[ReleaseLocks] = []
         self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
         self.timers: dict[str, float] = {}
@@ -153,6 +155,8 @@ class MachineDriver:
                     self.records.append(command)
                 case Notify():
                     self.notified.append(command)
+                case AcquireLocks():
+                    self.lock_requests.append(command)
                 case ReleaseLocks():
                     self.released.append(command)
                 case Finish():

@@ -19,7 +19,7 @@ from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(
-        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks)
     )
     found = {(one.code, one.line, one.column) for one in diagnostics}
     assert (mistake.code, *mistake.place) in found, diagnostics
@@ -80,7 +80,7 @@ def test_arguments_follow_the_python_signature(step: str) -> None:
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
     _, diagnostics = parse_text(
-        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks)
     )
     [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
     assert help != DIAGNOSTIC_CODES["SAGA408"].help

@@ -1,0 +1,60 @@
+"""Checks `locks`: its database, its keys, and its place in the graph."""
+
+from __future__ import annotations
+
+from sagas.definition.diagnostics import Report, suggestion_help
+from sagas.definition.draft import SagaDraft
+from sagas.definition.field_types import ParsedMapping, quoted_names
+from sagas.definition.model import checked_entry
+from sagas.definition.yaml_nodes import YamlNode
+from sagas.protocol.locks import MAX_KEYS, lock_keys
+
+
+def check_locks(draft: SagaDraft, report: Report) -> None:
+    locks: ParsedMapping | None = draft.root.get("locks")
+    if locks is None:
+        return
+    if draft.project.connections is not None and draft.project.locks is None:
+        report.add("SAGA250", draft.root.position_of("locks"), "the project has no database for the rows of its locks")
+    if "keys" in locks:
+        _check_keys(locks.node_of("keys"), report)
+    if "from" in locks:
+        _check_from(draft, locks, report)
+    if draft.definition.recovery == "forward" and locks.get("until") == "commit":
+        report.add(
+            "SAGA251", locks.node_of("until"), "with `recovery: forward` nothing is left before the commit point"
+        )
+
+
+def _check_keys(node: YamlNode, report: Report) -> None:
+    """Check the keys without expressions; the others are checked when the saga requests them."""
+    if not isinstance(node.value, list):
+        return
+    if not node.value or len(node.value) > MAX_KEYS:
+        report.add("SAGA253", node, f"a saga has 1 to {MAX_KEYS} keys, not {len(node.value)}")
+    for key in node.value:
+        if isinstance(key.value, str) and "${{" in key.value:
+            continue
+        try:
+            lock_keys([key.to_json()])
+        except ValueError as error:
+            report.add("SAGA253", key, str(error).removeprefix("locks.keys: "))
+
+
+def _check_from(draft: SagaDraft, locks: ParsedMapping, report: Report) -> None:
+    node, step = locks.node_of("from"), locks.get("from")
+    known = [id for id in draft.steps_by_id if checked_entry(id) is None]
+    if step not in known:
+        if step is not None:
+            help = suggestion_help(step, known, f"the steps are {quoted_names(known)}")
+            report.add("SAGA201", node, f"`from` names `{step}`, which is not a step", help)
+        return
+    pivot, graph = draft.pivot, draft.graph
+    if draft.definition.recovery == "forward":
+        report.add("SAGA251", node, "with `recovery: forward` no step runs before the commit point")
+    elif pivot is not None and step != pivot.id and not graph.is_ancestor(step, pivot.id):
+        report.add("SAGA251", node, f"`{step}` does not always run before the pivot `{pivot.id}`")
+    for other in draft.steps:
+        unordered = other.id != step and not graph.is_ancestor(other.id, step) and not graph.is_ancestor(step, other.id)
+        if unordered and not other.reads:
+            report.add("SAGA252", node, f"`{other.id}` runs in parallel with `{step}`, with or without the locks")

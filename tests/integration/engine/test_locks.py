@@ -1,0 +1,169 @@
+"""Semantic locks on a real server: who waits, who is woken, and what is left when all have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from saga_activities.locks.tables import create_tables
+from sagas import Rejected
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
+
+ORDER = """
+    saga: order
+    input: {type: object, properties: {keys: {type: array}}}
+    locks: {keys: "${{ input.keys }}", wait: 20s}
+    steps:
+      - {id: a, uses: work, compensate: unwork}
+      - {id: b, uses: work, compensate: unwork}
+"""
+
+
+@pytest.fixture
+async def locks(env: Environment) -> Environment:
+    await create_tables(env.engine)
+    return env
+
+
+async def rows(env: Environment, table: str) -> list[Any]:
+    async with env.engine.connect() as connection:
+        return list(await connection.execute(text(f"select * from {table}")))
+
+
+async def nothing_is_left(env: Environment) -> bool:
+    return not await rows(env, "saga_lock") and not await rows(env, "saga_lock_wait")
+
+
+async def view(client: Any, saga_id: str) -> dict[str, Any]:
+    return await handle(client, saga_id).query("saga")
+
+
+async def test_the_second_saga_runs_when_the_first_has_ended(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    async with locks.serving(ORDER) as client:
+        first = await begin(client, "order", {"keys": ["order-7", "a"]})
+        await wait_for_event(begun)
+        second = await begin(client, "order", {"keys": ["order-7", "z"]})
+        waiting = await until(lambda: _waits_for(client, second))
+        assert [(one["key"], one["owner"]) for one in waiting] == [("order-7", first)]
+        assert [one.what for one in locks.asked] == ["do a"]
+        go.set()
+        stories = [await finished(client, one) for one in (first, second)]
+    assert [story["state"] for story in stories] == ["COMPLETED", "COMPLETED"]
+    assert stories[0]["ended_at"] <= stories[1]["steps"][0]["started_at"]
+    assert stories[1]["locks"]["state"] == "RELEASED"
+    assert await nothing_is_left(locks)
+
+
+async def _waits_for(client: Any, saga_id: str) -> Any:
+    return ((await view(client, saga_id)).get("locks") or {}).get("waits_for")
+
+
+async def test_who_does_not_get_them_in_time_runs_nothing(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    impatient = ORDER.replace("saga: order", "saga: impatient").replace("20s", "300ms")
+    failing = ORDER.replace("saga: order", "saga: failing").replace("20s", "fail")
+    async with locks.serving(ORDER, impatient, failing) as client:
+        first = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        for name in ("impatient", "failing"):
+            story = await run_saga(client, name, {"keys": ["k", "free"]})
+            assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "locked")
+            assert story["reason"]["message"].startswith(f"k is held by {first} since ")
+            assert {row["state"] for row in story["steps"]} == {"PENDING"}
+        assert [row.key for row in await rows(locks, "saga_lock")] == ["k"]
+        go.set()
+        assert (await finished(client, first))["state"] == "COMPLETED"
+    assert await nothing_is_left(locks)
+
+
+async def test_sagas_that_lock_a_b_and_b_a_all_end(locks: Environment) -> None:
+    locks.plan["do b"] = [Rejected("no"), {"value": 1}]
+    async with locks.serving(ORDER) as client:
+        ids = [await begin(client, "order", {"keys": keys}) for keys in (["a", "b"], ["b", "a"]) * 4]
+        stories = await asyncio.gather(*(finished(client, one) for one in ids))
+    assert sorted(story["state"] for story in stories) == ["COMPENSATED", *["COMPLETED"] * 7]
+    spans = sorted((story["locks"]["since"], story["ended_at"]) for story in stories)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    assert await nothing_is_left(locks)
+
+
+async def test_a_cancelled_waiter_lets_the_next_one_pass(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    async with locks.serving(ORDER) as client:
+        first = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        second = await begin(client, "order", {"keys": ["k", "free"]})
+        await until(lambda: _waits_for(client, second))
+        third = await begin(client, "order", {"keys": ["free"]})
+        assert (await until(lambda: _waits_for(client, third)))[0]["owner"] == second
+        await handle(client, second).execute_update("cancel", {"who": "ada"})
+        assert (await finished(client, second))["reason"]["kind"] == "cancelled"
+        assert (await finished(client, third))["state"] == "COMPLETED"
+        go.set()
+        await finished(client, first)
+    assert await nothing_is_left(locks)
+
+
+async def test_a_waiter_that_was_terminated_keeps_nobody_waiting(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    async with locks.serving(ORDER) as client:
+        first = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        second = await begin(client, "order", {"keys": ["k"]})
+        await until(lambda: _waits_for(client, second))
+        third = await begin(client, "order", {"keys": ["k"]})
+        await until(lambda: _waits_for(client, third))
+        await handle(client, second).terminate("test")
+        go.set()
+        assert (await finished(client, third))["state"] == "COMPLETED"
+        await finished(client, first)
+    assert await nothing_is_left(locks)
+
+
+async def test_a_nested_saga_and_an_undo_are_re_entrant(locks: Environment) -> None:
+    parent = """
+        saga: parent
+        locks: {keys: [k]}
+        steps:
+          - {id: inner, uses: saga, with: {name: order, input: {keys: [k, own]}}}
+          - {id: z, uses: work, compensate: unwork}
+    """
+    locks.plan["do z"] = [Rejected("no")]
+    async with locks.serving(ORDER, parent) as client:
+        story = await run_saga(client, "parent")
+    assert (story["state"], story["reason"]["step"]) == ("COMPENSATED", "z")
+    assert locks.log() == ["do a", "do b", "do z", "undo b", "undo a"]
+    assert await nothing_is_left(locks)
+
+
+async def test_locks_are_kept_while_parked(locks: Environment) -> None:
+    locks.plan["do b"] = [Rejected("no")]
+    locks.plan["undo a"] = [Rejected("never")]
+    async with locks.serving(ORDER) as client:
+        story = await run_saga(client, "order", {"keys": ["k"]})
+        assert story["state"] == "PARKED"
+        assert [row.saga_id for row in await rows(locks, "saga_lock")] == [story["id"]]
+
+
+async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    async with locks.serving(ORDER) as client:
+        first = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        second = await begin(client, "order", {"keys": ["k"]})
+        await until(lambda: _waits_for(client, second))
+    go.set()
+    async with locks.again() as client:
+        assert [(await finished(client, one))["state"] for one in (first, second)] == ["COMPLETED"] * 2
+    assert await nothing_is_left(locks)
