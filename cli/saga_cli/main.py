@@ -208,6 +208,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
     Command("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),
     Command("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),
+    Command("locks", "saga_cli.commands.run.locks:locks", "list locks, their owners and who waits for them", _RUN),
     Command("cancel", "saga_cli.commands.decide.cancel:cancel", "cancel a running saga and undo its steps", _DECIDE),
     Command("signal", "saga_cli.commands.decide.signal:send_signal", "send a signal to a saga that waits", _DECIDE),
     Command("parked", "saga_cli.commands.decide.parked:parked", "list what needs an operator, grouped", _DECIDE),

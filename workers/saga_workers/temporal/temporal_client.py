@@ -214,3 +214,14 @@ class _StartHeadersOutbound(OutboundInterceptor):
         if headers:
             input.headers = {**input.headers, **{name: to_header(value) for name, value in headers.items()}}
         return await super().start_workflow(input)
+
+
+async def tell_waiting_saga(client: Client, workflow_id: str) -> Told:
+    """Signal a saga that it has been granted its locks. Raises RPCError if Temporal does not answer."""
+    try:
+        await client.get_workflow_handle(workflow_id).signal(LOCKS_SIGNAL)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return "gone"
+        raise
+    return "told"

@@ -28,20 +28,19 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher, PreparedAction
 from saga_activities.http import HttpConnections, http_settings
 from saga_activities.kafka_request import KafkaRequestAction
-from saga_activities.locks.lock_activities import LockActivities, Told
+from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
 from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.search_attributes import existing_attributes
-from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.temporal.temporal_client import HeaderInterceptor, tell_waiting_saga
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from sagas.errors import InfrastructureError, RefusedError
-from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from sagas.workflow import NotifyWorkflow, SagaWorkflow
@@ -128,7 +127,7 @@ class SagaPlugin(SimplePlugin):
             self.metrics.observe_attempt,
             *([self._tracing.trace_attempt] if self._tracing else ()),
         ]
-        locks = LockActivities(databases, partial(tell_waiting_saga, client))
+        locks = LockActivities(databases, partial(tell_waiting_saga, client), self.metrics.lock_waited)
         activities = SagaActivities(
             dispatcher,
             _definition_loader(client, self._project, self._ledger),
@@ -174,17 +173,6 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
         return dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
     return runner
-
-
-async def tell_waiting_saga(client: Client, workflow_id: str) -> Told:
-    """Signal a saga that it has been granted its locks. Raises RPCError if Temporal does not answer."""
-    try:
-        await client.get_workflow_handle(workflow_id).signal(LOCKS_SIGNAL)
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return "gone"
-        raise
-    return "told"
 
 
 def _definition_loader(client: Client, project: Project, ledger: RunLedger | None) -> DefinitionLoader:

@@ -88,6 +88,14 @@ class WorkerMetrics:
         )
         self.ledger = LedgerMetrics(registry)
 
+        self._lock_wait = Histogram(
+            "saga_lock_wait_seconds",
+            "How long sagas waited for the locks that they were granted.",
+            ["saga"],
+            buckets=_SAGA_SECONDS,
+            registry=registry,
+        )
+
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
         return without_created(self._registry)
@@ -105,6 +113,10 @@ class WorkerMetrics:
     def notified(self, saga: str, state: str) -> None:
         """Count a notification that was delivered or given up."""
         self._notifications.labels(saga, state.lower()).inc()
+
+    def lock_waited(self, saga: str, seconds: float) -> None:
+        """Observe the time from the request of a saga's locks to their grant."""
+        self._lock_wait.labels(saga).observe(seconds)
 
     @contextmanager
     def observe_attempt(self, observed: ObservedAttempt) -> Iterator[None]:

@@ -1,0 +1,115 @@
+"""Reads the lock tables for operators: who holds each key, who waits for it, and which requests are open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.locks.tables import lock_table, request_table, wait_table
+from sagas.definition.times import format_timestamp
+
+MAX_ROWS = 10_000
+"""Rows of each table that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A saga that waits for a key, since when in seconds since the epoch."""
+
+    saga_id: str
+    since: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"saga_id": self.saga_id, "since": format_timestamp(self.since)}
+
+
+@dataclass(frozen=True, slots=True)
+class LockedKey:
+    """One key with its owner (None: only waited for, by requests that wait for other keys, too) and its waiters, in
+    the order of their arrival.
+    """
+
+    key: str
+    owner: str | None
+    since: float | None
+    waiters: tuple[Waiter, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "owner": self.owner,
+            "since": format_timestamp(self.since),
+            "waiters": [one.to_json() for one in self.waiters],
+        }
+
+
+async def read_locks(engine: AsyncEngine, keys: Sequence[str] = ()) -> list[LockedKey]:
+    """The keys that are held or waited for, sorted; ``keys``: only these. Raises SQLAlchemyError."""
+    held = sa.select(lock_table).order_by(lock_table.c.key).limit(MAX_ROWS)
+    waited = sa.select(wait_table).order_by(wait_table.c.position).limit(MAX_ROWS)
+    if keys:
+        held, waited = held.where(lock_table.c.key.in_(keys)), waited.where(wait_table.c.key.in_(keys))
+    async with engine.connect() as connection:
+        locks = {row.key: row for row in (await connection.execute(held)).all()}
+        waiters: dict[str, list[Waiter]] = {}
+        for row in (await connection.execute(waited)).all():
+            waiters.setdefault(row.key, []).append(Waiter(row.saga_id, row.since))
+    return [
+        LockedKey(
+            key,
+            locks[key].saga_id if key in locks else None,
+            locks[key].acquired_at if key in locks else None,
+            tuple(waiters.get(key, ())),
+        )
+        for key in sorted({*locks, *waiters})
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """A request that holds keys, or waits for them (``waits``), and the workflow that has made it."""
+
+    owner: str
+    holder: str
+    workflow_id: str
+    keys: tuple[str, ...]
+    waits: bool
+    since: float
+
+
+async def open_requests(engine: AsyncEngine) -> list[OpenRequest]:
+    """The requests with rows in the tables, sorted by holder. Raises SQLAlchemyError."""
+    requests = request_table.c
+    held = (
+        sa.select(lock_table, requests.workflow_id)
+        .join_from(lock_table, request_table, lock_table.c.holder == requests.holder, isouter=True)
+        .limit(MAX_ROWS)
+    )
+    waited = (
+        sa.select(wait_table, requests.holder, requests.workflow_id)
+        .join_from(wait_table, request_table, wait_table.c.position == requests.position)
+        .where(requests.status == "waiting")
+        .limit(MAX_ROWS)
+    )
+    found: dict[tuple[str, bool], OpenRequest] = {}
+    async with engine.connect() as connection:
+        for waits, query in ((False, held), (True, waited)):
+            for row in (await connection.execute(query)).all():
+                since = row.since if waits else row.acquired_at
+                known = found.get((row.holder, waits))
+                keys = sorted((*known.keys, row.key)) if known else [row.key]
+                # Without its request, which was purged or deleted by hand, the holder names the workflow.
+                workflow_id = row.workflow_id or row.holder.partition("~")[0]
+                found[row.holder, waits] = OpenRequest(
+                    row.saga_id,
+                    row.holder,
+                    workflow_id,
+                    tuple(keys),
+                    waits,
+                    min(since, known.since if known else since),
+                )
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,40 @@
+"""`saga locks`: which saga holds which key, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import echo, print_list
+
+
+def locks(keys: Annotated[list[str] | None, typer.Argument(help="only these keys")] = None) -> int:
+    """List the locked keys with their owners and, in the order of their arrival, the sagas that wait for them."""
+    from saga_workers.views.locks import list_locks
+
+    found = asyncio.run(list_locks(load_settings(), keys or ()))
+    print_list([one.to_json() for one in found], human=_print_locks)
+    return 0
+
+
+def _print_locks(found: Sequence[dict[str, Any]]) -> None:
+    from saga_cli.render.text import format_duration, parse_timestamp
+
+    now = datetime.now(UTC)
+
+    def age(since: str | None) -> str:
+        at = parse_timestamp(since)
+        return f" for {format_duration(now, at)}" if at else ""
+
+    if not found:
+        echo("nothing is locked")
+    for one in found:
+        held = f"held by {one['owner']}{age(one['since'])}" if one["owner"] else "not held"
+        echo(f"{one['key']}  {held}")
+        for waiter in one["waiters"]:
+            echo(f"    {waiter['saga_id']} waits{age(waiter['since'])}")
