@@ -9,7 +9,7 @@ from typing import Any
 from saga_cli.output import make_console, to_json
 from sagas.definition.model import Definition
 from sagas.presentation.html_page import html_page
-from sagas.simulation import FAULTS, FailurePoint
+from sagas.simulation import COLUMNS, FailurePoint
 
 FAULT_HEADINGS = {"crash after effect": "crash\nafter\neffect", "compensation fails": "undo\nfails"}
 STATE_COLORS = {"COMPLETED": "green", "COMPENSATED": "blue", "PARKED": "yellow"}
@@ -53,7 +53,7 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     out.print(Text(f"{words}: {shown}", style="dim"), no_wrap=True, overflow="ellipsis")
     out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
-    faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
+    faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]
     table.add_column("step", no_wrap=True, vertical="bottom")
     for fault in faults:
         table.add_column(FAULT_HEADINGS.get(fault, fault), no_wrap=True, vertical="bottom")
@@ -157,7 +157,7 @@ pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-ra
 
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
     """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
-    faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
+    faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]
     found = {(cell.step, cell.fault): cell for cell in cells}
     rows = []
     for step in dict.fromkeys(cell.step for cell in cells):

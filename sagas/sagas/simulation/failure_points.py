@@ -14,17 +14,10 @@ from sagas.simulation.simulator import simulate
 LOCKED = "locked"
 """The fault before the step that requests the locks: another saga holds them for longer than `locks.wait`."""
 
-FAULTS = (
-    LOCKED,
-    "rejected",
-    "failed",
-    "unknown",
-    "crash after effect",
-    "compensation fails",
-    "late",
-    "cancel",
-    "deadline",
-)
+FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation fails", "late", "cancel", "deadline")
+COLUMNS = (LOCKED, *FAULTS)
+"""All faults, in the order of the table."""
+
 MAX_ITEMS = 10
 """Maximum items tested of one for_each: the first ones and the last one, as the others behave alike."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload
 from temporalio.client import (
@@ -30,9 +30,10 @@ from temporalio.client import (
 from temporalio.converter import PayloadConverter
 from temporalio.envconfig import ClientConfigProfile
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
-from temporalio.service import RPCError, TLSConfig
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import Settings, Tls
 from sagas.settings.dev_stack import has_dev_stack, read_dev_file
 from sagas.settings.model import DEFAULT_NAMESPACE
@@ -216,7 +217,7 @@ class _StartHeadersOutbound(OutboundInterceptor):
         return await super().start_workflow(input)
 
 
-async def tell_waiting_saga(client: Client, workflow_id: str) -> Told:
+async def tell_waiting_saga(client: Client, workflow_id: str) -> Literal["told", "gone"]:
     """Signal a saga that it has been granted its locks. Raises RPCError if Temporal does not answer."""
     try:
         await client.get_workflow_handle(workflow_id).signal(LOCKS_SIGNAL)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Locks
 from sagas.errors import SagaError, UsageError
 from sagas.simulation import FAULTS, Environment, FailurePoint, Script, failure_points, simulate
 from tests.unit.engine.machine.driver import op, probe, saga, step, undo
@@ -205,3 +205,13 @@ def test_outcomes_one_after_the_other() -> None:
 def test_the_same_run_again_is_the_same() -> None:
     script = Script({"b": "unknown"}, cancel_at="b")
     assert simulate(LINE, {}, script) == simulate(LINE, {}, script)
+
+
+def test_locks_that_another_saga_holds_are_a_fault_of_their_own() -> None:
+    cells = table(saga(step("a"), step("b"), locks=Locks(["k"], "shop")))
+    cell = cells["a", "locked"]
+    assert (cell.state, cell.undone, cell.residue) == ("COMPENSATED", [], [])
+    assert cell.reason is not None
+    assert cell.reason["kind"] == "locked"
+    later = table(saga(step("a"), step("b"), locks=Locks(["k"], "shop", from_="b", wait=0.0)))["b", "locked"]
+    assert (later.state, later.undone) == ("COMPENSATED", ["a"])
