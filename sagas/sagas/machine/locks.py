@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.definition.lock_keys import lock_keys
 from sagas.definition.times import format_timestamp
 from sagas.machine import arguments, row_locks
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.lock_state import LockState
 from sagas.machine.state import SagaRun, StartRollback
-from sagas.protocol.locks import holder_id, lock_keys, owner_id
+from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
 
 LIMIT, QUESTION = "locks", "locks-question"

@@ -1,0 +1,48 @@
+"""What the key of a semantic lock may be: for the checks of definitions, and for the saga that requests it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sagas.definition.saga_ids import UNPRINTABLE
+from sagas.text.printable import printable_line
+
+MAX_KEYS = 100
+"""Keys of one saga."""
+
+MAX_KEY = 200
+"""Characters of a key."""
+
+_SHOWN = 40
+
+
+def lock_keys(values: Any) -> tuple[str, ...]:
+    """The keys in the order of all requests, each once. Raises ValueError if one cannot be a key."""
+    if not isinstance(values, list):
+        raise ValueError("locks.keys: not a list")
+    if len(values) > MAX_KEYS:
+        raise ValueError(f"locks.keys: a saga has at most {MAX_KEYS} keys, not {len(values)}")
+    return tuple(sorted({_checked_key(value) for value in values}))
+
+
+def _checked_key(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"locks.keys: a key is a string, not {_kind(value)}")
+    shown = printable_line(value[:_SHOWN])
+    if not value:
+        raise ValueError("locks.keys: a key is empty")
+    if len(value) > MAX_KEY:
+        raise ValueError(f"locks.keys: the key {shown}… has {len(value)} characters; the maximum is {MAX_KEY}")
+    if UNPRINTABLE.search(value):
+        raise ValueError(f"locks.keys: the key {shown} must not contain control characters")
+    if value != value.strip():
+        raise ValueError(f"locks.keys: the key {shown!r} must not begin or end with white space")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    return {bool: "a boolean", list: "a list", dict: "a mapping"}.get(type(value), "another value")
