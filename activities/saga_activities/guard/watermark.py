@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -64,8 +65,11 @@ async def clean_up(
     now: float,
     longest_transaction: float,
     retention: float = RETENTION,
+    more_tables: Sequence[str] = (),
 ) -> int:
     """Raise the watermark, wait ``longest_transaction`` seconds, purge the sagas below it; returns how many.
+
+    ``more_tables`` have rows of sagas, too, with ``saga_id`` and ``created_at``.
 
     A saga is purged completely or not at all: while one of its rows is above the watermark, an attempt of another of
     its steps may be, too.
@@ -74,7 +78,7 @@ async def clean_up(
     await asyncio.sleep(longest_transaction)
     forgotten: set[str] = set()
     async with engine.connect() as connection:
-        for table in _SAGA_TABLES:
+        for table in (*_SAGA_TABLES, *more_tables):
             old, forget = _select_expired(table), _delete_saga(table)
             while sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH})).scalars().all():
                 await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])

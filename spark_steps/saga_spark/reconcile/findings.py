@@ -57,6 +57,11 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "A saga has ended, and an event that waited for its outcome is still held.",
         repairable=True,
     ),
+    "lock_left": MismatchKind(
+        "lock of a saga that is over",
+        "A saga is closed or unknown, and holds locks or waits for them.",
+        repairable=True,
+    ),
     "event_missing": MismatchKind(
         "published event that is not in its topic",
         "The outbox says that an event is published, but consumers of its topic do not see it.",

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.locks.tables import create_tables
+from saga_workers.views.locks import list_orphans, release_orphan
 from sagas import Rejected
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
@@ -166,4 +167,24 @@ async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environme
     go.set()
     async with locks.again() as client:
         assert [(await finished(client, one))["state"] for one in (first, second)] == ["COMPLETED"] * 2
+    assert await nothing_is_left(locks)
+
+
+async def test_the_lock_of_a_terminated_saga_is_found_and_released(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do a"] = [move, {"value": 2}]
+    async with locks.serving(ORDER) as client:
+        first = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        second = await begin(client, "order", {"keys": ["k"]})
+        await until(lambda: _waits_for(client, second))
+        settings = client.project.settings
+        assert await list_orphans(client.temporal, settings) == []
+        await handle(client, first).terminate("test")
+        go.set()
+        (left,) = await list_orphans(client.temporal, settings)
+        assert (left.owner, left.keys, left.waits) == (first, ("k",), False)
+        assert await release_orphan(client.temporal, settings, left.owner, left.holder) is None
+        assert (await finished(client, second))["state"] == "COMPLETED"
+        assert await list_orphans(client.temporal, settings) == []
     assert await nothing_is_left(locks)

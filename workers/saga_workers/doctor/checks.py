@@ -49,6 +49,8 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         findings.append(DoctorResult("server", False, error.message, error.help))
     else:
         findings += await _check_temporal(client, settings, project)
+        if settings.lock_connection is not None:
+            findings.append(await _check_locks(client, settings))
     spark = has_spark_steps(project)
     for connection in settings.connections.values():
         if connection.kind == "http" and "signing_secret" in connection.options:
@@ -60,6 +62,24 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     if uses_kafka(project):
         findings += await check_kafka(project)
     return findings
+
+
+async def _check_locks(client: Client, settings: Settings) -> DoctorResult:
+    """Locks that outlive their saga."""
+    from saga_workers.views.locks import list_orphans
+
+    try:
+        async with asyncio.timeout(15):
+            left = await list_orphans(client, settings)
+    except (SagaError, RPCError, TimeoutError) as error:
+        message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
+        return DoctorResult("locks", False, message, "saga setup")
+    if not left:
+        return DoctorResult("locks", True, "each belongs to a running saga")
+    first = left[0]
+    what = f"{first.owner} is over and {'waits for' if first.waits else 'holds'} {', '.join(first.keys[:3])}"
+    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    return DoctorResult("locks", False, what + more, "saga reconcile --repair")
 
 
 def _check_settings(settings: Settings) -> DoctorResult:
@@ -282,6 +302,8 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
         wanted.add("saga_output")
     if connection.keeps_ledger:
         wanted.add("saga_run")
+    if connection.keeps_locks:
+        wanted.add("saga_lock")
     absent = wanted - tables
     return [
         DoctorResult(

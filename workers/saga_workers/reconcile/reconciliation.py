@@ -33,6 +33,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
+from saga_workers.views.locks import list_orphans
 from saga_workers.views.saga_view import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.protocol.saga_view import SagaView
@@ -88,6 +89,7 @@ async def reconcile(
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _check_outputs(temporal, settings, spark, scope, material)
+    published += await _check_locks(temporal, settings, scope)
     counts.update(one.kind for one in published)
     findings, gone = await _recheck(temporal, settings, [*findings, *published], material)
     counts.subtract(one.kind for one in gone)
@@ -127,6 +129,22 @@ async def _check_outputs(
     if scope.saga_id is None and scope.since is None:
         found += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
     return found
+
+
+async def _check_locks(temporal: Temporal, settings: Settings, scope: ReconciliationScope) -> list[Finding]:
+    """The locks that no running saga will release."""
+    if settings.lock_connection is None:
+        return []
+    return [
+        Finding(
+            "lock_left",
+            one.owner,
+            place=f"{settings.lock_connection}.{'saga_lock_wait' if one.waits else 'saga_lock'}",
+            details={"holder": one.holder, "keys": ", ".join(one.keys), "since": _iso_timestamp(one.since)},
+        )
+        for one in await list_orphans(temporal, settings)
+        if scope.saga_id in (None, one.owner)
+    ]
 
 
 async def _recheck(

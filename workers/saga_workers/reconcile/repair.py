@@ -24,7 +24,9 @@ from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, no_poller_message
+from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
+from saga_workers.views.stuck import terminated_reasons
 from sagas.errors import RefusedError, SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -49,6 +51,10 @@ async def repair_findings(
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
         done += await _resolve_held_events(temporal, settings, held, out)
+    for one in findings:
+        if one["class"] == "lock_left":
+            message = await _release_lock(temporal, settings, one["saga_id"], one["details"]["holder"])
+            done.append({"saga_id": one["saga_id"], "class": "lock_left", "done": message})
     staged = [one for one in findings if one["class"] == "staged_left"]
     spark = spark_settings(settings)
     connection = ledger_connection(settings, spark)
@@ -120,6 +126,18 @@ async def _resolve_held_events(
     finally:
         await databases.close()
     return done
+
+
+async def _release_lock(temporal: Temporal, settings: Settings, saga_id: str, holder: str) -> str:
+    """Release the locks of a saga that is over, unless its effects are still to be undone."""
+    if holder not in {one.holder for one in await list_orphans(temporal, settings)}:
+        return "its locks have been released meanwhile"
+    if await describe_run(temporal, saga_id) is not None:
+        view = await read_view(temporal, saga_id)
+        if view.state == "TERMINATED" and terminated_reasons(view):
+            return f"not released: its effects are still there; undo it first: {saga_command('undo', saga_id)}"
+    problem = await release_orphan(temporal, settings, saga_id, holder)
+    return "its locks are released" if problem is None else f"not released: {problem}"
 
 
 async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) -> str:

@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.locks.tables import request_table
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import closed_view
 from sagas.definition.model import Definition
@@ -51,7 +52,7 @@ class GuardRetention:
     """Raises the watermark of each database of a project and deletes the rows below it.
 
     ``retention``: seconds for which a finished saga is kept at least. ``longest_transaction``: seconds for which an
-    attempt that has read the old watermark may still run.
+    attempt that has read the old watermark may still run. ``locks``: the connection with the lock tables.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class GuardRetention:
         *,
         retention: float = watermark.RETENTION,
         longest_transaction: float = _COMMIT_MARGIN,
+        locks: str | None = None,
     ) -> None:
         self._client = client
         self._databases = databases
         self._retention = retention
         self._longest_transaction = longest_transaction
+        self._locks = locks
 
     async def run_forever(self) -> None:
         """One round now and one every hour. An error is logged, and the next round tries again."""
@@ -94,6 +97,7 @@ class GuardRetention:
                 now=now,
                 longest_transaction=self._longest_transaction,
                 retention=self._retention,
+                more_tables=(request_table.name,) if name == self._locks else (),
             )
             done = CleanupResult(name, sagas, await watermark.read(engine))
         except (SagaError, SQLAlchemyError, OSError) as error:

@@ -108,6 +108,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         databases,
         retention=retention.total_seconds(),
         longest_transaction=longest_attempt(project.definitions.values()),
+        locks=project.settings.lock_connection,
     )
     tasks = {asyncio.create_task(work.run_forever(), name="purge of guard tables")}
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:

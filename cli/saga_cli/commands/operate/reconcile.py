@@ -52,8 +52,8 @@ def reconcile(
     if repair:
         warn(target_line(settings))
         confirm(
-            "this undoes open effects of terminated runs, releases or drops events that ended sagas have left held, and"
-            " removes leftover stages",
+            "this undoes open effects of terminated runs, releases or drops events that ended sagas have left held,"
+            " releases their locks, and removes leftover stages",
             yes=yes,
         )
 
