@@ -79,6 +79,10 @@ OPERATOR: dict[str, Check] = {
     "evidence": _or_none(_TEXT),
 }  # fmt: skip
 SAVEPOINT: dict[str, Check] = {"step": _TEXT, "runs": _COUNT, "attempts": _COUNT}
+LOCKS: dict[str, Check] = {
+    "state": _one_of({"WAITING", "HELD", "RELEASED"}), "keys": _is(list), "since": _TIME, "waits_for": _is(list),
+}  # fmt: skip
+BLOCKER: dict[str, Check] = {"key": _TEXT, "owner": _TEXT, "since": _TEXT}
 NOTIFICATION: dict[str, Check] = {
     "id": _TEXT, "event": _TEXT, "when": _one_of({"completed", "compensated", "parked", "residue", "overdue"}),
     "uses": _TEXT, "at": _TEXT, "run": _TEXT, "state": _or_none(_TEXT), "attempts": _or_none(_COUNT),
@@ -88,7 +92,12 @@ NOTIFICATION: dict[str, Check] = {
 
 def problems(story: Mapping[str, Any]) -> list[str]:
     """Everything in which the document differs from the contract; empty when it does not."""
-    found = _differs("story", {name: value for name, value in story.items() if name != "savepoints"}, SAGA)
+    always = {name: value for name, value in story.items() if name not in ("savepoints", "locks")}
+    found = _differs("story", always, SAGA)
+    if "locks" in story:
+        found += _differs("locks", story["locks"], LOCKS)
+        for item in story["locks"].get("waits_for", ()):
+            found += _differs("waits_for", item, BLOCKER)
     for item in story.get("savepoints", ()):
         found += _differs("savepoints", item, SAVEPOINT)
     if story.get("reason") is not None:
