@@ -35,7 +35,7 @@ def test_all_keys_are_requested_sorted_before_anything_runs(restore: bool) -> No
     assert (request.connection, request.waits, driver.log) == ("shop", True, [])
     answer(driver, "granted")
     assert (driver.state, driver.log) == ("COMPLETED", ["a", "b"])
-    (release,) = driver.releases
+    (release,) = driver.released
     assert (release.connection, release.owner, release.holder) == ("shop", "checkout-1", "checkout-1/pay")
     assert driver.timers == {}
 
@@ -48,7 +48,7 @@ def test_keys_may_be_one_expression() -> None:
 
 def test_no_keys_need_no_lock() -> None:
     driver = MachineDriver(saga(step("a"), locks=Locks("${{ input.skus }}", "shop")), {"skus": []}).run()
-    assert (driver.state, driver.lock_requests, driver.releases) == ("COMPLETED", [], [])
+    assert (driver.state, driver.lock_requests, driver.released) == ("COMPLETED", [], [])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_no_keys_need_no_lock() -> None:
 )
 def test_a_key_that_cannot_be_one_ends_the_saga_before_it_has_begun(value: Any, why: str) -> None:
     driver = MachineDriver(locked(keys=["${{ input.k }}"]), {"k": value}).start()
-    assert (driver.state, driver.log, driver.lock_requests, driver.releases) == ("COMPENSATED", [], [], [])
+    assert (driver.state, driver.log, driver.lock_requests, driver.released) == ("COMPENSATED", [], [], [])
     reason = driver.story["reason"]
     assert reason["kind"] == "definition"
     assert why in reason["message"]
@@ -109,7 +109,7 @@ def test_when_the_wait_is_over_nothing_has_run(restore: bool) -> None:
     assert (driver.state, reason["kind"], reason["type"], driver.log) == ("COMPENSATED", "locked", "Locked", [])
     assert reason["message"] == "order-7 is held by checkout-12 since 2023-11-14T22:12:20.000Z"
     assert reason["details"]["blockers"][0]["owner"] == "checkout-12"
-    assert len(driver.releases) == 1
+    assert len(driver.released) == 1
     assert driver.timers == {}
     answer(driver, "granted")
     assert driver.log == []
@@ -119,13 +119,13 @@ def test_fail_does_not_wait() -> None:
     driver = MachineDriver(locked(wait=0.0)).start()
     assert driver.lock_requests[0].waits is False
     answer(driver, "refused", BLOCKER)
-    assert (driver.state, driver.story["reason"]["kind"], len(driver.releases)) == ("COMPENSATED", "locked", 1)
+    assert (driver.state, driver.story["reason"]["kind"], len(driver.released)) == ("COMPENSATED", "locked", 1)
 
 
 def test_a_database_that_does_not_answer_is_not_waited_for_longer_than_said() -> None:
     for wait, limit in ((0.0, 30), (3.0, 3)):
         driver = MachineDriver(locked(wait=wait)).start().wait(limit)
-        assert (driver.state, driver.story["reason"]["kind"], len(driver.releases)) == ("COMPENSATED", "locked", 1)
+        assert (driver.state, driver.story["reason"]["kind"], len(driver.released)) == ("COMPENSATED", "locked", 1)
         assert driver.story["reason"]["message"] == "order-7 not obtained in time"
 
 
@@ -138,46 +138,46 @@ def test_a_request_after_its_release_is_late() -> None:
 def test_a_cancel_while_it_waits_withdraws_the_request(kind: Any, restore: bool) -> None:
     driver = answer(MachineDriver(locked(), restore=restore).start(), "waiting", BLOCKER)
     driver.feed(CancelRequested(driver.now, kind))
-    assert (driver.state, driver.story["reason"]["kind"], len(driver.releases)) == ("COMPENSATED", kind, 1)
+    assert (driver.state, driver.story["reason"]["kind"], len(driver.released)) == ("COMPENSATED", kind, 1)
     assert driver.timers == {}
 
 
 def test_a_deadline_while_it_waits() -> None:
     driver = answer(MachineDriver(locked(wait=60.0, deadline=9.0)).start(), "waiting", BLOCKER).wait(9)
-    assert (driver.state, driver.story["reason"]["kind"], len(driver.releases)) == ("COMPENSATED", "deadline", 1)
+    assert (driver.state, driver.story["reason"]["kind"], len(driver.released)) == ("COMPENSATED", "deadline", 1)
 
 
 def test_locks_are_kept_while_parked_and_released_by_every_end(restore: bool) -> None:
     definition = locked(step("a"), step("b"), step("c"))
     answers: dict[str, Any] = {"c": "rejected", "b~undo": "rejected"}
     driver = answer(MachineDriver(definition, answers=answers, restore=restore).start(), "granted")
-    assert (driver.state, driver.story["locks"]["state"], driver.releases) == ("PARKED", "HELD", [])
+    assert (driver.state, driver.story["locks"]["state"], driver.released) == ("PARKED", "HELD", [])
     driver.decide("b", "skip")
-    assert (driver.state, len(driver.releases), driver.log[-1]) == ("RESIDUE", 1, "a~undo")
+    assert (driver.state, len(driver.released), driver.log[-1]) == ("RESIDUE", 1, "a~undo")
 
 
 def test_the_release_follows_the_last_compensation() -> None:
     driver = answer(MachineDriver(locked(), answers={"b": "rejected"}, hold=["a~undo"]).start(), "granted")
-    assert (driver.log, driver.releases) == (["a", "b", "a~undo"], [])
+    assert (driver.log, driver.released) == (["a", "b", "a~undo"], [])
     driver.end("a~undo")
-    assert (driver.state, len(driver.releases)) == ("COMPENSATED", 1)
+    assert (driver.state, len(driver.released)) == ("COMPENSATED", 1)
 
 
 def test_until_commit_releases_at_the_commit_point_and_only_once(restore: bool) -> None:
     steps = (step("a"), step("p", kind="pivot"), step("z", kind="retriable"))
     driver = answer(MachineDriver(locked(*steps, until="commit"), hold=["z"], restore=restore).start(), "granted")
-    assert (driver.log, len(driver.releases)) == (["a", "p", "z"], 1)
+    assert (driver.log, len(driver.released)) == (["a", "p", "z"], 1)
     assert driver.story["locks"]["state"] == "RELEASED"
     driver.end("z")
-    assert (driver.state, len(driver.releases)) == ("COMPLETED", 1)
+    assert (driver.state, len(driver.released)) == ("COMPLETED", 1)
 
 
 def test_until_final_keeps_them_past_the_commit_point() -> None:
     steps = (step("p", kind="pivot"), step("z", kind="retriable"))
     driver = answer(MachineDriver(locked(*steps), hold=["z"]).start(), "granted")
-    assert (driver.log, driver.releases) == (["p", "z"], [])
+    assert (driver.log, driver.released) == (["p", "z"], [])
     driver.end("z")
-    assert len(driver.releases) == 1
+    assert len(driver.released) == 1
 
 
 def test_from_takes_them_right_before_that_step(restore: bool) -> None:
@@ -189,7 +189,7 @@ def test_from_takes_them_right_before_that_step(restore: bool) -> None:
     answer(driver, "waiting", BLOCKER)
     driver.wait(4)
     assert (driver.state, driver.story["reason"]["kind"]) == ("COMPENSATED", "locked")
-    assert (driver.log, driver.states()["b"], len(driver.releases)) == (["a", "a~undo"], "PENDING", 1)
+    assert (driver.log, driver.states()["b"], len(driver.released)) == (["a", "a~undo"], "PENDING", 1)
 
 
 def test_from_holds_back_only_that_step_and_what_follows() -> None:
@@ -217,7 +217,7 @@ def test_an_undo_requests_them_again_and_waits_without_limit(restore: bool) -> N
     driver.feed(LocksChanged(driver.now))
     answer(driver, "granted")
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
-    assert [one.holder for one in driver.releases] == ["s1~2", "s1~2~undo"]
+    assert [one.holder for one in driver.released] == ["s1~2", "s1~2~undo"]
 
 
 def test_a_saga_that_only_goes_forward_can_be_refused_before_it_starts(restore: bool) -> None:
@@ -233,10 +233,10 @@ def test_a_saga_that_only_goes_forward_can_be_refused_before_it_starts(restore: 
 def test_a_run_that_continues_a_terminated_one_releases_again() -> None:
     steps = (step("p", kind="pivot"), step("z", kind="retriable"))
     driver = answer(MachineDriver(locked(*steps, until="commit"), hold=["z"]).start(), "granted")
-    assert len(driver.releases) == 1
+    assert len(driver.released) == 1
     driver.feed(CancelRequested(driver.now, "terminated"))
     driver.end("z")
-    assert (driver.state, len(driver.releases)) == ("COMPLETED", 2)
+    assert (driver.state, len(driver.released)) == ("COMPLETED", 2)
 
 
 def test_a_request_in_flight_is_reissued() -> None:
@@ -250,4 +250,4 @@ def test_a_saga_without_locks_says_nothing_about_them() -> None:
     driver = MachineDriver(saga(step("a", compensate=undo("un.a")))).run()
     assert "locks" not in driver.story
     assert "locks" not in driver.machine.snapshot()
-    assert driver.releases == []
+    assert driver.released == []
