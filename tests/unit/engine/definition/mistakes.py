@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.unit.engine.definition.action_mistakes import ACTION_MISTAKES
 from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES, SQL_ISOLATION_MISTAKES
-from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES
 from tests.unit.engine.definition.lock_mistakes import LOCK_MISTAKES
 from tests.unit.engine.definition.mistake import (
     BOOK,
