@@ -75,9 +75,10 @@ class NestedSagas:
             output = await handle
             view = SagaView(id=saga_id, saga=saga, state="COMPENSATED" if undo else "COMPLETED", output=output)
             if saga_id in self._residue_reports:
-                # It closed as Completed, past its commit point, but has reported a residue.
+                # It closed as Completed, but has reported a residue past its commit point, or rows that it has locked.
                 report = self._residue_reports.pop(saga_id)
-                state, view = "RESIDUE", SagaView.from_json({**report, "saga": saga, "output": output})
+                view = SagaView.from_json({**report, "saga": saga, "output": output})
+                state = state if view.state == "COMPLETED" else "RESIDUE"
         except DefinitionError as error:
             state, view = "REFUSED", refused_view(saga_id, saga, str(error))
         except WorkflowAlreadyStartedError:
@@ -140,8 +141,10 @@ def parked_report(report: Mapping[str, Any]) -> ChildParked | None:
 
 
 async def signal_residue_to_parent(parent: workflow.ParentInfo, document: Mapping[str, Any]) -> None:
-    """Report a residue to the parent: past its commit point the nested saga closes as Completed, which hides it."""
+    """Report a residue and locked rows to the parent: a nested saga that closes as Completed returns its output."""
     report = {name: document[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+    if document.get("row_locks"):
+        report["row_locks"] = document["row_locks"]
     await _signal(parent, RESIDUE_SIGNAL, report)
 
 

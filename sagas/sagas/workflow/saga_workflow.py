@@ -374,9 +374,13 @@ class SagaWorkflow:
 
     async def _signal_residue(self, finish: Finish) -> None:
         parent = workflow.info().parent
-        if parent is None or finish.state != "RESIDUE" or not finish.committed:
+        if parent is None:
             return
-        task = asyncio.create_task(signal_residue_to_parent(parent, self.view()))
+        document = self.view()
+        residue = finish.state == "RESIDUE" and finish.committed
+        if not residue and not (finish.state == "COMPLETED" and document.get("row_locks")):
+            return
+        task = asyncio.create_task(signal_residue_to_parent(parent, document))
         await self._wait(task.done)
         task.result()
 

@@ -143,3 +143,25 @@ async def test_a_saga_that_waits_too_long_is_rejected(env: Environment, monkeypa
     )
     assert f"locked by the saga {first}" in refused["reason"]["message"]
     assert await stock(env) == {"A": 4, "B": 5}
+
+
+PARENT = """
+    saga: parent
+    steps:
+      - {id: order, uses: saga, with: {name: order, input: {}}}
+      - {id: ship, uses: plain, compensate: unwork}
+"""
+
+
+async def test_the_rows_of_a_nested_saga_are_released_by_its_root(env: Environment) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do ship"] = [move]
+    async with env.serving(ORDER, PARENT) as client:
+        id = await begin(client, "parent")
+        await wait_for_event(begun)
+        assert {owner for (owner,) in await rows(env, "select saga_id from saga_row_lock")} == {id}
+        go.set()
+        story = await finished(client, id)
+    assert (story["state"], story["row_locks"], await stock(env)) == ("COMPLETED", ["shop"], {"A": 4, "B": 5})
+    assert await rows(env, "select * from saga_row_lock") == []
