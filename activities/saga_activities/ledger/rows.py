@@ -196,6 +196,14 @@ async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
         return (await connection.execute(query)).scalar_one_or_none()
 
 
+async def read_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, str]:
+    """The state of the newest row of each id that has one."""
+    query = sa.select(_COLUMNS.saga_id, _COLUMNS.state, _COLUMNS.started_at).where(_COLUMNS.saga_id.in_(saga_ids))
+    async with engine.connect() as connection:
+        rows = await connection.execute(query.order_by(_COLUMNS.started_at))
+        return {row.saga_id: row.state for row in rows}
+
+
 async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[RunRow]:
     """The newest rows that match. Of the rows of one id, from `saga start --again`, only the newest counts."""
     later_row = run_table.alias("later_row")

@@ -69,6 +69,11 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     "event_published_twice": MismatchKind(
         "event published twice", "Consumers of a topic see one event more than once."
     ),
+    "ledger_differs": MismatchKind(
+        "saga that the ledger does not have",
+        "A saga has ended or is parked, and the ledger has no row of it, or has it in another state.",
+        repairable=True,
+    ),
     "event_unclaimed": MismatchKind(
         "event that nobody published", "An event is in a topic, but the outbox that it names has not published it."
     ),

@@ -160,7 +160,8 @@ async def until(holds: Callable[[], Awaitable[object]], timeout: float = 30.0) -
         await asyncio.sleep(0.02)
 
 
-def write_project(folder: Path, address: str, url: str) -> Project:
+def write_project(folder: Path, address: str, url: str, *, ledger_url: str | None = None) -> Project:
+    """``ledger_url``: the same database as another connection, for the ledger; default: that of the participant."""
     folder.mkdir(exist_ok=True)
     for name, text in (("stay", STAY), ("trip", TRIP), ("outing", OUTING)):
         (folder / f"{name}.saga.yaml").write_text(text)
@@ -169,7 +170,12 @@ def write_project(folder: Path, address: str, url: str) -> Project:
     (folder / "saga.toml").write_text(
         f'definitions = ["."]\nactions = ["./actions.py"]\n[temporal]\naddress = "{address}"\n'
         f'task_queue = "ledger-{uuid.uuid4().hex[:8]}"\n'
-        f'[connections.shop]\nurl = "{url}"\nschema = "schema.sql"\n[ledger]\nconnection = "shop"\n'
+        f'[connections.shop]\nurl = "{url}"\nschema = "schema.sql"\n'
+        + (
+            '[ledger]\nconnection = "shop"\n'
+            if ledger_url is None
+            else f'[connections.books]\nurl = "{ledger_url}"\n[ledger]\nconnection = "books"\n'
+        )
     )
     return Project(load_settings(config=str(folder / "saga.toml")))
 

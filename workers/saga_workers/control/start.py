@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -23,7 +22,7 @@ from saga_activities.ledger.rows import RunRow, input_digest
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
-from saga_workers.temporal.temporal_runs import RunDescription, describe_run
+from saga_workers.temporal.temporal_runs import describe_run, first_input
 from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
@@ -213,7 +212,7 @@ class SagaStarter:
         run = described.run
         if run.workflow_type != self._definition.saga:
             raise _other_saga_error(saga_id, run.workflow_type)
-        if not await _same_input(self._temporal, described, input):
+        if await first_input(self._temporal, described) != input:
             raise _other_input_error(saga_id)
         if run.running:
             return StartResult(saga_id, run.run_id, False)
@@ -256,18 +255,6 @@ class AlreadyEnded(RefusedError):
                 f"{saga_id} is {state}",
                 help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
             )
-
-
-async def _same_input(temporal: Temporal, described: RunDescription, input: Any) -> bool:
-    first_run = described.run.raw.first_run_id or described.run.run_id
-    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
-    async for event in handle.fetch_history_events(
-        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
-    ):
-        payloads = event.workflow_execution_started_event_attributes.input.payloads
-        values = await temporal.data_converter.decode(payloads)
-        return bool(values) and values[0] == input
-    return False
 
 
 async def _next_generation(temporal: Temporal, saga_id: str, past: RunRow | None) -> int | None:

@@ -21,6 +21,7 @@ from sagas.settings.masking import mask
 DEFAULT_RETENTION = "365d"
 
 _POOL_SIZE = 5
+_IDS_AT_ONCE = 500
 
 
 class LedgerUnavailable(SagaError):
@@ -44,6 +45,14 @@ class RunLedger:
         with self._readable():
             compressed = await rows.read_machine(self.engine, saga_id)
         return None if compressed is None else to_packed_text(compressed)
+
+    async def states(self, saga_ids: Sequence[str]) -> dict[str, str]:
+        """The state of each id that has a row."""
+        found: dict[str, str] = {}
+        with self._readable():
+            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
+                found |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return found
 
     async def list(self, criteria: RunFilter, limit: int) -> list[RunRow]:
         """The newest rows that match."""

@@ -1,6 +1,7 @@
 """Writes the rows of a worker's sagas to the ledger, in the background: no saga ever waits for it.
 
-While the database does not answer the rows wait in memory, within limits.
+While the database does not answer the rows wait in memory, within limits; `saga reconcile --repair` writes those that
+are lost with the worker.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class LedgerWriter:
     def __init__(self, metrics: LedgerMetrics) -> None:
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._observed: collections.deque[ObservedState] = collections.deque(maxlen=MAX_WAITING_ROWS)
+        self._observed: collections.deque[ObservedState] = collections.deque()
+        self._dropped = 0
         self._waiting: dict[tuple[str, datetime], RunRecord] = {}
         self._bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,6 +98,9 @@ class LedgerWriter:
     def add(self, state: ObservedState) -> None:
         """Write this state soon; of one saga only the latest state is written."""
         with self._lock:
+            if len(self._observed) >= MAX_WAITING_ROWS:
+                self._observed.popleft()
+                self._dropped += 1
             self._observed.append(state)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)
@@ -118,7 +123,7 @@ class LedgerWriter:
         self._task.cancel()
         await asyncio.wait({self._task})
         if left := len(self._observed) + len(self._waiting):
-            log.warning("%d rows are not in the ledger", left)
+            log.warning("%d rows are not in the ledger; saga reconcile --repair writes them", left)
 
     async def _run(self, engine: AsyncEngine) -> None:
         while True:
@@ -149,13 +154,14 @@ class LedgerWriter:
         self._metrics.waiting.set(len(self._waiting))
 
     def _drop_oldest(self) -> None:
-        dropped = 0
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
         while len(self._waiting) > MAX_WAITING_ROWS or self._bytes > MAX_WAITING_BYTES:
             self._forget(next(iter(self._waiting.values())))
             dropped += 1
         if dropped:
             self._metrics.rows.labels("dropped").inc(dropped)
-            log.error("%d rows are dropped, too many wait for the ledger", dropped)
+            log.error("%d rows are dropped, too many wait for the ledger; saga reconcile --repair writes them", dropped)
 
     def _forget(self, record: RunRecord) -> None:
         """Remove a row from the queue, unless a later state of its saga has replaced it."""

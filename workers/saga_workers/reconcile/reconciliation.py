@@ -31,6 +31,8 @@ from saga_spark.reconcile.output_checks import (
 from saga_spark.reconcile.reconcile_spec import parse_effect_tables
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
+from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
 from saga_workers.views.locks import list_orphans
@@ -90,8 +92,10 @@ async def reconcile(
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _check_outputs(temporal, settings, spark, scope, material)
     published += await _check_locks(temporal, settings, scope)
-    counts.update(one.kind for one in published)
-    findings, gone = await _recheck(temporal, settings, [*findings, *published], material)
+    recorded = await _check_ledger(settings, material)
+    counts.update(one.kind for one in (*published, *recorded))
+    findings = [*findings, *published, *recorded[:MAX_FINDINGS]]
+    findings, gone = await _recheck(temporal, settings, findings, material)
     counts.subtract(one.kind for one in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
 
@@ -145,6 +149,11 @@ async def _check_locks(temporal: Temporal, settings: Settings, scope: Reconcilia
         for one in await list_orphans(temporal, settings)
         if scope.saga_id in (None, one.owner)
     ]
+
+
+async def _check_ledger(settings: Settings, inputs: ReconcileInput) -> list[Finding]:
+    async with using_ledger(settings) as ledger:
+        return [] if ledger is None else await check_ledger(ledger, settings.ledger["connection"], inputs.states)
 
 
 async def _recheck(

@@ -20,6 +20,8 @@ from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.control.interventions import start_undo
+from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
@@ -47,6 +49,12 @@ async def repair_findings(
     done: list[dict[str, Any]] = []
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
         done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(temporal, saga_id, who)})
+    if unrecorded := _saga_ids_of_class(findings, "ledger_differs"):
+        async with using_ledger(settings) as ledger:
+            assert ledger is not None  # it was compared
+            for saga_id in unrecorded:
+                message = await write_row(temporal, ledger, saga_id)
+                done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
     held = [one for one in findings if one["class"] == "event_held"]
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}

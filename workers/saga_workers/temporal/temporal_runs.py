@@ -22,7 +22,13 @@ from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     ListWorkflowExecutionsRequest,
 )
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
 from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
@@ -86,6 +92,19 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
             return None
         raise
     return RunDescription(_run_info(temporal, answer.workflow_execution_info), answer)
+
+
+async def first_input(temporal: Temporal, described: RunDescription) -> Any:
+    """The input of the first run of a chain that was continued as new; None if it had none."""
+    first_run = described.run.raw.first_run_id or described.run.run_id
+    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
+    async for event in handle.fetch_history_events(
+        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
+    ):
+        payloads = event.workflow_execution_started_event_attributes.input.payloads
+        values = await temporal.data_converter.decode(payloads)
+        return values[0] if values else None
+    return None
 
 
 async def describe_undo(temporal: Temporal, run: RunInfo) -> RunDescription | None:

@@ -53,7 +53,7 @@ def reconcile(
         warn(target_line(settings))
         confirm(
             "this undoes open effects of terminated runs, releases or drops events that ended sagas have left held,"
-            " releases their locks, and removes leftover stages",
+            " releases their locks, removes leftover stages, and writes missing rows of the ledger",
             yes=yes,
         )
 

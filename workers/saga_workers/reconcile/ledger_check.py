@@ -1,0 +1,113 @@
+"""Compares the ledger with the sagas that Temporal has, and writes the rows that a killed worker has lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.service import RPCError
+
+from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.ledger.rows import RunRecord, input_digest, make_record
+from saga_spark.reconcile.findings import Finding
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, first_input
+from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
+from sagas.protocol.payloads import compress_state, unpack_state
+from sagas.protocol.saga_view import SagaView
+
+RECORDED_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "PARKED")
+"""The states in which a saga has a row. TERMINATED is written by reconciliation only: no worker sees it."""
+
+_SETTLE_TIME = 2.0
+"""Seconds a worker may need to write the row of a saga that has just ended."""
+
+
+async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, str]) -> list[Finding]:
+    """The sagas of Temporal (``states``) that the ledger does not have, or has in another state.
+
+    Raises LedgerUnavailable.
+    """
+    wanted = {
+        saga_id: state for saga_id, state in states.items() if state in RECORDED_STATES and len(saga_id) <= MAX_SAGA_ID
+    }
+    differing = await _differing(ledger, wanted)
+    if differing:
+        await asyncio.sleep(_SETTLE_TIME)
+        differing = await _differing(ledger, {saga_id: wanted[saga_id] for saga_id in differing})
+    return [
+        Finding(
+            "ledger_differs",
+            saga_id=saga_id,
+            state=wanted[saga_id],
+            place=f"{connection}.saga_run",
+            details={"ledger": recorded},
+        )
+        for saga_id, recorded in differing.items()
+    ]
+
+
+async def _differing(ledger: RunLedger, states: Mapping[str, str]) -> dict[str, str | None]:
+    """The state in the ledger, or None, where it is not that of Temporal."""
+    recorded = await ledger.states(list(states))
+    return {saga_id: recorded.get(saga_id) for saga_id, state in states.items() if recorded.get(saga_id) != state}
+
+
+async def write_row(temporal: Temporal, ledger: RunLedger, saga_id: str) -> str:
+    """Write the row of a saga that Temporal has; returns what was done, as a message for operators."""
+    described = await describe_run(temporal, saga_id)
+    if described is None:
+        return "not repaired: Temporal has no run of it any more"
+    view = await read_view(temporal, saga_id)
+    if view.state not in RECORDED_STATES:
+        return f"not repaired: it is {view.state} now"
+    undo = await describe_undo(temporal, described.run)
+    last = described.run if undo is None else undo.run
+    machine = await _machine(temporal, described.run) if view.state == "COMPLETED" and view.can_undo else None
+    record = make_record(
+        view.to_json() | {"web_ui": None},
+        saga_id=view.id,
+        labels=view.labels,
+        updated_at=last.close_time or _parked_at(view) or last.start_time,
+        input_digest=input_digest(await first_input(temporal, described)),
+        machine=machine,
+    )
+    if record is None:
+        return "not repaired: it has not started"
+    await ledger.write([await _of_the_same_run(ledger, record)])
+    if machine is None and view.can_undo:
+        return f"its row is written as {view.state}; no worker answers, so the ledger cannot undo it"
+    return f"its row is written as {view.state}"
+
+
+async def _of_the_same_run(ledger: RunLedger, record: RunRecord) -> RunRecord:
+    """The record with the key of the row that its worker has written.
+
+    What Temporal knows of a terminated run is when it was started, the worker's key is when it began to run.
+    """
+    row = await ledger.find(record.saga_id)
+    if row is None or row.started_at < record.started_at:
+        return record
+    return dataclasses.replace(record, started_at=row.started_at)
+
+
+async def _machine(temporal: Temporal, run: RunInfo) -> bytes | None:
+    """The compressed state of a closed run; None if no worker answers."""
+    if not await count_pollers(temporal, run.task_queue):
+        return None
+    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+    try:
+        packed = await handle.query("machine", result_type=str, rpc_timeout=QUERY_TIMEOUT)
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+        return None
+    return compress_state(unpack_state(packed)) if packed else None
+
+
+def _parked_at(view: SagaView) -> datetime | None:
+    """When the last operation was parked."""
+    times = [datetime.fromisoformat(one.since) for one in view.parked]
+    return max(times, default=None)
