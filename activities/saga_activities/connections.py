@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from sagas.errors import UsageError
 
 DRIVERS = {
@@ -51,6 +52,11 @@ class DatabaseConnections:
         if name not in self._guards:
             self._guards[name] = self._open(name)
         return self._guards[name]
+
+    def two_phase_guard(self, name: str) -> TwoPhaseGuard:
+        """The guard of the prepared transactions of a SQL connection. Raises :class:`UsageError`."""
+        guard = self.guard(name)
+        return two_phase_guard(name, guard.engine, guard.isolation)
 
     def engine(self, name: str) -> AsyncEngine:
         """The pool of a SQL connection, in autocommit mode. Raises :class:`UsageError`."""

@@ -35,6 +35,7 @@ from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.builtins.row_changes import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, arguments_hash, omitted
 
@@ -109,6 +110,8 @@ class Dispatcher:
     async def _run_guarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         guard_spec = invocation.guard
         assert guard_spec is not None
+        if guard_spec.two_phase:
+            return await self._run_two_phase(guard_spec, invocation, attempt)
         guard = self._databases.guard(guard_spec.connection)
         address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
@@ -164,6 +167,24 @@ class Dispatcher:
                     deadline = time.time() + _time_left(attempt)
                     return await wait_until_published(guard.engine, stored.result, attempt, deadline) or stored
                 return stored
+
+    async def _run_two_phase(self, guard_spec: GuardSpec, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        """Prepare, commit or roll back the transaction of a step with `two_phase`."""
+        guard = self._databases.two_phase_guard(guard_spec.connection)
+        entry_key = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+        clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
+        if invocation.action == RECORD_RESULT:
+            result = invocation.arguments.get("result")
+            return await guard.record_manual_result(entry_key, invocation.op, result, **clock)
+        match invocation.op:
+            case "seal":
+                return await guard.seal(entry_key, **clock)
+            case "undo":
+                return await guard.undo(entry_key, known_done=guard_spec.known_done, **clock)
+            case "confirm":
+                return await guard.confirm(entry_key, **clock)
+        body = self._action_body(invocation.action, invocation.arguments, invocation, attempt)
+        return await guard.do(entry_key, arguments_hash(invocation.arguments), body, **clock)
 
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext

@@ -120,6 +120,7 @@ def postgres() -> Iterator[DatabaseServer]:
             "port": str(port),
             "unix_socket_directories": "",
             "max_connections": "400",
+            "max_prepared_transactions": "50",
             "track_commit_timestamp": "on",
             "fsync": "off",  # no test cuts the power of the machine, and SIGKILL keeps what was written
         }

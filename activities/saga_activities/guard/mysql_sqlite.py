@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from sqlalchemy import CursorResult, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -26,7 +26,7 @@ from saga_activities.guard.transaction import (
     BelowWatermark,
     GuardRow,
     LostCommit,
-    RowOp,
+    RowLocked,
     RowReason,
     RowWrite,
 )
@@ -37,6 +37,12 @@ _NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark
 _KEY_CONDITION = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _SELECT_BELOW_WATERMARK = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
+_SELECT_ROWS = f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}"
+_SELECT_ROWS_WITHOUT_LOCK = text(_SELECT_ROWS)
+_SELECT_DO = f"SELECT 1 FROM saga_guard WHERE {_KEY_CONDITION} AND op = 'do'"
+_REFUSE_DO = text(f"UPDATE saga_guard SET reason = 'undo' WHERE {_KEY_CONDITION} AND op = 'do'")
+_DELETE_ROW = text(f"DELETE FROM saga_guard WHERE {_KEY_CONDITION} AND op = :op")
+_MYSQL_LOCK_WAIT_TIMEOUT = 1205
 _UPDATE_RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_KEY_CONDITION} AND op = :op")
 _UPDATE_HELD_EVENTS = text(f"UPDATE saga_outbox SET status = :status WHERE {_KEY_CONDITION} AND status = 'HELD'")
 
@@ -47,6 +53,7 @@ class SqlAlchemyTransaction:
     _insert_first_row: ClassVar[Any]
     _insert_row: ClassVar[Any]
     _select_rows: ClassVar[Any]
+    _lock_do: ClassVar[Any]
 
     def __init__(
         self,
@@ -84,7 +91,7 @@ class SqlAlchemyTransaction:
         return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit, read_only)
 
     async def insert(
-        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         opened = self.answered
         if not opened:
@@ -99,10 +106,27 @@ class SqlAlchemyTransaction:
         if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._scheduled_at})).first() is not None:
             raise BelowWatermark()
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
+    async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         await self.check_watermark()
-        rows = (await self._send(self._select_rows, self._key_values)).mappings()
+        statement = self._select_rows if locked else _SELECT_ROWS_WITHOUT_LOCK
+        rows = (await self._send(statement, self._key_values)).mappings()
         return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in rows}
+
+    async def lock_do(self) -> None:
+        if not self.answered:
+            await self._begin()
+        try:
+            await self._send(self._lock_do, self._key_values)
+        except DBAPIError as error:
+            if error.orig is not None and error.orig.args[:1] == (_MYSQL_LOCK_WAIT_TIMEOUT,):
+                raise RowLocked(str(error.orig)) from error
+            raise
+
+    async def refuse_do(self) -> None:
+        await self._send(_REFUSE_DO, self._key_values)
+
+    async def delete(self, op: str) -> None:
+        await self._send(_DELETE_ROW, {**self._key_values, "op": op})
 
     async def commit(self, row_write: RowWrite | None) -> None:
         if row_write is not None and row_write.result is not None:
@@ -172,7 +196,8 @@ class SqliteTransaction(SqlAlchemyTransaction):
         "ON CONFLICT DO NOTHING"
     )
     _insert_row = text(f"INSERT INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS}) ON CONFLICT DO NOTHING")
-    _select_rows = text(f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}")
+    _select_rows = _SELECT_ROWS_WITHOUT_LOCK
+    _lock_do = text(_SELECT_DO)
 
     async def _begin(self) -> None:
         await self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self._seconds_left() * 900)}")
@@ -202,9 +227,9 @@ class MysqlTransaction(SqlAlchemyTransaction):
     )
     _thread_id: int | None = None
     _insert_row = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS})")
-    _select_rows = text(
-        f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION} LOCK IN SHARE MODE"
-    )
+    _select_rows = text(f"{_SELECT_ROWS} LOCK IN SHARE MODE")
+    _lock_do = text(f"{_SELECT_DO} FOR UPDATE")
+    _start = "START TRANSACTION"
 
     async def _begin(self) -> None:
         """The limits are session variables in whole seconds, so most transactions find them set already."""
@@ -220,7 +245,7 @@ class MysqlTransaction(SqlAlchemyTransaction):
         if info.get("saga_limits") != (left, idle):
             await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left, idle)}")
             info["saga_limits"] = (left, idle)
-        await self._send("START TRANSACTION READ ONLY" if self._read_only else "START TRANSACTION")
+        await self._send("START TRANSACTION READ ONLY" if self._read_only else self._start)
 
     def _limits(self, left: int, idle: int) -> str:
         waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import psycopg
 from psycopg import AsyncClientCursor, AsyncConnection
@@ -32,7 +32,7 @@ from saga_activities.guard.transaction import (
     GuardRow,
     LostCommit,
     NotCommitted,
-    RowOp,
+    RowLocked,
     RowReason,
     RowWrite,
 )
@@ -47,9 +47,12 @@ _NEXT = (
 )
 _UPDATE_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _SELECT_ROWS = (
-    "SELECT op, reason, args_hash, result FROM saga_guard"
-    " WHERE saga_id = %s AND step = %s AND generation = %s FOR SHARE"
+    "SELECT op, reason, args_hash, result FROM saga_guard WHERE saga_id = %s AND step = %s AND generation = %s"
 )
+_DO_ROW = "saga_id = %s AND step = %s AND generation = %s AND op = 'do'"
+_LOCK_DO = f"SELECT 1 FROM saga_guard WHERE {_DO_ROW} FOR UPDATE"
+_REFUSE_DO = f"UPDATE saga_guard SET reason = 'undo' WHERE {_DO_ROW}"
+_DELETE_ROW = "DELETE FROM saga_guard WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _UPDATE_HELD_EVENTS = (
     "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
 )
@@ -60,6 +63,8 @@ _TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 
 class PostgresTransaction:
     """One transaction on one connection; ``deadline`` is when the attempt ends, seconds since the epoch."""
+
+    _final_statement = "COMMIT"
 
     def __init__(
         self,
@@ -85,15 +90,15 @@ class PostgresTransaction:
         self._read_only = read_only
         self.answered = False
 
-    @staticmethod
-    async def start(connection: Connection, entry_key: EntryKey, **limits: Any) -> PostgresTransaction:
+    @classmethod
+    async def start(cls, connection: Connection, entry_key: EntryKey, **limits: Any) -> Self:
         # The connection is open, so nothing blocks here; the asynchronous accessor would switch greenlets.
         pooled = cast("SyncConnection", connection.sync_connection).connection
         raw = cast("AsyncConnection[Any]", pooled.driver_connection)
-        return PostgresTransaction(connection, raw, entry_key, **limits)
+        return cls(connection, raw, entry_key, **limits)
 
     async def insert(
-        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         row = (*self._key_values(), op, reason, args_hash, result, self._scheduled_at)
         if not self.answered:
@@ -107,16 +112,28 @@ class PostgresTransaction:
         if await cursor.fetchone() is not None:
             raise BelowWatermark()
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
+    async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         await self.check_watermark()
-        cursor = await self._send(_SELECT_ROWS, self._key_values())
+        cursor = await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values())
         return {op: GuardRow(reason, args_hash, result) for op, reason, args_hash, result in await cursor.fetchall()}
 
+    async def lock_do(self) -> None:
+        try:
+            await self._send(_LOCK_DO, self._key_values())
+        except psycopg.errors.LockNotAvailable as error:
+            raise RowLocked(str(error).strip()) from error
+
+    async def refuse_do(self) -> None:
+        await self._send(_REFUSE_DO, self._key_values())
+
+    async def delete(self, op: str) -> None:
+        await self._send(_DELETE_ROW, (*self._key_values(), op))
+
     async def commit(self, row_write: RowWrite | None) -> None:
-        text, values = "COMMIT", ()
+        text, values = self._final_statement, ()
         if row_write is not None and row_write.result is not None:
             values = (row_write.result, *self._key_values(), row_write.op)
-            text = f"{_UPDATE_RESULT}; COMMIT"
+            text = f"{_UPDATE_RESULT}; {text}"
         if row_write is not None and row_write.held is not None:
             text, values = (
                 f"{_UPDATE_HELD_EVENTS}; {text}",
@@ -129,7 +146,7 @@ class PostgresTransaction:
             if self._raw.closed or (classified is not None and classified.connection_lost):
                 raise LostCommit(str(error)) from error
             raise
-        if cursor.statusmessage != "COMMIT":  # COMMIT of a failed transaction reports ROLLBACK, without an error
+        if cursor.statusmessage == "ROLLBACK":  # COMMIT of a failed transaction reports it, without an error
             raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
 
     async def rollback(self) -> None:

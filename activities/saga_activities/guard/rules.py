@@ -21,7 +21,7 @@ GuardedBody = Callable[[SqlSession], Awaitable[Any]]
 """An action. Its result is stored; ``Rejected`` or any other exception rolls the transaction back."""
 
 GuardMode = Literal["decide", "mark", "own"]
-GuardRows = Mapping[RowOp, GuardRow]
+GuardRows = Mapping[str, GuardRow]
 
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"

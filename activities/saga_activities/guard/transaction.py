@@ -49,6 +49,10 @@ class BelowWatermark(Exception):
     """The attempt is older than the watermark of this database."""
 
 
+class RowLocked(InfrastructureError):
+    """Another transaction has locked the row for longer than this one may wait."""
+
+
 class LostCommit(Exception):
     """COMMIT was sent, and its outcome is unknown."""
 
@@ -71,7 +75,7 @@ class GuardTransaction(Protocol):
         ...
 
     async def insert(
-        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         """Insert a row unless it exists, and return whether it was inserted here.
 
@@ -84,8 +88,23 @@ class GuardTransaction(Protocol):
         """Raises :class:`BelowWatermark`."""
         ...
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
-        """The entry's rows as last committed. Raises :class:`BelowWatermark`."""
+    async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
+        """The entry's rows as last committed; ``locked`` False: without waiting for a transaction that locks them.
+
+        Raises :class:`BelowWatermark`.
+        """
+        ...
+
+    async def lock_do(self) -> None:
+        """Lock the row of ``do`` until the end of the transaction. Raises :class:`RowLocked`."""
+        ...
+
+    async def refuse_do(self) -> None:
+        """Change the reason of the row of ``do``, which this transaction has locked, to ``undo``."""
+        ...
+
+    async def delete(self, op: str) -> None:
+        """Delete a row that no later attempt may use."""
         ...
 
     async def commit(self, row_write: RowWrite | None) -> None:

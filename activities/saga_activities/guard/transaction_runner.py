@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -50,7 +50,7 @@ class TransactionRunner:
     def __init__(self, name: str, engine: AsyncEngine, *, isolation: str | None = None) -> None:
         self.name = name
         self.engine = engine
-        self._isolation = isolation
+        self.isolation = isolation
 
     async def run(
         self,
@@ -83,6 +83,9 @@ class TransactionRunner:
         # Once COMMIT is sent, only its response tells the outcome.
         return await uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
 
+    async def _begin(self, entry_key: EntryKey, **limits: Any) -> GuardTransaction:
+        return await begin_transaction(self.engine, entry_key, **limits)
+
     async def _run_script(
         self,
         entry_key: EntryKey,
@@ -99,12 +102,11 @@ class TransactionRunner:
         try:
             async with limit:
                 async with room:
-                    tx = await begin_transaction(
-                        self.engine,
+                    tx = await self._begin(
                         entry_key,
                         scheduled_at=scheduled_at,
                         deadline=deadline,
-                        isolation=self._isolation,
+                        isolation=self.isolation,
                         idle_limit=idle_limit,
                         read_only=read_only,
                     )
@@ -165,7 +167,7 @@ class TransactionRunner:
         try:
             async with asyncio.timeout(COMMIT_GRACE):
                 tx = await begin_transaction(
-                    self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
+                    self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self.isolation
                 )
                 stored = rules.stored_outcome(op, await tx.rows(), args_hash)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
@@ -221,12 +223,14 @@ async def begin_transaction(
     isolation: str | None,
     idle_limit: float | None = None,
     read_only: bool = False,
+    kind: type[PostgresTransaction | MysqlTransaction] | None = None,
 ) -> GuardTransaction:
     """A transaction on a connection of the pool; nothing is sent before its first statement.
 
-    The server ends it when it is idle for ``idle_limit`` seconds (not on SQLite, which has no server).
+    The server ends it when it is idle for ``idle_limit`` seconds (not on SQLite, which has no server). ``kind``: a
+    class other than the database's own.
     """
-    kind = _TRANSACTION_CLASSES[engine.dialect.name]
+    kind = kind or _TRANSACTION_CLASSES[engine.dialect.name]
     connection = await engine.connect()
     try:
         return await kind.start(

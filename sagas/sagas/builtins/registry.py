@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sagas.builtins import messaging, spark
 from sagas.builtins.schemas import NAME, SQL, STRING, object_schema
+from sagas.builtins.two_phase import TWO_PHASE
 
 Schema = Mapping[str, Any]
 Executor = Literal["sql", "http", "engine", "spark", "kafka"]
@@ -71,7 +72,7 @@ BUILTINS: Mapping[str, Builtin] = {
                     "expect_rows": _EXPECT_ROWS,
                     "rejected": {"type": "string"},
                     "emit": {"type": "array", "items": messaging.EVENT},
-                    "two_phase": {PLANNED: "two-phase commit"},
+                    TWO_PHASE: {"type": "boolean"},
                 },
                 ["connection", "run"],
             ),

@@ -9,6 +9,7 @@ from typing import Any
 from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
 from sagas.builtins.registry import READ_METHODS, is_read_call, is_spark_job
 from sagas.builtins.spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
+from sagas.builtins.two_phase import is_two_phase
 from sagas.definition.draft import (
     OperationDraft,
     ProjectContext,
@@ -43,6 +44,7 @@ from sagas.definition.operation_builder import (
     reply_probe,
     restore_operation,
     spark_publication,
+    two_phase_operations,
     unwrap,
     with_held_event_operations,
     with_hold,
@@ -104,6 +106,8 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     )
     reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
     kind = _step_kind(parsed, reads, after_commit)
+    two_phase = is_two_phase(uses, arguments) and kind == "compensatable"
+    do = replace(do, two_phase=two_phase)
     do = with_hold(do, arguments, context.project.actions.get(uses), kind)
     if uses == "sql" and any(map(is_automatic, parsed.get("compensate") or [])):
         do = replace(do, images=True)
@@ -135,6 +139,8 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     if uses == SPARK:
         own_compensate, own_confirm = spark_publication(do, after_commit)
         compensate, confirm = compensate or own_compensate, confirm or own_confirm
+    if two_phase:
+        compensate, confirm = two_phase_operations(do)
     compensate, confirm = with_held_event_operations(do, arguments, compensate, confirm)
     probe = parsed.get("probe")
     condition = parsed.get("if")
@@ -249,7 +255,7 @@ def _execution(parsed: ParsedMapping, do: Operation, context: BuildContext) -> E
 
 def _guarantee(do: Operation) -> Guarantee:
     if do.guarded:
-        return "guarded"
+        return "two-phase" if do.two_phase else "guarded"
     return "participant-keyed" if do.idempotent else "at-least-once"
 
 

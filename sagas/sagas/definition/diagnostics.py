@@ -349,6 +349,14 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "names or SQL inside a computed list or mapping",
         "write the list or mapping in YAML, with expressions for its values only",
     ),
+    "SAGA423": _error(
+        "two-phase commit is not possible here",
+        "leave out `two_phase`, or move it to a `sql` step before the pivot on PostgreSQL, MySQL or MariaDB",
+    ),
+    "SAGA424": _error(
+        "`compensate` or `confirm` on a step with `two_phase`",
+        "remove it: the engine rolls the prepared transaction back, or commits it at the commit point",
+    ),
     "SAGA430": _error(
         "`compensate: auto` cannot undo this",
         "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "

@@ -18,7 +18,7 @@ from typing import Any, Literal
 StepKind = Literal["compensatable", "pivot", "retriable", "read"]
 OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
-Guarantee = Literal["guarded", "participant-keyed", "at-least-once"]
+Guarantee = Literal["guarded", "two-phase", "participant-keyed", "at-least-once"]
 Milestone = Literal["completed", "compensated", "parked", "residue", "overdue"]
 """The events of a saga that can trigger a notification."""
 
@@ -54,6 +54,7 @@ class Operation:
     ``holds`` (forward actions only): True if its events with `hold` wait for the commit point; False if they are
     published immediately, because the step does not run before the commit point; None if it has no such events.
     ``images`` (forward actions only): the rows that it changes are stored for `compensate: auto`.
+    ``two_phase``: the effect is prepared, and committed at the commit point; the same for all operations of a step.
     """
 
     uses: str
@@ -69,6 +70,7 @@ class Operation:
     seals: bool = False
     holds: bool | None = None
     images: bool = False
+    two_phase: bool = False
 
     @property
     def guarded(self) -> bool:

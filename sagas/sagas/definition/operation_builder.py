@@ -22,6 +22,7 @@ from sagas.builtins.spark import (
     UNPUBLISH,
     spark_long_form,
 )
+from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.builtins.url_templates import encoded_path, encoded_url
 from sagas.definition.draft import ProjectContext
 from sagas.definition.field_types import ParsedMapping
@@ -265,9 +266,12 @@ def restore_operation(do: Operation, written: Operation) -> Operation:
 
 
 def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None, kind: StepKind) -> Operation:
-    """The forward operation with ``holds`` set: events are held only if the step is compensatable."""
+    """The forward operation with ``holds`` set: events are held only if the step is compensatable.
+
+    The events of a prepared transaction become visible with its commit, so they need no hold.
+    """
     declared = action.holds if action is not None else any(map(is_held, events_of(do.uses, arguments)))
-    return replace(do, holds=kind == "compensatable") if declared else do
+    return replace(do, holds=kind == "compensatable" and not do.two_phase) if declared else do
 
 
 def guard_only_operation(do: Operation, uses: str) -> Operation:
@@ -328,3 +332,12 @@ def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation |
 
     compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
     return compensation, operation(PUBLISH)
+
+
+# `sql` steps with `two_phase`
+
+
+def two_phase_operations(do: Operation) -> tuple[Compensation, Operation]:
+    """The `compensate` and the `confirm` of a step whose transaction is prepared; nothing undoes it once committed."""
+    rollback, commit = guard_only_operation(do, ROLLBACK), guard_only_operation(do, COMMIT)
+    return Compensation((rollback,)), commit

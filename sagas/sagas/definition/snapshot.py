@@ -197,6 +197,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
     facts = {
         "the kind": (old.kind, new.kind),
         "the location of the effect": (_effect_location(old.do), _effect_location(new.do)),
+        "`two_phase`": (old.do.two_phase, new.do.two_phase),
         "`for_each`": (old.for_each is None, new.for_each is None),
         "`savepoint`": (old.savepoint is None, new.savepoint is None),
         "`confirm`": (_effect_location(old.confirm), _effect_location(new.confirm)),

@@ -39,6 +39,13 @@ def send_call(
 
 def build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     """Build the Call of a flight. Raises DefinitionError when the arguments cannot be evaluated."""
+    call = _build_call(run, entry, flight)
+    if call.guard is None or not run.step(entry).do.two_phase:
+        return call
+    return replace(call, guard=replace(call.guard, two_phase=True))
+
+
+def _build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     match flight.call_kind:
         case "do":
             return _forward_call(run, entry, flight)

@@ -156,6 +156,8 @@ def describe_compensation(step: StepDefinition) -> str | None:
         return None
     if step.do.uses == SPARK:
         return "discarded before publication, reverted after it"
+    if step.do.two_phase:
+        return "its prepared transaction is rolled back; once committed it stays"
     if _drops_only(step):
         return "its held events are dropped; once published they stay"
     if step.do.images:
@@ -179,6 +181,8 @@ def describe_confirm(step: StepDefinition) -> str | None:
         return None
     if step.do.uses == SPARK:
         return "published at the commit point" if step.compensate else "published as soon as it is done"
+    if step.do.two_phase:
+        return "its prepared transaction is committed at the commit point"
     if step.confirm.uses == RELEASE:
         return "its held events are released at the commit point"
     released = ", its held events are released with it" if step.do.holds else ""
@@ -193,6 +197,8 @@ def describe_undo_after_failure(step: StepDefinition) -> str:
         return "its held events are dropped"
     if step.do.images:
         return "automatic: its rows are restored from images"
+    if step.do.two_phase:
+        return "its prepared transaction is rolled back"
     return "its staged output is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
 
 
@@ -220,6 +226,11 @@ def explain_guarantee(step: StepDefinition) -> str:
     if step.do.uses in EMITTERS:
         when = "at the commit point" if step.do.holds else "soon after"
         return f"The events are rows of one transaction on {step.do.connection}, published {when}: each once, or none."
+    if step.do.two_phase:
+        return (
+            f"Prepared on {step.do.connection}, invisible and with its locks held until the commit point; then "
+            "committed once, or never."
+        )
     if step.do.guarded:
         return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
     if step.do.idempotent:

@@ -163,7 +163,7 @@ class GuardSpec:
     which uses another connection; ``own`` runs an action that another guard has decided, under its own row.
     ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
     ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
-    ``holds``, ``images``: see :class:`sagas.definition.model.Operation`.
+    ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
     """
 
     connection: str
@@ -172,6 +172,7 @@ class GuardSpec:
     confirmed: tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None = None
     holds: bool | None = None
     images: bool = False
+    two_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)

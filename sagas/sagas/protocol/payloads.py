@@ -150,6 +150,8 @@ def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["holds"] = guard.holds
     if guard.images:
         data["images"] = True
+    if guard.two_phase:
+        data["two_phase"] = True
     return data
 
 
@@ -164,6 +166,7 @@ def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         confirmed=(confirmed["uses"], confirmed["with"]) if isinstance(confirmed, dict) else confirmed,
         holds=data.get("holds"),
         images=data.get("images", False),
+        two_phase=data.get("two_phase", False),
     )
 
 

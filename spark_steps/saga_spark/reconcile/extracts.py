@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.tables import guard_table, outbox_table
+from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.outbox import HELD
 from saga_spark.reconcile.reconcile_spec import EffectTable
 from sagas.protocol.saga_view import SagaView
@@ -134,7 +135,7 @@ class SagaExport:
                 row.id,
                 row.generation or 1,
                 row.state,
-                row.guarantee == "guarded",
+                row.guarantee in ("guarded", "two-phase"),
                 row.state in _APPLIED_STATES,
                 row.id in residue,
             )
@@ -242,7 +243,14 @@ async def _extract_guard(
     connection: AsyncConnection, name: str, rows: ParquetRowWriter, scope: ReconciliationScope, results: bool
 ) -> None:
     table = guard_table.c
-    is_do = table.op == "do"
+    is_do, is_run, is_committed = table.op == "do", table.op.like("run.%"), table.op == COMMITTED
+    stored = [sa.func.max(sa.case((one, table.result))) for one in (is_run, is_committed, is_do)]
+    # The row of `do` of a two-phase step exists before its effect, which the row `committed` appears with.
+    has_effect = sa.or_(
+        sa.func.max(sa.case((is_run, 1), else_=0)) == 0,
+        sa.func.max(sa.case((is_committed, 1), else_=0)) == 1,
+        sa.func.max(sa.case((is_do, table.reason))) == "undo",
+    )
     query = sa.select(
         table.saga_id,
         table.step,
@@ -250,8 +258,9 @@ async def _extract_guard(
         sa.func.max(sa.case((is_do, table.reason))),
         sa.func.max(sa.case((table.op == "undo", 1), else_=0)),
         sa.func.max(sa.case((is_do, table.created_at))),
-        sa.func.max(sa.case((is_do, table.result))) if results else sa.null(),
+        sa.func.coalesce(*stored) if results else sa.null(),
     ).group_by(table.saga_id, table.step, table.generation)
+    query = query.having(has_effect)
     conditions: list[sa.ColumnElement[bool] | None] = [_saga_condition(table.saga_id, scope)]
     if scope.read_since is not None:
         # Complete sagas, however old their first rows are.

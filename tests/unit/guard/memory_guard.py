@@ -64,15 +64,23 @@ class MemoryTransaction:
         self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1}, event=event)
 
     async def insert(
-        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         if (self.generation, op) in self.memory.rows:
             return False
         self.memory.rows[self.generation, op] = GuardRow(reason, args_hash, result)
         return True
 
-    async def rows(self) -> Mapping[RowOp, GuardRow]:
+    async def check_watermark(self) -> None: ...
+
+    async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         return {op: row for (generation, op), row in self.memory.rows.items() if generation == self.generation}
+
+    async def lock_do(self) -> None: ...
+
+    async def refuse_do(self) -> None: ...
+
+    async def delete(self, op: str) -> None: ...
 
     async def commit(self, row_write: RowWrite | None) -> None:
         if row_write is not None and row_write.held is not None:
@@ -104,6 +112,7 @@ class MemoryGuard(Guard):
         deadline: float,
         args_hash: str | None = None,
         idle_limit: float | None = None,
+        read_only: bool = False,
     ) -> Outcome:
         tx = MemoryTransaction(self.memory, entry_key.generation)
         try:

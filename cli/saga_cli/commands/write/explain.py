@@ -158,4 +158,4 @@ def _print_failure(plan: Explanation) -> None:
 
 
 _STYLES = {"compensatable": "green", "pivot": "bold magenta", "retriable": "cyan", "read": "dim"}
-_GUARANTEES = {"guarded": "green", "participant-keyed": "yellow", "at-least-once": "red"}
+_GUARANTEES = {"guarded": "green", "two-phase": "green", "participant-keyed": "yellow", "at-least-once": "red"}

@@ -15,6 +15,7 @@ from sagas.definition.checks.locks import check_locks
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
 from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.spark import check_spark
+from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import SagaDraft
 
@@ -32,6 +33,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_statements(draft, report)
     check_automatic(draft, report)
     check_spark(draft, report)
+    check_two_phase(draft, report)
     check_messaging(draft, report)
     check_requests(draft, report)
     check_expressions(draft, report)

@@ -200,10 +200,24 @@ ACTION_MISTAKES = [
     Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
     # SAGA430: automatic compensation of something else than `sql`; the statements have tests of their own
     Mistake("SAGA430", "auto of a Python action", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
-    Mistake(
-        "SAGA900",
-        "two_phase",
-        saga("  - {id: a, uses: sql, with: {connection: shop, run: select 1, ⟦two_phase: true}, pivot: true}\n"),
+    *(
+        Mistake(code, about, saga(f"  - {{id: a, uses: sql, with: {{connection: shop, run: select 1{step}}}\n"))
+        for code, about, step in (
+            ("SAGA423", "a prepared pivot", ", ⟦two_phase: true}, pivot: true"),
+            ("SAGA423", "a prepared read", ", ⟦two_phase: true}, effect: none"),
+            ("SAGA423", "a computed two_phase", ", two_phase: ⟦'${{ input.x == 1 }}'}, pivot: true"),
+            (
+                "SAGA423",
+                "a prepared compensation",
+                "}, compensate: {uses: sql, with: {connection: shop, run: select 1, ⟦two_phase: true}}",
+            ),
+            (
+                "SAGA424",
+                "a compensation of a prepared step",
+                ", two_phase: true}, ⟦compensate: {uses: shop.book, with: {}}",
+            ),
+            ("SAGA424", "a confirm of a prepared step", ", two_phase: true}, ⟦confirm: {uses: shop.book, with: {}}"),
+        )
     ),
     Mistake(
         "SAGA900", "callback", saga("  - {id: a, uses: http, with: {url: 'http://a', ⟦callback: {timeout: 1m}}}\n")

@@ -18,7 +18,7 @@ REASONS = {
     "rejected", "failed", "unknown", "cancelled", "deadline", "late", "undone", "parent", "operator", "definition",
     "locked", "terminated",
 }  # fmt: skip
-GUARANTEES = {"guarded", "participant-keyed", "at-least-once"}
+GUARANTEES = {"guarded", "two-phase", "participant-keyed", "at-least-once"}
 DECISIONS = {"retry", "done", "skip", "compensate"}
 
 Check = Callable[[Any], bool]

@@ -1,0 +1,172 @@
+"""One participant database, as the protocol of two-phase commit needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from saga_activities.guard import result_codec
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import GuardTransaction, RowOp
+from saga_activities.guard.transaction_runner import COMMIT_GRACE, GuardScript, TransactionRunner, begin_transaction
+from saga_activities.guard.two_phase import rules
+from sagas.errors import InfrastructureError
+from sagas.protocol.outcomes import Failure, Outcome
+
+StoreResult = Callable[[str | None], Awaitable[None]]
+"""Stores the result of a run in the guard, outside the transaction to prepare."""
+
+_STORE_RESULT = text(
+    "UPDATE saga_guard SET result = :result"
+    " WHERE saga_id = :saga_id AND step = :step AND generation = :generation AND op = :op"
+)
+
+
+class PreparedTransactionBusy(InfrastructureError):
+    """Another connection has the prepared transaction; it can be ended once that connection is closed."""
+
+
+class PreparedTransactions(Protocol):
+    """The prepared transactions of a database."""
+
+    transaction_class: Any
+
+    async def is_prepared(self, entry_key: EntryKey) -> bool: ...
+
+    async def end(self, entry_key: EntryKey, *, commit: bool) -> bool: ...
+
+
+class Participant(Protocol):
+    """The four things that the protocol does in the database of a step. Times are seconds since the epoch."""
+
+    async def change_rows(
+        self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        """Run ``script`` in a transaction on the guard's rows, and commit it."""
+        ...
+
+    async def prepare(
+        self, entry_key: EntryKey, run: int, script: GuardScript, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        """Run ``script`` in a transaction, store its result for ``run`` outside of it, and prepare it."""
+        ...
+
+    async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
+        """Whether the entry has a prepared transaction."""
+        ...
+
+    async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:
+        """Commit the prepared transaction or roll it back; False: there is none."""
+        ...
+
+
+class DatabaseParticipant:
+    """A participant database of a server."""
+
+    def __init__(self, name: str, engine: AsyncEngine, prepared: PreparedTransactions, isolation: str | None) -> None:
+        self._prepared = prepared
+        self._rows = RowTransactions(name, engine, isolation="READ COMMITTED")
+        self._name, self._engine, self._isolation = name, engine, isolation
+
+    async def change_rows(
+        self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        return await self._rows.run(entry_key, "do", script, scheduled_at, deadline)
+
+    async def prepare(
+        self, entry_key: EntryKey, run: int, script: GuardScript, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        runner = Preparation(self._name, self._engine, self._prepared, run, self._isolation)
+        return await runner.run(entry_key, "do", script, scheduled_at, deadline)
+
+    async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
+        async with asyncio.timeout(_seconds_until(deadline)):
+            return await self._prepared.is_prepared(entry_key)
+
+    async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:
+        async with asyncio.timeout(_seconds_until(deadline)):
+            return await self._prepared.end(entry_key, commit=commit)
+
+
+class RowTransactions(TransactionRunner):
+    """Short transactions on the guard's rows.
+
+    READ COMMITTED whatever the connection's isolation: what is read after the wait for a lock must be current.
+    """
+
+    async def _recheck_commit(
+        self,
+        entry_key: EntryKey,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
+        error: Exception,
+    ) -> Outcome:
+        """The operation continues from whatever is there, so it is simply repeated."""
+        why = f"the response to COMMIT was lost: {error}"
+        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+
+
+class Preparation(TransactionRunner):
+    """The transaction of run ``run`` that prepares the effect of a step."""
+
+    def __init__(
+        self, name: str, engine: AsyncEngine, prepared: PreparedTransactions, run: int, isolation: str | None
+    ) -> None:
+        super().__init__(name, engine, isolation=isolation)
+        self._prepared, self._run = prepared, run
+        self._result: str | None = None
+
+    async def _begin(self, entry_key: EntryKey, **limits: Any) -> GuardTransaction:
+        kind = self._prepared.transaction_class
+        tx: Any = await begin_transaction(self.engine, entry_key, kind=kind, **limits)
+        tx.store_result = lambda result: self._store_result(entry_key, result)
+        if hasattr(self._prepared, "xa_id"):
+            tx.xa_id = self._prepared.xa_id(entry_key)  # pyright: ignore[reportAttributeAccessIssue]
+        return tx
+
+    async def _store_result(self, entry_key: EntryKey, result: str | None) -> None:
+        """Store the result before the effect is prepared: later nobody could tell it to the attempt that follows.
+
+        The connection is not one of the pool, whose connections may all be waiting here.
+        """
+        self._result = result
+        engine = create_async_engine(self.engine.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        values = {
+            "saga_id": entry_key.saga_id,
+            "step": entry_key.entry,
+            "generation": entry_key.generation,
+            "op": rules.run_op(self._run),
+            "result": result,
+        }
+        async with engine.connect() as connection:
+            if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
+                raise InfrastructureError("a later attempt of this step has taken over")
+
+    async def _recheck_commit(
+        self,
+        entry_key: EntryKey,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
+        error: Exception,
+    ) -> Outcome:
+        """After a lost PREPARE: it happened if the transaction is there; if not, it may still come."""
+        why = f"the response to PREPARE was lost: {error}"
+        try:
+            async with asyncio.timeout(COMMIT_GRACE):
+                if await self._prepared.is_prepared(entry_key):
+                    return Outcome.done(result_codec.decode(self._result), attempt=None)
+        except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
+            why = f"{why}; the check of its outcome failed too: {second}"
+        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+
+
+def _seconds_until(deadline: float) -> float:
+    return max(0.05, deadline - time.time())

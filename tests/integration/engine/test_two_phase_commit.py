@@ -1,0 +1,126 @@
+"""`sql` with `two_phase` in a saga: the effect is invisible until the commit point, then committed, or rolled back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from saga_activities.guard.schema import create_tables
+from sagas import Rejected
+from sagas.settings.model import Connection
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, wait_for_event
+
+SAGA = """
+    saga: transfer
+    defaults: {retry: {max_attempts: 3, initial_interval: 20ms, max_interval: 50ms}}
+    steps:
+      - id: debit
+        for_each: "${{ input.skus }}"
+        uses: sql
+        with:
+          connection: bank
+          run: "update two_phase_goods set units = units - 1 where sku = :sku and units > 0 returning units"
+          params: {sku: "${{ item }}"}
+          expect_rows: 1
+          rejected: sold out
+          emit: [{topic: taken, key: "${{ item }}", value: {sku: "${{ item }}"}}]
+          two_phase: true
+      - {id: credit, uses: book, compensate: unbook}
+    output: "${{ steps.debit.results.map(r, r[0].units) }}"
+"""
+
+
+@pytest_asyncio.fixture
+async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterator[AsyncEngine]:
+    """A participant database on PostgreSQL with 5 units each of two products of this test's own."""
+    url = postgres_server.url()
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    await create_tables(engine)
+    async with engine.connect() as connection:
+        await connection.execute(
+            text("create table if not exists two_phase_goods (sku varchar(60) primary key, units int)")
+        )
+    env.connections["bank"] = Connection("bank", "sql", env.folder, url_setting=url)
+    yield engine
+    await engine.dispose()
+
+
+async def products(bank: AsyncEngine) -> list[str]:
+    skus = [str(uuid.uuid4()), str(uuid.uuid4())]
+    async with bank.connect() as connection:
+        for sku in skus:
+            await connection.execute(text("insert into two_phase_goods values (:sku, 5)"), {"sku": sku})
+    return skus
+
+
+async def query(bank: AsyncEngine, statement: str, **values: Any) -> list[Any]:
+    async with bank.connect() as connection:
+        return list((await connection.execute(text(statement), values)).scalars())
+
+
+async def units(bank: AsyncEngine, skus: list[str]) -> list[int]:
+    return [(await query(bank, "select units from two_phase_goods where sku = :sku", sku=sku))[0] for sku in skus]
+
+
+async def prepared(bank: AsyncEngine, saga_id: str) -> list[str]:
+    return await query(bank, "select gid from pg_prepared_xacts where gid like :saga order by gid", saga=f"{saga_id}/%")
+
+
+async def test_the_effect_is_visible_from_the_commit_point_on(env: Environment, bank: AsyncEngine) -> None:
+    skus = await products(bank)
+    move, begun, go = gate()
+    env.plan["do credit"] = [move]
+    async with env.serving(SAGA) as client:
+        id = await begin(client, "transfer", {"skus": skus})
+        await wait_for_event(begun)
+        assert await prepared(bank, id) == [f"{id}/debit#0", f"{id}/debit#1"]
+        assert await units(bank, skus) == [5, 5]
+        go.set()
+        story = await finished(client, id)
+    assert (story["state"], story["output"], story["can_undo"]) == ("COMPLETED", [4, 4], False)
+    assert (row(story, "debit#0")["state"], row(story, "debit#0")["guarantee"]) == ("CONFIRMED", "two-phase")
+    assert await units(bank, skus) == [4, 4]
+    assert await prepared(bank, id) == []
+    assert await query(bank, "select count(*) from saga_outbox where saga_id = :id and status = 'NEW'", id=id) == [2]
+
+
+async def test_a_failure_before_the_commit_point_rolls_back(env: Environment, bank: AsyncEngine) -> None:
+    skus = await products(bank)
+    env.plan["do credit"] = [Rejected("no such account")]
+    async with env.serving(SAGA) as client:
+        story = await run_saga(client, "transfer", {"skus": skus})
+    assert story["state"] == "COMPENSATED"
+    assert row(story, "debit#0")["state"] == "COMPENSATED"
+    assert await units(bank, skus) == [5, 5]
+    assert await prepared(bank, story["id"]) == []
+
+
+async def test_a_rejection_rolls_back_what_the_items_before_it_prepared(env: Environment, bank: AsyncEngine) -> None:
+    skus = [*await products(bank), "no such product"]
+    async with env.serving(SAGA) as client:
+        story = await run_saga(client, "transfer", {"skus": skus})
+    assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "sold out")
+    assert await units(bank, skus[:2]) == [5, 5]
+    assert await prepared(bank, story["id"]) == []
+
+
+async def test_a_transaction_that_is_lost_parks_the_saga(env: Environment, bank: AsyncEngine) -> None:
+    skus = await products(bank)
+    move, begun, go = gate()
+    env.plan["do credit"] = [move]
+    async with env.serving(SAGA) as client:
+        id = await begin(client, "transfer", {"skus": skus[:1]})
+        await wait_for_event(begun)
+        async with bank.connect() as connection:
+            await connection.exec_driver_sql(f"ROLLBACK PREPARED '{id}/debit#0'")
+        go.set()
+        story = await finished(client, id)
+    assert story["state"] == "PARKED"
+    assert "rolled back outside the saga" in story["parked"][0]["why"]

@@ -1,0 +1,77 @@
+"""Two-phase commit on real PostgreSQL and MariaDB servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.two_phase import TwoPhaseGuard
+from sagas.errors import Rejected
+from tests.integration.guard.conftest import GuardDatabase, clock, database_url, open_guard_database
+
+STOCK = "create table if not exists stock (sku varchar(60) primary key, left_over int) "
+
+
+@dataclass
+class TwoPhaseDatabase:
+    """A database with one product of its own for each test: 10 units, of which the step takes one."""
+
+    database: GuardDatabase
+    at: EntryKey
+    sku: str
+
+    @property
+    def guard(self) -> TwoPhaseGuard:
+        return self.database.connections.two_phase_guard("shop")
+
+    async def take(self, sql: SqlSession) -> Any:
+        """The action: takes one unit, and returns a value that every run gives anew."""
+        await sql.execute("update stock set left_over = left_over - 1 where sku = :sku", sku=self.sku)
+        return {"taken": str(uuid4())}
+
+    async def refuse(self, sql: SqlSession) -> Any:
+        await self.take(sql)
+        raise Rejected("sold out")
+
+    async def do(self, body: Any = None, seconds: float = 10.0, at: EntryKey | None = None) -> Any:
+        return await self.guard.do(at or self.at, "hash", body or self.take, **clock(seconds))
+
+    async def left(self) -> int:
+        return (await self.database.rows("select left_over from stock where sku = :sku", sku=self.sku))[0][0]
+
+    async def reasons(self) -> dict[str, str]:
+        """The reason of each row of the guard, except those of the runs."""
+        found = await self.database.rows(
+            "select op, reason from saga_guard where saga_id = :s and step = :t and generation = :g",
+            s=self.at.saga_id, t=self.at.entry, g=self.at.generation,
+        )  # fmt: skip
+        return {op: reason for op, reason in found if not op.startswith("run.")}
+
+    async def is_prepared(self) -> bool:
+        return await self.guard.participant.is_prepared(self.at, time.time() + 10)
+
+
+async def open_two_phase(database: GuardDatabase) -> TwoPhaseDatabase:
+    sku, at = uuid4().hex, EntryKey(f"saga-{uuid4()}", "take")
+    engine = " engine=InnoDB" if database.engine.dialect.name == "mariadb" else ""
+    await database.rows(STOCK + engine)
+    await database.rows("insert into stock values (:sku, 10)", sku=sku)
+    return TwoPhaseDatabase(database, at, sku)
+
+
+@pytest_asyncio.fixture(params=["postgres", "mariadb"])
+async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TwoPhaseDatabase]:
+    """PostgreSQL and MariaDB. What a test leaves prepared is rolled back."""
+    opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
+    shop = await open_two_phase(opened)
+    yield shop
+    await shop.guard.participant.end_prepared(shop.at, time.time() + 10, commit=False)
+    await opened.connections.close()
