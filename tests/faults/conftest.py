@@ -26,14 +26,19 @@ def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest_asyncio.fixture(scope="session")
-async def cell_runner(servers: SharedServers, request: pytest.FixtureRequest) -> AsyncIterator[CellRunner]:
-    """Runs the selected cells concurrently; if xdist gives them to several processes, each runs its own, in turn."""
+async def cell_runner(servers: SharedServers) -> AsyncIterator[CellRunner]:
+    """Runs the cells that tests of this process ask for."""
     cell_runner = CellRunner(servers)
-    if getattr(request.config, "workerinput", {}).get("dist", "loadfile") == "loadfile":
-        cell_runner.schedule(cell for item in request.session.items if (cell := cell_of(item)) is not None)
     yield cell_runner
     await cell_runner.close()
     await servers.kafka.end()
+
+
+@pytest_asyncio.fixture(scope="module")
+async def cells_ahead(cell_runner: CellRunner, request: pytest.FixtureRequest) -> None:
+    """The selected cells begin, so that they run concurrently; unless xdist gives them to several processes."""
+    if getattr(request.config, "workerinput", {}).get("dist", "loadfile") == "loadfile":
+        cell_runner.schedule(cell for item in request.session.items if (cell := cell_of(item)) is not None)
 
 
 def cell_of(item: pytest.Item) -> Cell | None:

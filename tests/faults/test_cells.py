@@ -13,6 +13,7 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if cell.row.slow else []
 
 
+@pytest.mark.usefixtures("cells_ahead")
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS)])
 async def test_cell(cell: Cell, cell_runner: CellRunner) -> None:
     violations = (await cell_runner.result(cell)).violations

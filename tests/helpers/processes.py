@@ -132,7 +132,7 @@ class TemporalServer(Process):
             return http_get(ports["ui"], "/api/v1/namespaces/default")[0] == 200
 
         env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-        env["GOGC"] = "400"  # memory for processor time: a tenth of the server's, which is a sixth of all tests'
+        env["GOGC"] = "400"  # memory for processor time: it collects garbage less often
         super().__init__("temporal", argv, folder, ready, env)
 
 
