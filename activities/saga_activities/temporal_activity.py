@@ -224,7 +224,7 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
         if seconds is None and intervals:
             seconds = intervals[min(number - 1, len(intervals) - 1)]
         wait = None if seconds is None else timedelta(seconds=seconds)
-    details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
+    details = json.loads(_encodable(json.dumps(encode_failure(outcome, number), default=str, ensure_ascii=False)))
     size = len(json.dumps(details["details"]))
     if size > MAX_DETAILS_BYTES:
         details["details"] = omitted(size)
@@ -233,13 +233,18 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     else:
         details["details"] = mask_properties(details["details"])
     return SagaApplicationError(
-        mask(failure.message)[:MAX_MESSAGE_CHARACTERS],
+        _encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]),
         details,
         type=failure.type,
         non_retryable=final,
         next_retry_delay=wait,
         category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
     )
+
+
+def _encodable(text: str) -> str:
+    """The text with `?` for half a surrogate pair: Temporal could not encode the failure, and would try again."""
+    return text.encode("utf-8", "replace").decode()
 
 
 # The activity `saga.load`: loads what a run needs if its starter did not send the definition.

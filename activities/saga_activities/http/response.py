@@ -6,18 +6,17 @@ The outcome of the attempt is decided in ``attempt``.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.protocol.payloads import omitted
-from sagas.text.json_values import json_problem
+from sagas.text.json_values import parse_json
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Bytes. A larger body is not kept."""
@@ -54,16 +53,8 @@ class HttpResponse:
     def json(self) -> Any:
         """The parsed body; None if it is not JSON."""
         try:
-            if not self.text:
-                return None
-            value = json.loads(self.text, parse_constant=_reject_constant, parse_float=_finite)
-            if json_problem(value):
-                return None
-            if "\\ud" in self.text.lower():
-                # Half a surrogate pair can be escaped in JSON, but not written as UTF-8 by whoever reads the result.
-                json.dumps(value, ensure_ascii=False).encode()
-            return value
-        except (ValueError, RecursionError):
+            return parse_json(self.text) if self.text else None
+        except ValueError:
             return None
 
     def to_json(self) -> dict[str, Any]:
@@ -140,16 +131,6 @@ def limit_size(result: Any) -> Any:
     """The result, or ``{"omitted": "size", "bytes": n}`` if it is too large to keep."""
     size = len(json.dumps(result).encode())
     return result if size <= MAX_RESULT_BYTES else omitted(size)
-
-
-def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    # Written as JSON again it would be `Infinity`, which no other reader accepts.
-    return value if math.isfinite(value) else _reject_constant(number)
 
 
 # `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.

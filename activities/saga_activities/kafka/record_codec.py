@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sagas.text.json_values import json_problem
+from sagas.text.json_values import parse_json
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -140,10 +138,10 @@ def decode(message: Message) -> DecodedRecord:
     except UnicodeDecodeError:
         raise MalformedRecord("the key is not UTF-8 text") from None
     try:
-        value = None if raw_value is None else _parse_json(raw_value)
+        value = None if raw_value is None else parse_json(raw_value)
     except UnicodeDecodeError:
         raise MalformedRecord("the value is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MalformedRecord(f"the value is not JSON: {error}") from None
     kind, milliseconds = message.timestamp()
     if kind and not 0 <= milliseconds <= LAST_MILLISECOND:
@@ -158,31 +156,6 @@ def decode(message: Message) -> DecodedRecord:
         headers=headers,
         timestamp=milliseconds / 1000 if kind else None,
     )
-
-
-def _parse_json(raw: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError or RecursionError for one that is not JSON or cannot be stored."""
-    value = json.loads(raw, parse_constant=_refuse_constant, parse_float=finite_number)
-    if problem := json_problem(value):
-        raise ValueError(problem)
-    if b"\\u" in raw:  # only an escape can be half a surrogate pair
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("it contains half a surrogate pair") from None
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def finite_number(text: str) -> float:
-    """The number of a JSON text. Raises ValueError for `1e999`, which no JSON could express again."""
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:20]} is too large for a number")
-    return number
 
 
 LAST_MILLISECOND = 253_402_300_799_999

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 MAX_DEPTH = 100
 """Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
@@ -33,3 +34,36 @@ def json_problem(value: Any, *, max_values: float = math.inf) -> str | None:
         if isinstance(one, dict | list):
             waiting += [(child, depth + 1) for child in (one.values() if isinstance(one, dict) else one)]
     return None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text from outside.
+
+    Raises:
+        UnicodeDecodeError: the bytes are not UTF-8.
+        ValueError: it is not JSON, or a value that :func:`json_problem` refuses or that cannot be written as UTF-8.
+    """
+    decoded = text if isinstance(text, str) else text.decode()
+    try:
+        value = json.loads(decoded, parse_constant=_refuse_constant, parse_float=_finite_number)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    if problem := json_problem(value):
+        raise ValueError(problem)
+    if "\\u" in decoded:  # only an escape can be half a surrogate pair
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it contains half a surrogate pair") from None
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # no JSON could express it again
+        raise ValueError(f"{text[:20]} is too large for a number")
+    return number

@@ -290,7 +290,12 @@ def what_is_left(folder: Path, secret: str) -> tuple[list[Path], list[Path]]:
     found = [file for file in files if secret.encode() in file.read_bytes() or file.name.startswith("core")]
     own = [file for file in files if ".saga" in file.parts]
     assert own, "the log of the runner"
-    return found, [file for file in own if file.stat().st_mode & 0o077]
+    return found, [file for file in own if all(part.stat().st_mode & 0o077 for part in _path_below(folder, file))]
+
+
+def _path_below(folder: Path, file: Path) -> list[Path]:
+    """The file and its folders below ``folder``; one that is private keeps others out of the rest."""
+    return [file, *(parent for parent in file.parents if folder in parent.parents)]
 
 
 def text_of_logs(folder: Path) -> str:
