@@ -11,8 +11,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.two_phase.prepared import sagas_with_prepared
 
 RETENTION = 30 * 24 * 3600.0
 """Seconds for which the rows of a finished saga are kept at least."""
@@ -30,8 +32,9 @@ _SAGA_TABLES = ("saga_guard", "saga_request", "saga_image")
 
 def _select_expired(table: str) -> TextClause:
     return text(
-        f"SELECT saga_id FROM {table} GROUP BY saga_id HAVING max(created_at) < :mark ORDER BY saga_id LIMIT :batch"
-    )
+        f"SELECT saga_id FROM {table} WHERE saga_id NOT IN :kept GROUP BY saga_id HAVING max(created_at) < :mark"
+        " ORDER BY saga_id LIMIT :batch"
+    ).bindparams(bindparam("kept", expanding=True))
 
 
 def _delete_saga(table: str) -> TextClause:
@@ -72,15 +75,18 @@ async def clean_up(
     ``more_tables`` have rows of sagas, too, with ``saga_id`` and ``created_at``.
 
     A saga is purged completely or not at all: while one of its rows is above the watermark, an attempt of another of
-    its steps may be, too.
+    its steps may be, too. One with a prepared transaction is kept: its rows are locked, and decide about it.
     """
     mark = await raise_to(engine, highest_allowed(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)
+    kept = sorted(await sagas_with_prepared(engine))
     forgotten: set[str] = set()
     async with engine.connect() as connection:
         for table in (*_SAGA_TABLES, *more_tables):
             old, forget = _select_expired(table), _delete_saga(table)
-            while sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH})).scalars().all():
+            while (
+                sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH, "kept": kept})).scalars().all()
+            ):
                 await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
                 forgotten.update(sagas)
     return len(forgotten)

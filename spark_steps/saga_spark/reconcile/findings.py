@@ -49,6 +49,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     "amounts_differ": MismatchKind(
         "amounts that differ", "A row has another amount than the result of the step that wrote it."
     ),
+    "prepared_unowned": MismatchKind(
+        "prepared transaction that no saga owns",
+        "A prepared transaction holds its locks, and no open saga will commit it or roll it back.",
+    ),
     "event_without_effect": MismatchKind(
         "event without effect", "An event is in the outbox, but the step that writes it was never done."
     ),
@@ -125,6 +129,8 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"), dialects[connection])
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
+    if finding.kind == "prepared_unowned":
+        return f"{finding.place}: {finding.details['rollback']};"
     already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
     # Records in a topic cannot be repaired.
     if already_published or finding.kind in ("event_published_twice", "event_unclaimed"):

@@ -6,11 +6,19 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import create_tables
+from saga_activities.guard.two_phase import prepared as prepared_transactions
+from saga_spark.reconcile.findings import repair_command
+from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.views.prepared import stuck_prepared, with_stuck_prepared
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.saga_view import read_view
+from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.settings.model import Connection
 from tests.helpers.database_servers import DatabaseServer
@@ -73,7 +81,9 @@ async def prepared(bank: AsyncEngine, saga_id: str) -> list[str]:
     return await query(bank, "select gid from pg_prepared_xacts where gid like :saga order by gid", saga=f"{saga_id}/%")
 
 
-async def test_the_effect_is_visible_from_the_commit_point_on(env: Environment, bank: AsyncEngine) -> None:
+async def test_the_effect_is_visible_from_the_commit_point_on(
+    env: Environment, bank: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     skus = await products(bank)
     move, begun, go = gate()
     env.plan["do credit"] = [move]
@@ -82,6 +92,7 @@ async def test_the_effect_is_visible_from_the_commit_point_on(env: Environment, 
         await wait_for_event(begun)
         assert await prepared(bank, id) == [f"{id}/debit#0", f"{id}/debit#1"]
         assert await units(bank, skus) == [5, 5]
+        await _check_what_operators_see(env, client, id, monkeypatch)
         go.set()
         story = await finished(client, id)
     assert (story["state"], story["output"], story["can_undo"]) == ("COMPLETED", [4, 4], False)
@@ -89,6 +100,40 @@ async def test_the_effect_is_visible_from_the_commit_point_on(env: Environment, 
     assert await units(bank, skus) == [4, 4]
     assert await prepared(bank, id) == []
     assert await query(bank, "select count(*) from saga_outbox where saga_id = :id and status = 'NEW'", id=id) == [2]
+
+
+async def _check_what_operators_see(env: Environment, client: Any, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prepared transaction is stuck after its time; one of an open saga is owned."""
+    assert env.project is not None
+    settings = env.project.settings
+    assert await stuck_prepared(env.project) == {}
+    assert await find_unowned(client.temporal, settings, id, {}) == []
+    monkeypatch.setattr(prepared_transactions, "STUCK_AFTER", -1.0)
+    reasons = (await stuck_prepared(env.project))[id]
+    assert [one.partition(" for ")[0] for one in reasons] == [
+        "debit#0 has a prepared transaction on bank: prepared",
+        "debit#1 has a prepared transaction on bank: prepared",
+    ]
+    assert "two_phase_goods (RowExclusiveLock)" in reasons[0]
+    view = await with_stuck_prepared(settings, await read_view(client.temporal, id))
+    assert len(view.stuck or ()) == len(reasons)
+    found = [one async for one in list_stuck(client.temporal, SagaFilter(), limit=50, prepared={id: reasons})]
+    assert [one.stuck for one in found if one.id == id] == [tuple(reasons)]
+
+
+async def test_a_prepared_transaction_of_nobody_is_reported(env: Environment, bank: AsyncEngine) -> None:
+    async with env.serving(SAGA) as client, bank.connect() as connection:
+        assert env.project is not None
+        gid = f"somebody's {uuid.uuid4()}"
+        literal = gid.replace("'", "''")
+        await connection.exec_driver_sql("BEGIN")
+        await connection.exec_driver_sql(f"INSERT INTO two_phase_goods VALUES ('{uuid.uuid4()}', 1)")
+        await connection.exec_driver_sql(f"PREPARE TRANSACTION '{literal}'")
+        found = await find_unowned(client.temporal, env.project.settings, None, {})
+        [mine] = [one for one in found if (one.row or {})["id"] == gid]
+        assert (mine.kind, repair_command(mine, {})) == ("prepared_unowned", f"bank: ROLLBACK PREPARED '{literal}';")
+        await connection.exec_driver_sql(mine.details["rollback"])
+        assert await find_unowned(client.temporal, env.project.settings, None, {}) == []
 
 
 async def test_a_failure_before_the_commit_point_rolls_back(env: Environment, bank: AsyncEngine) -> None:

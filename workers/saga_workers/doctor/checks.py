@@ -16,10 +16,12 @@ from temporalio.service import RPCError
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.temporal import search_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
 from saga_workers.topic_inventory import operations_of, uses_kafka
+from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
 from sagas.settings import Connection, Settings
@@ -52,11 +54,12 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         if settings.lock_connection is not None:
             findings.append(await _check_locks(client, settings))
     spark = has_spark_steps(project)
+    prepared = _two_phase_connections(project)
     for connection in settings.connections.values():
         if connection.kind == "http" and "signing_secret" in connection.options:
             findings.append(_check_signing_secret(connection))
     for connection in settings.sql_connections():
-        findings += await _check_database(connection, spark=spark)
+        findings += await _check_database(connection, spark=spark, two_phase=connection.name in prepared)
     findings += await _check_automatic_steps(project)
     findings += await check_spark(settings) if spark else [_find_java()]
     if uses_kafka(project):
@@ -104,6 +107,13 @@ def _check_definitions(project: Project) -> list[DoctorResult]:
         text = f"{len(errors)} errors, the first: {first.file}:{first.line} {first.code} {first.message}"
         return [DoctorResult("definitions", False, text, "saga validate")]
     return [DoctorResult("definitions", True, ", ".join(names) or "none")]
+
+
+def _two_phase_connections(project: Project) -> set[str]:
+    try:
+        return two_phase_connections(project.definitions)
+    except SagaError:
+        return set()  # reported with the definitions
 
 
 def _check_signing_secret(connection: Connection) -> DoctorResult:
@@ -267,7 +277,7 @@ def _clock_result(name: str, skew: float) -> DoctorResult:
     )
 
 
-async def _check_database(connection: Connection, *, spark: bool) -> list[DoctorResult]:
+async def _check_database(connection: Connection, *, spark: bool, two_phase: bool) -> list[DoctorResult]:
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -289,6 +299,7 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
             ours = set(metadata.tables) <= tables
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
+            prepared = await check_two_phase(connection.name, engine) if two_phase else []
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return [
             DoctorResult(
@@ -314,6 +325,7 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
         ),
         _clock_result(connection.name, skew),
         *_event_results(connection.name, waiting, lag.total(NEW)),
+        *prepared,
     ]
 
 

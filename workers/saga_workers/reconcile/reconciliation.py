@@ -33,6 +33,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import check_ledger
+from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
 from saga_workers.views.locks import list_orphans
@@ -92,6 +93,7 @@ async def reconcile(
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _check_outputs(temporal, settings, spark, scope, material)
     published += await _check_locks(temporal, settings, scope)
+    published += await find_unowned(temporal, settings, scope.saga_id, material.rows)
     recorded = await _check_ledger(settings, material)
     counts.update(one.kind for one in (*published, *recorded))
     findings = [*findings, *published, *recorded[:MAX_FINDINGS]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from temporalio.api.enums.v1 import PendingActivityState
@@ -27,6 +27,7 @@ from saga_workers.temporal.temporal_runs import (
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
+from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
 from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
@@ -40,9 +41,18 @@ _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMP
 
 
 async def list_stuck(
-    temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None
+    temporal: Temporal,
+    criteria: SagaFilter,
+    *,
+    limit: int,
+    web_ui: str | None = None,
+    prepared: Mapping[str, Sequence[str]] | None = None,
 ) -> AsyncIterator[SagaView]:
-    """The views of stuck sagas, with the field ``stuck``: one message per reason."""
+    """The views of stuck sagas, with the field ``stuck``: one message per reason.
+
+    ``prepared``: further reasons by saga id, of prepared transactions.
+    """
+    prepared = prepared or {}
     workers = Workers(temporal)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -59,7 +69,12 @@ async def list_stuck(
             if view is not None and view.id not in seen and found < limit:
                 seen.add(view.id)
                 found += 1
-                yield view
+                yield add_reasons(view, prepared)
+    for saga_id in prepared:
+        if found < limit and saga_id not in seen and await _matches(temporal, criteria, saga_id):
+            seen.add(saga_id)
+            found += 1
+            yield add_reasons(await read_view(temporal, saga_id, web_ui=web_ui), prepared)
     async for saga_id in list_exhausted(temporal, criteria.task_queue):
         if found >= limit:
             return

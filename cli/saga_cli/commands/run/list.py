@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 
 from saga_cli.context import global_options, with_client
 from saga_cli.output import echo, make_console, print_document, to_json, warn
+from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def list_sagas(
         views: list[SagaView] = []
         async with using_ledger(settings) as ledger:
             try:
-                async for view in _find(client, settings, ledger, asked, stuck, limit):
+                prepared = await _prepared(settings) if stuck else {}
+                async for view in _find(client, settings, ledger, asked, stuck, limit, prepared):
                     if global_options().format == "jsonl":
                         print(to_json(_row_json(view)), flush=True)
                     views.append(view)
@@ -57,14 +59,32 @@ def list_sagas(
     return with_client(find)
 
 
+async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
+    """The reasons of prepared transactions; none, with a warning, if they cannot be read."""
+    from saga_workers.views.prepared import stuck_prepared
+    from sagas.settings.project import Project
+
+    try:
+        return await stuck_prepared(Project(settings))
+    except SagaError as error:
+        warn(error.message)
+        return {}
+
+
 def _find(
-    client: Client, settings: Settings, ledger: RunLedger | None, asked: SagaFilter, stuck: bool, limit: int
+    client: Client,
+    settings: Settings,
+    ledger: RunLedger | None,
+    asked: SagaFilter,
+    stuck: bool,
+    limit: int,
+    prepared: Mapping[str, Sequence[str]],
 ) -> AsyncIterator[SagaView]:
     web_ui = settings.temporal.web_ui
     if stuck:
         from saga_workers.views.stuck import list_stuck
 
-        return list_stuck(client, asked, limit=limit, web_ui=web_ui)
+        return list_stuck(client, asked, limit=limit, web_ui=web_ui, prepared=prepared)
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents

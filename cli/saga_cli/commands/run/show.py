@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saga_cli.context import with_client
-from saga_cli.output import print_document
-from sagas.errors import UsageError
+from saga_cli.output import print_document, warn
+from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -31,13 +31,19 @@ def show(
         option = "--html" if html is not None else "--reveal"
         raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    prints everything")
     from saga_cli.render.saga_view import print_view
+    from saga_workers.views.prepared import with_stuck_prepared
     from saga_workers.views.stuck import read_view_with_stuck
 
     async def read(client: Client, settings: Settings) -> SagaView:
         from saga_workers.ledger.run_ledger import using_ledger
 
         async with using_ledger(settings) as ledger:
-            return await read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)
+            view = await read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)
+        try:
+            return await with_stuck_prepared(settings, view)
+        except SagaError as error:
+            warn(error.message)
+            return view
 
     view = with_client(read)
     print_document(view.to_json(), human=lambda: print_view(view))

@@ -1,0 +1,54 @@
+"""Prepared transactions as operators see them: which step, how old, which locks; and the purge keeps their rows."""
+
+from __future__ import annotations
+
+import time
+
+from saga_activities.guard import watermark
+from saga_activities.guard.two_phase import prepared as prepared_transactions
+from saga_activities.guard.two_phase.prepared import list_prepared
+from saga_workers.doctor.two_phase_checks import check_two_phase
+from tests.integration.guard.conftest import clock
+from tests.integration.guard.two_phase.conftest import TwoPhaseDatabase, open_two_phase
+
+
+async def test_a_prepared_transaction_names_its_step_and_its_locks(shop: TwoPhaseDatabase) -> None:
+    engine = shop.database.engine
+    await shop.do()
+    [found] = await list_prepared(engine, shop.at.saga_id)
+    assert found.entry_key == shop.at
+    assert not found.is_foreign
+    assert found.age is not None
+    assert 0 <= found.age < 60
+    if engine.dialect.name == "postgresql":
+        assert found.id == str(shop.at)
+        assert found.locks == ("stock (RowExclusiveLock)",)
+    async with engine.connect() as connection:
+        await connection.exec_driver_sql(found.rollback)
+    assert await list_prepared(engine, shop.at.saga_id) == []
+
+
+async def test_the_doctor_reports_one_that_is_stuck(shop: TwoPhaseDatabase) -> None:
+    engine = shop.database.engine
+    assert (await check_two_phase("shop", engine))[0].ok
+    await shop.do()
+    limit, prepared_transactions.STUCK_AFTER = prepared_transactions.STUCK_AFTER, -1.0
+    try:
+        [stuck] = [one for one in await check_two_phase("shop", engine) if shop.at.saga_id in (one.help or "")]
+    finally:
+        prepared_transactions.STUCK_AFTER = limit
+    assert stuck.ok is False
+    assert "prepared for" in stuck.message
+
+
+async def test_the_purge_keeps_the_rows_of_a_prepared_step(shop: TwoPhaseDatabase) -> None:
+    other = await open_two_phase(shop.database)
+    for one in (shop, other):
+        await one.guard.do(one.at, "hash", one.take, scheduled_at=5.0, deadline=time.time() + 10)
+    await other.guard.undo(other.at, known_done=True, scheduled_at=6.0, deadline=time.time() + 10)
+    await watermark.clean_up(
+        shop.database.engine, oldest_open=10.0, now=time.time(), longest_transaction=0.0, retention=0.0
+    )
+    assert await shop.reasons() == {"do": "do"}
+    assert await other.reasons() == {}
+    assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"

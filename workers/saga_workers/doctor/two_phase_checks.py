@@ -1,0 +1,67 @@
+"""Checks of `saga doctor` for databases in which steps with `two_phase` prepare transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
+from saga_workers.doctor.doctor_result import DoctorResult
+from sagas.text.shell import saga_command
+
+_FIRST_MARIADB = (10, 5)
+_FIRST_MYSQL = (8, 0, 29)
+
+
+async def check_two_phase(name: str, engine: AsyncEngine) -> list[DoctorResult]:
+    """Whether the database can prepare transactions, and those that have been prepared for too long."""
+    check = f"two-phase commit of {name}"
+    try:
+        results = [await _check_server(check, engine)]
+        return [*results, *_stuck_results(name, await list_prepared(engine))]
+    except DBAPIError as error:
+        if engine.dialect.name == "mysql":
+            return [DoctorResult(check, False, f"XA RECOVER is refused: {error.orig}", "grant XA_RECOVER_ADMIN on *.*")]
+        raise
+
+
+async def _check_server(check: str, engine: AsyncEngine) -> DoctorResult:
+    match engine.dialect.name:
+        case "postgresql":
+            async with engine.connect() as connection:
+                limit = int((await connection.execute(text("show max_prepared_transactions"))).scalar_one())
+            if limit == 0:
+                message = "max_prepared_transactions is 0, so no step can be prepared"
+                return DoctorResult(check, False, message, "set max_prepared_transactions = 50, and restart PostgreSQL")
+            return DoctorResult(check, True, f"at most {limit} transactions can be prepared at one time")
+        case "mysql" | "mariadb":
+            async with engine.connect():
+                version = engine.dialect.server_version_info or ()
+            mariadb = getattr(engine.dialect, "is_mariadb", False)
+            first = _FIRST_MARIADB if mariadb else _FIRST_MYSQL
+            product = "MariaDB" if mariadb else "MySQL"
+            needed = ".".join(map(str, first))
+            numbers = tuple(one for one in version if isinstance(one, int))
+            if numbers < first:
+                message = f"{product} before {needed} does not keep prepared transactions of closed connections"
+                return DoctorResult(check, False, message, f"update {product}")
+            return DoctorResult(check, True, f"{product} {'.'.join(map(str, numbers))} keeps prepared transactions")
+        case other:
+            return DoctorResult(check, False, f"{other} has no prepared transactions", "remove `two_phase`")
+
+
+def _stuck_results(name: str, prepared: Sequence[PreparedTransaction]) -> Iterator[DoctorResult]:
+    for one in prepared:
+        if one.is_foreign:
+            message = f"{one.id} belongs to no saga; it is {one.describe()}"
+            yield DoctorResult(
+                f"prepared transaction of {name}", False if one.is_stuck else None, message, one.rollback
+            )
+        elif one.entry_key is not None and one.is_stuck:
+            message = f"{one.id} is {one.describe()}"
+            yield DoctorResult(
+                f"prepared transaction of {name}", False, message, saga_command("show", one.entry_key.saga_id)
+            )

@@ -1,0 +1,63 @@
+"""Prepared transactions that no open saga will commit or roll back."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import SQLAlchemyError
+from temporalio.client import Client as Temporal
+
+from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
+from saga_spark.reconcile.findings import Finding
+from saga_workers.reconcile.reconcile_input import current_view
+from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.views.saga_view import FINAL_STATES
+from sagas.errors import SagaError
+from sagas.settings import Settings
+
+
+async def find_unowned(
+    temporal: Temporal, settings: Settings, saga_id: str | None, read: dict[str, int]
+) -> list[Finding]:
+    """The findings of all connections, or only those of one saga; adds to ``read`` how many were read.
+
+    A terminated run can go on from where it stopped, so its transaction is one of its open effects. Raises SagaError if
+    a database does not answer.
+    """
+    found = []
+    for connection in settings.sql_connections():
+        engine = open_engine(connection)
+        try:
+            prepared = await list_prepared(engine, saga_id)
+        except (SQLAlchemyError, OSError) as error:
+            raise SagaError(
+                f"the prepared transactions of {connection.name} could not be read: {driver_message(error)}"
+            ) from error
+        finally:
+            await engine.dispose()
+        if prepared:
+            read[f"{connection.name}.prepared"] = len(prepared)
+        found += [one for each in prepared if (one := await _judge(temporal, connection.name, each)) is not None]
+    return found
+
+
+async def _judge(temporal: Temporal, place: str, prepared: PreparedTransaction) -> Finding | None:
+    """The finding about a transaction; None: its saga is open, or another database of the server knows it."""
+    row = {"id": prepared.id}
+    details = {"age": prepared.age, "locks": list(prepared.locks), "rollback": prepared.rollback}
+    key = prepared.entry_key
+    if key is None:
+        return Finding("prepared_unowned", place=place, row=row, details=details) if prepared.is_foreign else None
+    view = await current_view(temporal, key.saga_id)
+    if view is not None and view.state not in FINAL_STATES and view.state != "TERMINATED":
+        return None
+    kind = "open_effects" if view is not None and view.state == "TERMINATED" else "prepared_unowned"
+    return Finding(
+        kind,
+        saga_id=key.saga_id,
+        saga=None if view is None else view.saga,
+        state=None if view is None else view.state,
+        step=key.entry,
+        generation=key.generation,
+        place=place,
+        row=row,
+        details=details,
+    )
