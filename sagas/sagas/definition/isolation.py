@@ -49,7 +49,7 @@ class StepIsolation:
 
     step: str
     visible: bool = False
-    hidden: Literal["staged", "held"] | None = None
+    hidden: Literal["staged", "held", "prepared"] | None = None
     risks: tuple[Risk, ...] = ()
 
     def to_json(self, until: str | None) -> dict[str, Any]:
@@ -81,6 +81,8 @@ def _isolation(definition: Definition, step: StepDefinition, locked: frozenset[s
         return StepIsolation(step.id, hidden="staged")
     if step.do.uses in EMITTERS and step.do.holds:
         return StepIsolation(step.id, hidden="held")
+    if step.do.two_phase:
+        return StepIsolation(step.id, hidden="prepared")
     base = _locks(step, locked)
     if step.confirm is not None:
         base = (*base, "tcc")

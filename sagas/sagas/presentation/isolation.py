@@ -36,6 +36,8 @@ def describe_visibility(definition: Definition, step: StepIsolation) -> str:
         return f"staged: nobody sees it before {end}"
     if step.hidden == "held":
         return f"held events: nobody sees them before {end}"
+    if step.hidden == "prepared":
+        return f"prepared: nobody sees it before {end}, and writers of its rows wait until then"
     return "never undone once it is done"
 
 

@@ -14,6 +14,8 @@ from sagas.definition.draft import ProjectContext
 from sagas.definition.isolation import isolation_of
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Locks
+from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 RETAIL = Path(__file__).resolve().parents[4] / "definitions" / "retail"
 
@@ -61,6 +63,16 @@ def test_the_anomalies_of_each_kind_of_step() -> None:
     assert [one for one in found if found[one].visible] == ["take", "hold", "add"]
     # `take` follows the condition that uses the read, `ship` uses it itself.
     assert found["look"].risks[0].steps == ("take", "ship")
+
+
+def test_nobody_sees_a_prepared_transaction() -> None:
+    folder = RETAIL.parent / "patterns" / "two-phase-commit"
+    definition = Project(load_settings(folder)).definition("two-phase-commit")
+    prepared = [step.id for step in definition.steps if step.do.two_phase]
+    assert prepared
+    assert {
+        one.step: (one.visible, one.hidden) for one in isolation_of(definition) if one.step in prepared
+    } == dict.fromkeys(prepared, (False, "prepared"))
 
 
 def test_locks_cover_what_runs_while_they_are_held() -> None:
