@@ -8,19 +8,15 @@ from __future__ import annotations
 from sagas.definition.model import backoff
 from sagas.machine import arguments, calls, locks, notify
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import (
-    OUTPUT_STEP,
+from sagas.machine.internal_events import (
     ConfirmEntry,
     ConfirmSettled,
     EntrySettled,
-    LedgerEntry,
     LookUpEffect,
-    ParkedOperation,
     PivotFailed,
     ReachCommitPoint,
-    SagaRun,
-    StepRecord,
 )
+from sagas.machine.state import OUTPUT_STEP, LedgerEntry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Finish, RecordState
 from sagas.protocol.outcomes import Outcome

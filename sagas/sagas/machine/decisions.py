@@ -13,22 +13,19 @@ from sagas.errors import nearest
 from sagas.machine import arguments, builtin_actions, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
-from sagas.machine.state import (
-    OUTPUT_STEP,
+from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
     CompensationSettled,
     ConfirmEntry,
     ConfirmSettled,
     EntrySettled,
-    LedgerEntry,
     LookUpEffect,
-    LookupPurpose,
     PivotFailed,
-    SagaRun,
     StartAttempt,
     StartRollback,
 )
+from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key

@@ -9,20 +9,17 @@ from __future__ import annotations
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, calls, decisions, forward, rollback
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import (
+from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
     EffectLookedUp,
     EntrySettled,
-    Flight,
-    LedgerEntry,
     LookUpEffect,
-    LookupPurpose,
     LookupVerdict,
     PivotFailed,
-    SagaRun,
     StartRollback,
 )
+from sagas.machine.state import Flight, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
 

@@ -8,20 +8,17 @@ from typing import Any
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, builtin_actions, calls, commit, locks, row_locks
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import (
+from sagas.machine.internal_events import (
     CarryOutDecision,
     ConfirmEntry,
     EntrySettled,
     ForwardFailed,
-    LedgerEntry,
     LookUpEffect,
-    OperationState,
     PivotFailed,
-    SagaRun,
     StartAttempt,
     StartRollback,
-    StepRecord,
 )
+from sagas.machine.state import LedgerEntry, OperationState, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind

@@ -14,8 +14,9 @@ from sagas.definition.lock_keys import lock_keys
 from sagas.definition.times import format_timestamp
 from sagas.machine import arguments, row_locks
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.internal_events import StartRollback
 from sagas.machine.lock_state import LockState
-from sagas.machine.state import SagaRun, StartRollback
+from sagas.machine.state import SagaRun
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
 

@@ -27,8 +27,7 @@ from sagas.machine import (
     savepoints,
 )
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.snapshot import dump_run, load_run
-from sagas.machine.state import (
+from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
     CompensateStep,
@@ -37,17 +36,15 @@ from sagas.machine.state import (
     ConfirmSettled,
     EffectLookedUp,
     EntrySettled,
-    Flight,
     ForwardFailed,
-    InternalEvent,
-    LedgerEntry,
     LookUpEffect,
     PivotFailed,
     ReachCommitPoint,
-    SagaRun,
     StartAttempt,
     StartRollback,
 )
+from sagas.machine.snapshot import dump_run, load_run
+from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
     CallEnded,

@@ -8,18 +8,14 @@ from typing import Any
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, builtin_actions, calls, commit, forward, locks, notify, savepoints
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import (
-    FORWARD_CALLS,
+from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
     CompensateStep,
     CompensationSettled,
-    Flight,
-    LedgerEntry,
     LookUpEffect,
-    OperationState,
-    SagaRun,
 )
+from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Finish, RecordState
 from sagas.protocol.outcomes import Outcome

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import is_nested, is_read
-from sagas.machine.state import CompensateStep, LedgerEntry, SagaRun, StepRecord
+from sagas.machine.internal_events import CompensateStep
+from sagas.machine.state import LedgerEntry, SagaRun, StepRecord
 
 TIMER = "savepoint"
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sagas.machine import arguments, calls, commit, decisions, effect_lookup, rollback
-from sagas.machine.state import EffectLookedUp, LedgerEntry, PivotFailed, SagaRun
+from sagas.machine.internal_events import EffectLookedUp, PivotFailed
+from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol import outcomes, payloads
 from sagas.protocol.outcomes import Outcome
 
