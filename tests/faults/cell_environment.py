@@ -104,7 +104,7 @@ class CellEnvironment:
         lines = ['definitions = ["."]', f"actions = {actions}", "[temporal]", f'address = "{address}"']
         lines += [f'task_queue = "{self.queue}"', "[worker]", f'definition_key = "{DEFINITION_KEY}"']
         lines += ["[connections.bank]", f'url = "{url}"']
-        lines += ["" if self.pool is None else f"pool_size = {self.pool}", ""]
+        lines += ["" if self.pool is None else f"pool_size = {self.pool}", "[locks]", 'connection = "bank"', ""]
         if self.messaging is not None and self.messaging.sends_commands:
             (self.folder / "commands.topic").write_text(f"asks-{self.queue}", encoding="utf-8")
             lines += ["[kafka]", f'bootstrap_servers = "{self.messaging.address}"', 'outbox = "bank"']

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 
 from saga_activities.guard.schema import ddl
+from saga_activities.locks.tables import ddl as locks_ddl
 from tests.faults.cell_environment import DEFINITION_KEY, PROJECT, TEMPLATE, WORKFLOW_QUEUE, CellEnvironment, Server
 from tests.faults.cells import Cell, Row
 from tests.faults.messaging import FAST_TRANSACTION_CLEANUP, Messaging
@@ -65,6 +66,7 @@ def prepare(server: DatabaseServer) -> None:
         admin.execute(f'create database "{TEMPLATE}"'.encode())
     with psycopg.connect(**where, dbname=TEMPLATE) as bank:
         bank.execute(ddl("postgresql").encode())
+        bank.execute(locks_ddl("postgresql").encode())
         bank.execute((PROJECT / "schema.sql").read_bytes())
 
 

@@ -119,3 +119,8 @@ async def occupy_connection(step: Step) -> None:
 @action("bank.thank", connection="bank")
 async def thank(step: Step, customer: str, note: Any) -> dict:
     return await move(step, "merchant", "marketing", 3)
+
+
+@action("bank.visit", connection="bank")
+async def visit(step: Step) -> dict:
+    return await enter(step, 0)

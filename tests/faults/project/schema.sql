@@ -63,3 +63,30 @@ begin
 end $$;
 create trigger before_mark before update on saga_outbox
     for each row when (old.status = 'NEW' and new.status = 'PUBLISHED') execute function before_mark();
+
+-- Requests for locks and releases are operations of the step `locks`.
+create function before_lock_commit() returns trigger language plpgsql as $$
+begin
+    perform breakpoint('commit', 'locks', case new.status when 'closed' then 'undo' else 'do' end);
+    return null;
+end $$;
+create constraint trigger before_lock_commit after insert or update on saga_lock_request deferrable initially deferred
+    for each row execute function before_lock_commit();
+
+-- A row of the step `take`, which is compensated automatically. Such a table has no triggers, so the breakpoints are a
+-- constraint, and a trigger of the guard.
+create function stop_at_change(free int) returns boolean language plpgsql as $$
+begin
+    perform breakpoint('effect', 'take', case when free < 5 then 'do' else 'undo' end);
+    return true;
+end $$;
+create table stock (sku text primary key, free int not null check (stop_at_change(free)), note text);
+insert into stock values ('A', 5, 'as planned');
+
+create function before_guard_commit() returns trigger language plpgsql as $$
+begin
+    perform breakpoint('commit', new.step, new.op);
+    return null;
+end $$;
+create constraint trigger before_guard_commit after insert on saga_guard deferrable initially deferred
+    for each row when (new.step = 'take') execute function before_guard_commit();

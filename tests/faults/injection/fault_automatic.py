@@ -1,0 +1,57 @@
+"""Workers that are killed in a step with `compensate: auto`, in its undo, and between the two (row 37)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.faults.breakpoints import Target
+from tests.faults.cell_environment import CellEnvironment
+from tests.faults.cells import TARGETS, Position
+from tests.faults.injection import fault_worker as worker
+
+AUTOMATIC: Mapping[str, str] = {
+    "  - id: hold\n    name: Hold the deposit\n": """  - id: take
+    uses: sql
+    with:
+      connection: bank
+      run: "update stock set free = free - 1, note = 'taken' where sku = 'A'"
+      expect_rows: 1
+    compensate: auto
+
+  - id: hold
+    name: Hold the deposit
+"""
+}
+TAKE: Mapping[Position, Target] = {**TARGETS, "B": Target("take", "do"), "C": Target("take", "undo")}
+
+BEFORE = ("A", 5, "as planned")
+AFTER = ("A", 4, "taken")
+
+
+async def killed_before_commit(env: CellEnvironment) -> None:
+    """P2: the worker is killed before the transaction that changes or restores the row is committed."""
+    await worker.killed_before_commit(env)
+    await _check_row(env)
+
+
+async def killed_after_commit(env: CellEnvironment) -> None:
+    """P3, P8: the worker is killed after this transaction and before it reports the result."""
+    process = await env.worker()
+    async with env.breakpoint_at("commit") as stop:
+        await env.start()
+        await stop.reached(by=process.pid)
+        process.freeze()
+    row = AFTER if env.target.op == "do" else BEFORE
+    await env.until(lambda: env.admin("select 1 from stock where (sku, free, note) = (%s, %s, %s)", *row), "the row")
+    process.kill()
+    env.fault_is_over()
+    await env.worker()
+    await _check_row(env)
+
+
+async def _check_row(env: CellEnvironment) -> None:
+    """The row is as the step has made it, or exactly as it was before; it belongs to nobody any more."""
+    story = await env.finished()
+    row = AFTER if story["state"] == "COMPLETED" else BEFORE
+    assert await env.admin("select sku, free, note from stock") == [row]
+    assert await env.admin("select * from saga_row_lock") == []
