@@ -21,6 +21,7 @@ from tests.faults.injection import fault_participant as participant
 from tests.faults.injection import fault_poison_message as poison
 from tests.faults.injection import fault_relay as relay
 from tests.faults.injection import fault_servers as servers
+from tests.faults.injection import fault_two_phase as two_phase
 from tests.faults.injection import fault_worker as worker
 
 BEFORE: Final = frozenset({"debit", "hold", "order"})
@@ -390,5 +391,23 @@ ROWS: tuple[Row, ...] = (
         split=False,
         targets=automatic.TAKE,
         edit=automatic.AUTOMATIC,
+    ),
+    Row(
+        "38",
+        "worker-killed-in-two-phase-step",
+        two_phase.killed_before_prepare,
+        {"B": COMPLETED, "P": COMPLETED, "C": REFUSED},
+        split=False,
+        targets=two_phase.PREPARE,
+        edit=two_phase.TWO_PHASE,
+    ),
+    Row(
+        "38",
+        "worker-killed-after-two-phase-end",
+        two_phase.killed_after_end,
+        {"A": COMPLETED, "C": REFUSED},
+        split=False,
+        targets=two_phase.END,
+        edit=two_phase.TWO_PHASE,
     ),
 )

@@ -60,6 +60,7 @@ _OPEN = """
 select count(*) from pg_stat_activity
 where datname = current_database() and application_name like 'saga-worker-%' and state like 'idle in transaction%'
 """
+_PREPARED = "select count(*) from pg_prepared_xacts where database = current_database()"
 
 
 async def gather(env: CellEnvironment, story: Mapping[str, Any], saga_id: str | None = None) -> Evidence:
@@ -81,6 +82,6 @@ async def gather(env: CellEnvironment, story: Mapping[str, Any], saga_id: str | 
         runs=max(len(runs), 1),
         totals=frozenset(env.totals),
         idle_transactions=(await env.admin(_OPEN))[0][0],
-        prepared=(await env.admin("select count(*) from pg_prepared_xacts"))[0][0],
+        prepared=(await env.admin(_PREPARED))[0][0],
         seconds=env.seconds if env.seconds is not None else 0.0,
     )
