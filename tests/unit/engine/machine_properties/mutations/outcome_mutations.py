@@ -216,7 +216,7 @@ def _told_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _a_residue_is_told_as_an_undo(patch: pytest.MonkeyPatch) -> None:
     whole = notify.notify_milestone
-    words = {"residue": "compensated"}
+    words: dict[Any, Any] = {"residue": "compensated"}
     patch.setattr(notify, "notify_milestone", lambda run, moment: whole(run, words.get(moment, moment)))
 
 
