@@ -18,6 +18,9 @@ from tests.faults.shared_servers import SharedServers, open_environment, open_me
 MAX_CELLS = 8
 """Cells that run concurrently."""
 
+MAX_CELLS_BESIDE_OTHERS = 3
+"""The same while other tests run."""
+
 MAX_ROWS = 2
 """Rows with Kafka that run concurrently; each runs all of its cells together."""
 
@@ -34,9 +37,11 @@ class CellResult:
 class CellRunner:
     """Scheduled cells run ahead of their test; any other runs on demand."""
 
-    def __init__(self, servers: SharedServers) -> None:
+    def __init__(self, servers: SharedServers, *, beside_others: bool = False) -> None:
+        """``beside_others``: other tests run at the same time, and need the machine too."""
         self._ground = servers
-        self._room, self._rows = asyncio.Semaphore(MAX_CELLS), asyncio.Semaphore(MAX_ROWS)
+        cells_at_once, rows_at_once = (MAX_CELLS_BESIDE_OTHERS, 1) if beside_others else (MAX_CELLS, MAX_ROWS)
+        self._room, self._rows = asyncio.Semaphore(cells_at_once), asyncio.Semaphore(rows_at_once)
         self._tasks: dict[str, asyncio.Task[Mapping[str, CellResult]]] = {}
 
     def schedule(self, scheduled: Iterable[Cell]) -> None:

@@ -26,9 +26,9 @@ def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest_asyncio.fixture(scope="session")
-async def cell_runner(servers: SharedServers) -> AsyncIterator[CellRunner]:
+async def cell_runner(servers: SharedServers, request: pytest.FixtureRequest) -> AsyncIterator[CellRunner]:
     """Runs the cells that tests of this process ask for."""
-    cell_runner = CellRunner(servers)
+    cell_runner = CellRunner(servers, beside_others=hasattr(request.config, "workerinput"))
     yield cell_runner
     await cell_runner.close()
     await servers.kafka.end()
