@@ -18,7 +18,7 @@ from tests.faults.shared_servers import SharedServers, open_environment, open_me
 MAX_CELLS = 8
 """Cells that run concurrently."""
 
-MAX_CELLS_BESIDE_OTHERS = 3
+MAX_CELLS_BESIDE_OTHERS = 5
 """The same while other tests run."""
 
 MAX_ROWS = 2

@@ -1,6 +1,6 @@
 """The activities `saga.lock` and `saga.release`: a request for locks, and the release of what a saga holds.
 
-Independent of Temporal: ``tell`` signals a waiting saga that it has been granted its locks.
+Independent of Temporal: ``signal`` lets a waiting saga know that it has been granted its locks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger("saga.locks")
 
 LOCK_ACTIVITIES = (LOCK_ACTIVITY, RELEASE_ACTIVITY)
 
-Told = Literal["told", "gone"]
-Tell = Callable[[str], Awaitable[Told]]
+SignalResult = Literal["signalled", "gone"]
+SignalGranted = Callable[[str], Awaitable[SignalResult]]
 """Signals a workflow; ``gone``: it has ended. Raises the client's errors if the server does not answer."""
 
 ObserveWait = Callable[[str, float], None]
@@ -37,11 +37,11 @@ class LockActivities:
     def __init__(
         self,
         databases: DatabaseConnections,
-        tell: Tell,
+        signal: SignalGranted,
         observe_wait: ObserveWait = lambda saga, seconds: None,
     ) -> None:
         self._databases = databases
-        self._tell = tell
+        self._signal = signal
         self._observe_wait = observe_wait
         self._tables: dict[str, LockTable] = {}
 
@@ -50,7 +50,7 @@ class LockActivities:
     ) -> Outcome:
         """Make one attempt. Its result is what :mod:`sagas.workflow.locks` reads.
 
-        Raises UsageError for an unknown connection, and what ``tell`` raises.
+        Raises UsageError for an unknown connection, and what ``signal`` raises.
         """
         if activity == LOCK_ACTIVITY:
             return await self._acquire(request, attempt, workflow_id)
@@ -95,7 +95,7 @@ class LockActivities:
     async def release(
         self, connection: str, owner: str, holder: str, *, scheduled_at: float, deadline: float
     ) -> Outcome:
-        """Release the locks of a holder, and tell the sagas that have been granted theirs."""
+        """Release the locks of a holder, and signal the sagas that have been granted theirs."""
         table, released, gone = self._table(connection), 0, [(owner, holder)]
         while gone:
             owner, holder = gone.pop()
@@ -103,9 +103,9 @@ class LockActivities:
             if outcome.kind != "done":
                 return outcome
             released += 1
-            told: list[Granted] = outcome.result
+            granted: list[Granted] = outcome.result
             # One that was terminated while it waited has not begun, so nobody needs its locks.
-            gone = [(one.owner, one.holder) for one in told if await self._tell(one.workflow_id) == "gone"]
+            gone = [(one.owner, one.holder) for one in granted if await self._signal(one.workflow_id) == "gone"]
         return Outcome.done(released, attempt=None)
 
     def _table(self, connection: str) -> LockTable:

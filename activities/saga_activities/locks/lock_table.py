@@ -27,8 +27,8 @@ from sagas.protocol.outcomes import Outcome
 _ENTRY = "saga.locks"
 """Names the transactions in the guard's runner; no guard row is written."""
 
-MAX_TOLD = 100
-"""Granted sagas that one release tells; the next release tells the others."""
+MAX_SIGNALS = 100
+"""Granted sagas that one release signals; the next release signals the others."""
 
 _BATCH = 500
 
@@ -153,7 +153,7 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
     freed |= await _free_or_pass_on(sql, owner, holder)
     if freed:
         await _grant_next(sql, freed, now)
-    return ScriptResult(Outcome.done(await _untold(sql), attempt=None), commit=True)
+    return ScriptResult(Outcome.done(await _not_signalled(sql), attempt=None), commit=True)
 
 
 async def _free_or_pass_on(sql: SqlSession, owner: str, holder: str) -> set[str]:
@@ -290,12 +290,12 @@ def requests_of(rows: Iterable[Row | Mapping[str, Any]]) -> list[LockRequest]:
     ]
 
 
-async def _untold(sql: SqlSession) -> list[Granted]:
+async def _not_signalled(sql: SqlSession) -> list[Granted]:
     rows = await sql.all(
         sa.select(request_table)
         .where(request_table.c.status == "granted")
         .order_by(request_table.c.position)
-        .limit(MAX_TOLD)
+        .limit(MAX_SIGNALS)
     )
     return [Granted(row["holder"], row["saga_id"], row["workflow_id"]) for row in rows]
 

@@ -53,7 +53,7 @@ request_table = sa.Table(
     # after the release finds it closed.
     sa.Column("holder", sa.String(MAX_HOLDER), primary_key=True),
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
-    # The workflow that is told when its request is granted.
+    # The workflow that is signalled when its request is granted.
     sa.Column("workflow_id", long_text(), nullable=False),
     # `waiting`, `granted` (by the release of another saga, and not known to this one yet), `held` or `closed`.
     sa.Column("status", sa.String(12), nullable=False),

@@ -172,7 +172,7 @@ HTTP_CONNECTION = SettingsTable(
 
 LEDGER = SettingsTable(
     "ledger",
-    "Where the engine keeps rows that belong to no participant, and [what sagas came to](../how-to/ledger.md).",
+    "Where the engine keeps rows that belong to no participant, and [the outcomes of sagas](../how-to/ledger.md).",
     (
         Setting(
             "connection",

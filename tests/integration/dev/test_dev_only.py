@@ -55,6 +55,7 @@ def test_logs_of_spark(stopped: Project) -> None:
     assert "spark is not a separate service" in done.stderr
 
 
+@pytest.mark.slow
 def test_names_with_commas_and_spaces(project: Project) -> None:
     status = project.up("--only", "temporal, postgres", "--only", "worker")
     assert {status[name]["state"] for name in ("temporal", "postgres", "worker")} == {"running"}

@@ -96,6 +96,7 @@ def test_a_connection_has_no_rights_outside_its_database(project: Project) -> No
             psycopg.connect(url.removesuffix("shop") + other)
 
 
+@pytest.mark.slow
 def test_a_database_of_the_superuser_changes_its_owner(project: Project) -> None:
     """As an earlier version of the engine left it."""
     status = project.up("--only", "postgres")
@@ -140,6 +141,7 @@ def test_a_database_of_the_superuser_changes_its_owner(project: Project) -> None
     assert sql(status, "select count(*) from later") == [(2,)]
 
 
+@pytest.mark.slow
 def test_an_owner_does_not_change_under_an_open_transaction(project: Project) -> None:
     status = project.up("--only", "postgres")
     admin = status["postgres"]["url"].replace("postgresql+psycopg", "postgresql")

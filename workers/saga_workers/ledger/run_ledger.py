@@ -1,4 +1,4 @@
-"""The ledger of a project as its commands and workers use it: what sagas came to, after Temporal has deleted them."""
+"""The ledger of a project as its commands and workers use it: the outcomes of sagas after Temporal has deleted them."""
 
 from __future__ import annotations
 

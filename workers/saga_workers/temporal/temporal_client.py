@@ -217,7 +217,7 @@ class _StartHeadersOutbound(OutboundInterceptor):
         return await super().start_workflow(input)
 
 
-async def tell_waiting_saga(client: Client, workflow_id: str) -> Literal["told", "gone"]:
+async def signal_granted_saga(client: Client, workflow_id: str) -> Literal["signalled", "gone"]:
     """Signal a saga that it has been granted its locks. Raises RPCError if Temporal does not answer."""
     try:
         await client.get_workflow_handle(workflow_id).signal(LOCKS_SIGNAL)
@@ -225,4 +225,4 @@ async def tell_waiting_saga(client: Client, workflow_id: str) -> Literal["told",
         if error.status is RPCStatusCode.NOT_FOUND:
             return "gone"
         raise
-    return "told"
+    return "signalled"

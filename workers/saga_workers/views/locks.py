@@ -14,7 +14,7 @@ from saga_activities.locks import lock_list
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.locks.lock_list import LockedKey, OpenRequest
 from saga_workers.runtime.databases import driver_message, open_engine
-from saga_workers.temporal.temporal_client import tell_waiting_saga
+from saga_workers.temporal.temporal_client import signal_granted_saga
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -83,7 +83,7 @@ async def release_orphan(temporal: Temporal, settings: Settings, owner: str, hol
         {connection.name: {**connection.options, "kind": "sql", "url": connection.url}}, pool_size=1
     )
     try:
-        locks = LockActivities(databases, lambda workflow_id: tell_waiting_saga(temporal, workflow_id))
+        locks = LockActivities(databases, lambda workflow_id: signal_granted_saga(temporal, workflow_id))
         now = time.time()
         outcome = await locks.release(connection.name, owner, holder, scheduled_at=now, deadline=now + _RELEASE_SECONDS)
     finally:

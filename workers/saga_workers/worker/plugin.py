@@ -35,7 +35,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, open_le
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.search_attributes import existing_attributes
-from saga_workers.temporal.temporal_client import HeaderInterceptor, tell_waiting_saga
+from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
@@ -127,7 +127,7 @@ class SagaPlugin(SimplePlugin):
             self.metrics.observe_attempt,
             *([self._tracing.trace_attempt] if self._tracing else ()),
         ]
-        locks = LockActivities(databases, partial(tell_waiting_saga, client), self.metrics.lock_waited)
+        locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited)
         activities = SagaActivities(
             dispatcher,
             _definition_loader(client, self._project, self._ledger),

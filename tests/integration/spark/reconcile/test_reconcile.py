@@ -71,6 +71,7 @@ def records_since(shop: Shop, folder: Path, since: float) -> int:
     return found.rows
 
 
+@pytest.mark.slow
 async def test_mismatches_are_reported_and_repaired(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

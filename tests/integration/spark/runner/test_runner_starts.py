@@ -126,6 +126,7 @@ def killer(spark, inputs):
 """
 
 
+@pytest.mark.slow
 async def test_a_job_that_kills_every_runner_is_isolated_and_then_parked(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
