@@ -79,7 +79,7 @@ async def clean_up(
     """
     mark = await raise_to(engine, highest_allowed(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)
-    kept = sorted(await sagas_with_prepared(engine))
+    kept = sorted(await sagas_with_prepared(engine)) or [""]  # an empty list has no type on PostgreSQL
     forgotten: set[str] = set()
     async with engine.connect() as connection:
         for table in (*_SAGA_TABLES, *more_tables):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyiceberg.catalog import load_catalog
 
 from sagas.settings import load_settings
@@ -11,6 +12,7 @@ from tests.integration.dev.conftest import Project
 ROWS = pa.table({"id": [1, 2]})
 
 
+@pytest.mark.slow
 def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project) -> None:
     with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
         file.write('[catalogs.lake]\ntype = "sql"\n[catalogs.far]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n')

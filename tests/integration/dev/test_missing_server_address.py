@@ -137,6 +137,7 @@ def test_a_stack_without_temporal_is_reported(project: Project) -> None:
     assert "the dev stack of this project runs without Temporal; start it with saga dev up" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Project, other: Project) -> None:
     with usual_port_taken():
         before = project.up()
@@ -162,6 +163,7 @@ def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Proj
     assert other.status()["temporal"]["state"] == "running"
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_project_does_not_use_the_stack_of_the_original(project: Project) -> None:
     project.up("--only", "temporal")
     copy = Project(project.root.parent / "copy")

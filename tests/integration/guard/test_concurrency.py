@@ -102,7 +102,7 @@ async def test_a_serialization_failure_is_infrastructure(levels: GuardDatabase) 
     gate.open.set()
     await doing
     outcome = await undoing
-    if levels.kind == "postgres" and guard._isolation != "READ COMMITTED":
+    if levels.kind == "postgres" and guard.isolation != "READ COMMITTED":
         assert (outcome.kind, outcome.infrastructure) == ("failed", True)
     else:
         assert outcome.kind == "done" or outcome.infrastructure

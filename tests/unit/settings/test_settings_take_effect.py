@@ -132,7 +132,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "temporal": settings.temporal,
         "worker": settings.worker,
         "schemas": [one.schema_file for one in settings.sql_connections()],
-        "databases": [(one.engine.url, vars(one.engine.pool)["_pool"].maxsize, one._isolation) for one in guards],
+        "databases": [(one.engine.url, vars(one.engine.pool)["_pool"].maxsize, one.isolation) for one in guards],
         "http": [http_settings(one) for one in settings.connections.values() if one.kind == "http"],
         "ledger": (settings.ledger.get("connection"), ledger_retention(settings)),
         "kafka": asdict(settings.kafka),

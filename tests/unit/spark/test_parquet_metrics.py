@@ -58,6 +58,7 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
+@pytest.mark.slow
 def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.read.parquet(files)
     assert can_count(frame.schema)

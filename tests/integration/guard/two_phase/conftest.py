@@ -17,7 +17,7 @@ from saga_activities.guard.two_phase import TwoPhaseGuard
 from sagas.errors import Rejected
 from tests.integration.guard.conftest import GuardDatabase, clock, database_url, open_guard_database
 
-STOCK = "create table if not exists stock (sku varchar(60) primary key, left_over int) "
+STOCK = "create table if not exists prepared_stock (sku varchar(60) primary key, left_over int) "
 
 
 @dataclass
@@ -34,7 +34,7 @@ class TwoPhaseDatabase:
 
     async def take(self, sql: SqlSession) -> Any:
         """The action: takes one unit, and returns a value that every run gives anew."""
-        await sql.execute("update stock set left_over = left_over - 1 where sku = :sku", sku=self.sku)
+        await sql.execute("update prepared_stock set left_over = left_over - 1 where sku = :sku", sku=self.sku)
         return {"taken": str(uuid4())}
 
     async def refuse(self, sql: SqlSession) -> Any:
@@ -45,7 +45,7 @@ class TwoPhaseDatabase:
         return await self.guard.do(at or self.at, "hash", body or self.take, **clock(seconds))
 
     async def left(self) -> int:
-        return (await self.database.rows("select left_over from stock where sku = :sku", sku=self.sku))[0][0]
+        return (await self.database.rows("select left_over from prepared_stock where sku = :sku", sku=self.sku))[0][0]
 
     async def reasons(self) -> dict[str, str]:
         """The reason of each row of the guard, except those of the runs."""
@@ -63,7 +63,7 @@ async def open_two_phase(database: GuardDatabase) -> TwoPhaseDatabase:
     sku, at = uuid4().hex, EntryKey(f"saga-{uuid4()}", "take")
     engine = " engine=InnoDB" if database.engine.dialect.name == "mariadb" else ""
     await database.rows(STOCK + engine)
-    await database.rows("insert into stock values (:sku, 10)", sku=sku)
+    await database.rows("insert into prepared_stock values (:sku, 10)", sku=sku)
     return TwoPhaseDatabase(database, at, sku)
 
 

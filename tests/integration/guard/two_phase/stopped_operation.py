@@ -108,7 +108,7 @@ def _perform(
         clock = {"scheduled_at": time.time(), "deadline": time.time() + seconds}
 
         async def take(sql: SqlSession) -> Any:
-            await sql.execute("update stock set left_over = left_over - 1 where sku = :sku", sku=sku)
+            await sql.execute("update prepared_stock set left_over = left_over - 1 where sku = :sku", sku=sku)
             return {"taken by": os.getpid()}
 
         match kind:

@@ -58,7 +58,7 @@ async def expect_nothing(shop: TwoPhaseDatabase) -> None:
     assert not await shop.is_prepared()
     assert await shop.left() == 10
     assert (await shop.do()).kind == "late"
-    await shop.database.rows("update stock set left_over = 10 where sku = :sku", sku=shop.sku)
+    await shop.database.rows("update prepared_stock set left_over = 10 where sku = :sku", sku=shop.sku)
 
 
 async def test_a_worker_is_killed_before_each_statement_of_do(shop: TwoPhaseDatabase) -> None:
