@@ -10,8 +10,10 @@ from tests.faults.matrix import ROWS
 
 
 def marks(cell: Cell) -> list[pytest.MarkDecorator]:
-    """`make test` leaves out the cells after the pivot, where only retries remain; rows with Kafka run as a whole."""
-    return [pytest.mark.slow] if cell.row.slow or (cell.position == "A" and cell.row.kafka is None) else []
+    """`make test` leaves out the cells after the pivot, where only retries remain, of rows without Kafka; and those of
+    the relay, whose crash points tests/integration/messaging/relay visits one by one."""
+    after_pivot = cell.position == "A" and cell.row.kafka is None
+    return [pytest.mark.slow] if cell.row.slow or after_pivot or "relay" in cell.id else []
 
 
 @pytest.mark.usefixtures("cells_ahead")

@@ -159,6 +159,7 @@ def test_an_owner_does_not_change_under_an_open_transaction(project: Project) ->
     assert sql(status, "update held set id = 2 returning id") == [(2,)]
 
 
+@pytest.mark.slow
 async def test_killed_servers_restart_with_their_data_and_ports(project: Project) -> None:
     with usual_port_taken():
         before = project.up()
@@ -191,6 +192,7 @@ def test_a_frozen_server_is_restarted(project: Project) -> None:
     assert start_mark(before["temporal"]["pid"]) is None
 
 
+@pytest.mark.slow
 def test_down_keeps_the_data_and_wipe_deletes_it(project: Project) -> None:
     status = project.up("--only", "postgres")
     sql(status, "insert into stock values ('apple')")

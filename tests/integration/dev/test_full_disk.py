@@ -25,7 +25,9 @@ def up_on_a_small_disk(project: Project, service: str, size: str) -> subprocess.
     return subprocess.run(words, cwd=project.root, capture_output=True, text=True, timeout=180, check=False)
 
 
-@pytest.mark.parametrize(("service", "size"), [("kafka", "16k"), ("temporal", "200k")])
+@pytest.mark.parametrize(
+    ("service", "size"), [pytest.param("kafka", "16k", marks=pytest.mark.slow), ("temporal", "200k")]
+)
 def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size: str) -> None:
     if service == "kafka":
         try:

@@ -124,6 +124,7 @@ async def test_many_large_arguments_are_spread_over_workflow_tasks(env: Environm
     assert not any(e.HasField("workflow_task_failed_event_attributes") for e in history.events)
 
 
+@pytest.mark.slow
 async def test_a_wide_for_each_with_long_expressions_never_takes_two_seconds_in_one_task(env: Environment) -> None:
     """Temporal ends a workflow task after two seconds without a pause, and repeats it forever."""
     definition = """

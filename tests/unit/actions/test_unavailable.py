@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
@@ -32,7 +33,9 @@ class Lost:
 async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     now = time.time()
     attempt = AttemptContext(2, now, now + 60, lambda _: None, logging.getLogger("test"))
-    dispatcher = Dispatcher(Actions([]), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()})
+    dispatcher = Dispatcher(
+        ActionBodies(Actions([])), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()}
+    )
     outcome = await dispatcher.perform(Invocation("reconcile", {}, "s1/a", "s1", "a", "do", 1), attempt)
     assert (outcome.kind, outcome.infrastructure, outcome.counted) == ("failed", True, False)
     output = to_application_error(outcome, attempt.number, intervals=[5.0])

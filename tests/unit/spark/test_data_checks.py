@@ -17,6 +17,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
     return Check.parse(1, {"name": "c", kind: spec, **more}, ["output"])
 
 
+@pytest.mark.slow
 def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> None:
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.createDataFrame([(1, True), (2, True), (None, False)], "product int, known boolean")

@@ -264,6 +264,7 @@ def test_each_class_is_found(spark: SparkSession, system: ShopSystem) -> None:
     assert json.loads(by_saga["c-0"]["row"]) == {"order_id": 78}
 
 
+@pytest.mark.slow
 def test_a_window_ignores_earlier_data(spark: SparkSession, system: ShopSystem) -> None:
     corrupt_tables(system)
     publish(system, "p-1", "c-1", ago=2000)

@@ -88,10 +88,12 @@ def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = 
     return topic
 
 
+@pytest.mark.slow
 def test_twenty_kills_lose_and_duplicate_nothing(env: OutboxEnvironment) -> None:
     env.check(soak(env, 20))
 
 
+@pytest.mark.slow
 def test_without_the_progress_record_events_are_duplicated(env: OutboxEnvironment) -> None:
     topic = soak(env, 12, forget)
     seen = Counter(record.headers["ce_id"] for record in env.broker.read_committed(topic))

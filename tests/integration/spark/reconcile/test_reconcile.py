@@ -200,6 +200,7 @@ async def test_data_outside_the_window_is_ignored(
         assert {one["details"]["topic"] for one in report["findings"]} == {shop.holds}
 
 
+@pytest.mark.slow
 async def test_a_step_is_refused_when_its_sides_differ(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:

@@ -319,6 +319,7 @@ async def test_a_crashed_runner_leaves_no_secret(start: Start, tmp_path: Path) -
     assert what_is_left(tmp_path, canary) == ([], [])
 
 
+@pytest.mark.slow
 async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canary = "canary-password-93fb"
     shared = tmp_path / "shared"
