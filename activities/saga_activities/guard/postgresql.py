@@ -7,6 +7,7 @@ psycopg's client-side binding cursor: only the simple query protocol accepts sev
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,14 +18,16 @@ import psycopg
 from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection as SyncConnection
-from sqlalchemy import Executable
+from sqlalchemy import Executable, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.session import Row, SqlSession, StatementResult
+from saga_activities.guard.session import Row, SqlSession, StatementResult, text_clause
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
@@ -58,6 +61,12 @@ _UPDATE_HELD_EVENTS = (
 )
 _SELECT_BELOW_WATERMARK = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
 
+_TERMINATE = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE pid = :pid AND state = 'active' AND query_start < now() - interval '2 seconds'"
+)
+"""Only of a statement that has run for some time: the process id may belong to a newer connection."""
+
 _TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 
 
@@ -81,6 +90,7 @@ class PostgresTransaction:
         self.sql = PostgresSqlSession(connection, raw)
         self._connection = connection
         self._raw = raw
+        self._backend_pid = raw.info.backend_pid
         self._cursor = AsyncClientCursor(raw)
         self._entry_key = entry_key
         self._scheduled_at = scheduled_at
@@ -156,6 +166,8 @@ class PostgresTransaction:
                 await self._raw.rollback()
         except psycopg.Error:
             await self._raw.close()  # the server rolls back the transaction of a closed connection
+        if self._raw.closed and isinstance(self.sql.first_error, asyncio.CancelledError):
+            await self._terminate_backend()
         if self._raw.closed and not self._connection.invalidated:
             with suppress(DBAPIError):  # SQLAlchemy then invalidates every older connection of the pool
                 await self._connection.exec_driver_sql("SELECT 1")
@@ -164,6 +176,17 @@ class PostgresTransaction:
     async def release(self) -> None:
         await self.sql.close()
         await self._connection.close()
+
+    async def _terminate_backend(self) -> None:
+        """End a statement that was not cancelled in time: the request to cancel it may have come before the statement.
+
+        The driver has closed the connection by then, but the server would notice only at the end of the statement.
+        """
+        url = self._connection.engine.url
+        killer = create_async_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 2})
+        with suppress(DBAPIError, OSError, TimeoutError):  # unreachable: the limits of the transaction end it
+            async with asyncio.timeout(5), killer.connect() as connection:
+                await connection.execute(_TERMINATE, {"pid": self._backend_pid})
 
     def _key_values(self) -> tuple[str, str, int]:
         return self._entry_key.saga_id, self._entry_key.entry, self._entry_key.generation
@@ -219,11 +242,7 @@ class PostgresSqlSession(SqlSession):
         if not names <= parameters.keys():
             return await super()._execute(clause, parameters)  # reports the missing parameter
         try:
-            cursor = await self._raw.execute(cast("Any", query), parameters)
-            if cursor.description is None:
-                return StatementResult(None, cursor.rowcount)
-            columns = [column.name for column in cursor.description]
-            rows = [Row(dict(zip(columns, row, strict=True))) for row in await cursor.fetchall()]
+            return await read_result(await self._raw.execute(cast("Any", query), parameters))
         except psycopg.Error as error:
             raise DBAPIError.instance(
                 query,
@@ -233,7 +252,20 @@ class PostgresSqlSession(SqlSession):
                 connection_invalidated=self._raw.closed,
                 dialect=_DIALECT,
             ) from error
-        return StatementResult(rows, len(rows))
+
+
+async def read_result(cursor: Any) -> StatementResult:
+    """What a psycopg cursor has now."""
+    if cursor.description is None:
+        return StatementResult(None, cursor.rowcount)
+    columns = [column.name for column in cursor.description]
+    rows = [Row(dict(zip(columns, row, strict=True))) for row in await cursor.fetchall()]
+    return StatementResult(rows, len(rows))
+
+
+def compile_postgresql(statement: str) -> tuple[str, frozenset[str]]:
+    """A statement with ``:parameters`` in psycopg's style, and their names. Raises RefusedStatement."""
+    return _compiled(text_clause(statement, "postgresql"))
 
 
 @lru_cache(maxsize=2048)

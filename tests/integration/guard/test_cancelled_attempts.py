@@ -9,6 +9,7 @@ import types
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import pytest_asyncio
 
@@ -147,11 +148,39 @@ async def test_a_cancel_during_a_statement_leaves_nothing(
 
     time_left = clock(ATTEMPT if end == "cancelled" else 1.5)
     attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **time_left))
-    await reached.wait()
+    began = asyncio.create_task(reached.wait())
+    await asyncio.wait({attempt, began}, return_when=asyncio.FIRST_COMPLETED)  # it may time out before it begins
+    began.cancel()
     if end == "cancelled":
         attempt.cancel()
     await asyncio.wait({attempt})
     assert attempt.cancelled() if end == "cancelled" else attempt.result().kind == "failed"
+    await nothing_is_left(other, address)
+
+
+@pytest.mark.parametrize("guard_database", ["postgres"], indirect=True)
+async def test_a_lost_request_to_cancel_a_statement_leaves_nothing(
+    guard_database: GuardDatabase, other: GuardDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL drops a request that arrives before the statement."""
+
+    async def lost(*_: Any, **__: Any) -> None:
+        pass
+
+    address = new_address()
+    reached = asyncio.Event()
+
+    async def endless(sql: SqlSession) -> None:
+        await act(sql)
+        reached.set()
+        await sql.all(ENDLESS["postgres"])
+
+    attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **clock(ATTEMPT)))
+    await reached.wait()
+    monkeypatch.setattr(psycopg.AsyncConnection, "_try_cancel", lost)
+    attempt.cancel()
+    await asyncio.wait({attempt})
+    assert attempt.cancelled()
     await nothing_is_left(other, address)
 
 

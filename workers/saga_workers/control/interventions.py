@@ -311,6 +311,9 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
+            described = await describe_run(temporal, saga_id)
+            if described is not None and described.run.running:  # the server has lost the request, e.g. on a restart
+                raise NoAnswer(f"the {name} of {saga_id} was lost; it may be repeated") from error
             raise _just_ended_error(saga_id) from error
         raise
 
