@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
@@ -20,20 +20,10 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.http import HttpConnections, run_http
 from saga_activities.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
-from saga_activities.outbox import (
-    MAX_MESSAGE_BYTES,
-    emit_body,
-    empty_body,
-    hold_refusal,
-    insert_events,
-    wait_until_published,
-)
-from saga_activities.python_action import InvalidArguments, bind_arguments, run_python_action
-from saga_activities.sql_action import restore_body, sql_body
-from sagas.actions import Absent, Action, Actions, Done, Unknown
-from sagas.actions.step import Step
+from saga_activities.outbox import wait_until_published
+from saga_activities.python_action import ActionNotRegistered, InvalidArguments
+from sagas.actions import Absent, Done, Unknown
 from sagas.builtins import messaging
-from sagas.builtins.row_changes import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
@@ -47,44 +37,23 @@ IDLE_TRANSACTION_TIMEOUT = 30.0
 """Seconds of idleness after which the guarded transaction of a prepared action ends: such an action works outside the
 database for minutes, and the attempt that replaces a frozen worker's waits no longer than this."""
 
-MAX_ACTION_THREADS = 100
-"""Concurrent plain `def` actions: as many as activities of a Temporal worker, so none queues while its timeout runs."""
-
-
-_BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, AttemptContext, int], ActionBody]] = {
-    "sql": sql_body,
-    RESTORE: restore_body,
-    messaging.EMIT: emit_body,
-    messaging.PUBLISH: emit_body,
-    messaging.RELEASE: lambda *_: empty_body,
-    messaging.DROP: lambda *_: empty_body,
-}
-
-
-class ActionNotRegistered(Exception):
-    """The action is not registered on this worker; another worker may have it."""
-
 
 class Dispatcher:
     """Performs invocations with the actions and connections of one project."""
 
     def __init__(
         self,
-        actions: Actions,
+        bodies: ActionBodies,
         databases: DatabaseConnections,
         http: HttpConnections,
         prepared_actions: Mapping[str, PreparedAction] | None = None,
         requests: KafkaRequestAction | None = None,
-        *,
-        max_event_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self._actions = actions
+        self._bodies = bodies
         self._databases = databases
         self._http = http
         self._prepared_actions = prepared_actions or {}
         self._requests = requests
-        self._max_event_bytes = max_event_bytes
-        self._threads = ThreadPoolExecutor(MAX_ACTION_THREADS, thread_name_prefix="saga-action")
 
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """Make one attempt.
@@ -183,7 +152,7 @@ class Dispatcher:
                 return await guard.undo(entry_key, known_done=guard_spec.known_done, **clock)
             case "confirm":
                 return await guard.confirm(entry_key, **clock)
-        body = self._action_body(invocation.action, invocation.arguments, invocation, attempt)
+        body = self._bodies.body(invocation.action, invocation.arguments, invocation, attempt)
         return await guard.do(entry_key, arguments_hash(invocation.arguments), body, **clock)
 
     async def _stored_outcome(
@@ -201,47 +170,8 @@ class Dispatcher:
         """The body for the guarded transaction, after the preparation that must not prolong it."""
         performer = self._prepared_actions.get(name)
         if performer is None:
-            return self._action_body(name, arguments, invocation, attempt)
+            return self._bodies.body(name, arguments, invocation, attempt)
         return await performer.prepare(name, invocation, attempt)
-
-    def _action_body(
-        self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
-    ) -> ActionBody:
-        """The action as a body that runs inside (or, with None, outside) a guarded transaction."""
-        if name in _BUILTIN_BODIES:
-            return _BUILTIN_BODIES[name](arguments, invocation, attempt, self._max_event_bytes)
-        action = self._actions.get(name)
-        if action is None:
-            raise ActionNotRegistered(f"no action called {name} is registered on this worker")
-        bound = bind_arguments(action, arguments)
-
-        async def run(sql: SqlSession | None) -> Any:
-            step = Step(
-                key=invocation.key,
-                forward_key=invocation.forward_key,
-                saga_id=invocation.saga_id,
-                id=invocation.entry,
-                op=invocation.op,
-                attempt=invocation.earlier_attempts + attempt.number,
-                generation=invocation.generation,
-                logger=attempt.logger,
-                _heartbeat=attempt.heartbeat,
-                _sql=sql if sql is None or action.asynchronous else sql.sync(),
-                _hold_refusal=_python_hold_refusal(action, invocation),
-            )
-            try:
-                result = await run_python_action(action, step, bound, self._threads)
-            except (Rejected, AlreadyCompensated):
-                raise
-            except Exception:
-                # The outcome keeps only the message; debugging needs the traceback.
-                attempt.logger.debug("%s raised an error", name, exc_info=True)
-                raise
-            if sql is not None:
-                await insert_events(sql, step.events, invocation, self._max_event_bytes, attempt.traceparent)
-            return result
-
-        return run
 
     async def _run_unguarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         if invocation.action == "http":
@@ -263,7 +193,7 @@ class Dispatcher:
                 return await run_unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
             except Unavailable as error:
                 return outcome_of_error(error)
-        body = self._action_body(invocation.action, invocation.arguments, invocation, attempt)
+        body = self._bodies.body(invocation.action, invocation.arguments, invocation, attempt)
         home = self._home(invocation) if invocation.op == "probe" else None
         if home is not None:
             guard = self._databases.guard(home)
@@ -276,10 +206,9 @@ class Dispatcher:
 
     def _home(self, invocation: Invocation) -> str | None:
         """The SQL connection in whose transaction an action runs; None: without a transaction."""
-        action = self._actions.get(invocation.action)
-        if action is not None:
-            return action.connection
-        return invocation.arguments.get("connection") if invocation.action == "sql" else None
+        if invocation.action == "sql":
+            return invocation.arguments.get("connection")
+        return self._bodies.connection(invocation.action)
 
 
 def returning(result: Any) -> ActionBody:
@@ -317,12 +246,6 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     if size > MAX_RESULT_BYTES:
         return Outcome.done(omitted(size))
     return Outcome.done(result)
-
-
-def _python_hold_refusal(action: Action, invocation: Invocation) -> str | None:
-    if not action.holds:
-        return f"the action {action.name} holds an event: declare it with @action(…, holds=True)"
-    return hold_refusal(invocation)
 
 
 def _time_left(attempt: AttemptContext) -> float:

@@ -41,7 +41,7 @@ from saga_activities.kafka.record_codec import (
     TRACEPARENT_HEADER,
     UNDOES_HEADER,
 )
-from saga_activities.outbox import insert_event, key_text
+from saga_activities.outbox import insert_events, key_text
 from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
@@ -85,7 +85,7 @@ class KafkaRequestAction:
                 return _recorded_outcome(row, attempt)
             if row.is_new or is_repeated:
                 event = replace(with_token(command, row.reply_token), id=_event_id(invocation, is_repeated))
-                await insert_event(sql, event, invocation, max_bytes=self._kafka.max_message_bytes)
+                await insert_events(sql, [event], invocation, self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, waiter, reply_topic if is_repeated else row.reply_topic)
             return _REPLY_PENDING
 

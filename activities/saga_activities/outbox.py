@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -60,39 +60,61 @@ VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :gener
 """
 
 
-async def insert_event(
-    sql: SqlSession,
-    event: Event,
-    invocation: Invocation,
-    *,
-    max_bytes: int = MAX_MESSAGE_BYTES,
-    traceparent: str | None = None,
-) -> str:
-    """Write one event in the action's transaction; returns its id. A rollback of the attempt removes it.
+@dataclass(frozen=True, slots=True)
+class PreparedEvents:
+    """The rows of the events of one call. Writing them in the action's transaction is all that is left to do."""
 
-    ``traceparent`` of the attempt becomes a header, unless the event has its own.
+    rows: tuple[Mapping[str, Any], ...]
 
-    Raises ``UnusableResult`` for an event that no broker would accept: its value or a header is not JSON or not UTF-8,
-    it is larger than ``max_bytes``, or its topic or id is invalid. The transaction is then rolled back.
-    """
-    ours = {STEP_KEY_HEADER: invocation.key or None, TRACEPARENT_HEADER: traceparent}
-    event = replace(event, headers={name: one for name, one in ours.items() if one is not None} | {**event.headers})
-    row = event_row(event, max_bytes)
-    await sql.execute(
-        _INSERT_EVENT,
-        {
-            **row,
+    @staticmethod
+    def of(
+        events: Iterable[Event],
+        invocation: Invocation,
+        traceparent: str | None = None,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> PreparedEvents:
+        """The rows of these events. ``traceparent`` of the attempt becomes a header, unless the event has its own.
+
+        ``hold`` takes effect only in a `do` that runs before the commit point; otherwise the event is published at
+        once. Raises ``UnusableResult`` for an event that no broker would accept: its value or a header is not JSON or
+        not UTF-8, it is larger than ``max_bytes``, or its topic or id is invalid.
+        """
+        waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
+        ours = {STEP_KEY_HEADER: invocation.key or None, TRACEPARENT_HEADER: traceparent}
+        headers = {name: one for name, one in ours.items() if one is not None}
+        address = {
             "saga_id": invocation.saga_id,
             "step": invocation.entry,
             "generation": invocation.generation,
             "created_at": time.time(),
-        },
-    )
-    return row["event_id"]
+        }
+        return PreparedEvents(
+            tuple(
+                {
+                    **event_row(
+                        replace(event, hold=event.hold and waits, headers=headers | {**event.headers}), max_bytes
+                    ),
+                    **address,
+                }
+                for event in events
+            )
+        )
+
+    @property
+    def names(self) -> list[dict[str, str]]:
+        """The topic and id of each event, the result of an emitting step."""
+        return [{"topic": row["topic"], "id": row["event_id"]} for row in self.rows]
+
+
+async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -> None:
+    """Write the events in the session's transaction. A rollback of the attempt removes them."""
+    rows = [row for one in prepared for row in one.rows]
+    if rows:
+        await sql.execute(_INSERT_EVENT, rows)
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """The columns of a row that depend only on the event. Raises as :func:`insert_event` does."""
+    """The columns of a row that depend only on the event. Raises as :meth:`PreparedEvents.of` does."""
     event_id = event.id or str(uuid4())
     key = None if event.key is None else str(event.key)
     row = {
@@ -220,17 +242,10 @@ async def insert_events(
     max_bytes: int = MAX_MESSAGE_BYTES,
     traceparent: str | None = None,
 ) -> list[dict[str, str]]:
-    """Write the events; returns the topic and id of each.
-
-    ``hold`` takes effect only in a `do` that runs before the commit point; otherwise the event is published at once.
-    """
-    waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
-    rows = []
-    for event in events:
-        written = replace(event, hold=event.hold and waits)
-        event_id = await insert_event(sql, written, invocation, max_bytes=max_bytes, traceparent=traceparent)
-        rows.append({"topic": event.topic, "id": event_id})
-    return rows
+    """Write the events of one call; returns the topic and id of each. Raises as :meth:`PreparedEvents.of` does."""
+    prepared = PreparedEvents.of(events, invocation, traceparent, max_bytes)
+    await insert_prepared(sql, [prepared])
+    return prepared.names
 
 
 async def wait_until_published(
@@ -274,6 +289,18 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
                     waiting.append(row.event_id)
                     why = row.note or why
     return waiting, why
+
+
+def emitted_events(
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    attempt: AttemptContext,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> PreparedEvents:
+    """What `outbox.emit` and `kafka.publish` write. Raises as :func:`read_events` and :meth:`PreparedEvents.of` do."""
+    return PreparedEvents.of(
+        read_events(arguments.get("events"), invocation), invocation, attempt.traceparent, max_bytes
+    )
 
 
 def emit_body(

@@ -16,6 +16,10 @@ from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 
 
+class ActionNotRegistered(Exception):
+    """The action is not registered on this worker; another worker may have it."""
+
+
 class InvalidArguments(ValueError):
     """The arguments do not fit the action's signature."""
 

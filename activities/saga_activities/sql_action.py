@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.automatic.image_recorder import ImageRecorder
 from saga_activities.automatic.restoration import restore
+from saga_activities.guard.postgresql import compile_postgresql, read_result
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
-from sagas.errors import Rejected
+from sagas.errors import Rejected, UsageError
 from sagas.protocol.payloads import Invocation
 
 
@@ -70,6 +72,50 @@ def _bind_parameter(value: Any, dialect: str) -> Any:
     if isinstance(value, dict) or (isinstance(value, list) and not array):
         return json.dumps(value, ensure_ascii=False)
     return value
+
+
+# One statement for the calls of several sagas: sent together, and each judged by its own row count.
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStatement:
+    """The only statement of a `sql` step that writes no events, with the parameters of one call."""
+
+    statement: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+    @staticmethod
+    def of(arguments: Mapping[str, Any]) -> SharedStatement | None:
+        """None if the step has several statements, or events."""
+        statements = _statements(arguments)
+        if len(statements) != 1 or arguments.get("emit"):
+            return None
+        return SharedStatement(statements[0], _bind_parameters(statements[0].get("params"), "postgresql"))
+
+    @property
+    def text(self) -> str:
+        return self.statement["sql"]
+
+    async def run_for_all(self, raw: Any, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
+        """Run the statement once for each of ``parameters`` on psycopg's connection ``raw``.
+
+        Raises RefusedStatement, and psycopg's errors: then nothing is known about any of them.
+        """
+        query, names = compile_postgresql(self.text)
+        missing = next((name for one in parameters for name in names if name not in one), None)
+        if missing is not None:
+            raise UsageError(f"the statement needs a parameter {missing!r}: add it to `params`")
+        results: list[StatementResult] = []
+        cursor = raw.cursor()
+        await cursor.executemany(query, parameters, returning=True)
+        async for _ in cursor.results():
+            results.append(await read_result(cursor))
+        return results
+
+    def judge(self, returned: StatementResult) -> list[dict[str, Any]]:
+        """The result of one call. Raises :class:`Rejected` if its ``expect_rows`` is not met."""
+        _check_rows(self.statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
+        return [] if returned.rows is None else [to_json_value(row) for row in returned.rows]
 
 
 def sql_body(

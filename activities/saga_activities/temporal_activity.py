@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,34 +24,34 @@ from saga_activities.attempt_context import (
     ReplyPending,
     repeat_heartbeats,
 )
+from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.cancellation import uncancellable
-from saga_activities.dispatcher import ActionNotRegistered, Dispatcher
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
+from saga_activities.python_action import ActionNotRegistered
+from saga_activities.reported_failure import reported_failure
+from sagas.bulk.wire_format import BULK_ACTIVITIES
 from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
+    BULK_PREFIX,
     LOAD_ACTIVITY,
     VERIFY_ACTIVITY,
     Invocation,
     decode_call,
     encode_failure,
     encode_result,
-    omitted,
     unpack_state,
 )
-from sagas.settings.masking import mask, mask_known_secrets, mask_properties
+from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
-
-MAX_DETAILS_BYTES = 256 * 1024
-MAX_MESSAGE_CHARACTERS = 8 * 1024
-"""Bytes of a failure's details, characters of its message: larger ones would not reach Temporal's server."""
-
 
 VerifyStart = Callable[..., Awaitable[None]]
 """Takes the fields of the request of ``saga.verify``, and raises SagaError if the start is not trusted."""
@@ -67,9 +67,11 @@ class SagaActivities:
         verify_start: VerifyStart,
         observers: Sequence[AttemptObserver] = (),
         locks: LockActivities | None = None,
+        bulk: BulkActivities | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
+        self._bulk = bulk
         self._loader = loader
         self._verify_start = verify_start
         self._observers = tuple(observers)
@@ -90,6 +92,8 @@ class SagaActivities:
             return await self._prepare_run(info.activity_type, argument)
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument)
+        if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
+            return await _perform_bulk_activity(self._bulk, info.activity_type, argument)
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
@@ -150,6 +154,30 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
     if outcome.kind == "done":
         return outcome.result
     raise to_application_error(outcome, attempt.number)
+
+
+async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Mapping[str, Any]) -> Any:
+    info = activity.info()
+    try:
+        return await bulk.perform(activity_type, request, _attempt_context(info.workflow_type or "", None))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
+            message = f"the argument of {activity_type} is not a request of a bulk workflow"
+            raise ApplicationError(message, type="SagaRefused", non_retryable=True) from None
+        raise
+    except SagaError as error:
+        refused = isinstance(error, RefusedError)
+        raise ApplicationError(
+            mask(error.message),
+            type="SagaRefused" if refused else type(error).__name__,
+            non_retryable=refused,
+            category=ApplicationErrorCategory.BENIGN,
+        ) from None
+    except Exception as error:
+        known = classify_database_error(error)
+        if known is None:
+            raise
+        raise ApplicationError(mask(known.message), type="Infrastructure") from None
 
 
 def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:
@@ -214,7 +242,6 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
 
     Expected outcomes are benign: no stack trace in the log for a rejection.
     """
-    failure = outcome.failure or Failure("Unknown", "no reason was given")
     # An uncounted attempt is returned to the saga at once: Temporal would count it.
     final = outcome.kind in ("rejected", "late") or not outcome.retryable or not outcome.counted
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
@@ -224,27 +251,16 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
         if seconds is None and intervals:
             seconds = intervals[min(number - 1, len(intervals) - 1)]
         wait = None if seconds is None else timedelta(seconds=seconds)
-    details = json.loads(_encodable(json.dumps(encode_failure(outcome, number), default=str, ensure_ascii=False)))
-    size = len(json.dumps(details["details"]))
-    if size > MAX_DETAILS_BYTES:
-        details["details"] = omitted(size)
-    elif outcome.kind == "rejected":  # the business's own words, which may look like credentials without being any
-        details["details"] = mask_known_secrets(details["details"])
-    else:
-        details["details"] = mask_properties(details["details"])
+    failure = reported_failure(outcome)
+    details = encode_failure(replace(outcome, failure=failure), number)
     return SagaApplicationError(
-        _encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]),
+        failure.message,
         details,
         type=failure.type,
         non_retryable=final,
         next_retry_delay=wait,
         category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
     )
-
-
-def _encodable(text: str) -> str:
-    """The text with `?` for half a surrogate pair: Temporal could not encode the failure, and would try again."""
-    return text.encode("utf-8", "replace").decode()
 
 
 # The activity `saga.load`: loads what a run needs if its starter did not send the definition.

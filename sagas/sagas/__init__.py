@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagas.actions import Absent, Done, Unknown, action
+from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Event, Step
 from sagas.consumers import Message, bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Absent",
     "AlreadyCompensated",
+    "BatchStep",
     "Client",
     "Done",
     "Event",
+    "Item",
     "Message",
     "Rejected",
     "SagaError",

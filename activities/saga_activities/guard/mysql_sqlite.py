@@ -68,7 +68,7 @@ class SqlAlchemyTransaction:
         self.sql = SqlSession(connection)
         self.answered = False
         self._connection = connection
-        self._key_values = {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
+        self.address(entry_key)
         self._scheduled_at = scheduled_at
         self._deadline = deadline
         self._isolation = isolation
@@ -89,6 +89,10 @@ class SqlAlchemyTransaction:
         read_only: bool,
     ) -> Self:
         return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit, read_only)
+
+    def address(self, entry_key: EntryKey) -> None:
+        """The following statements concern the rows of this entry."""
+        self._key_values = {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
 
     async def insert(
         self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
@@ -128,11 +132,16 @@ class SqlAlchemyTransaction:
     async def delete(self, op: str) -> None:
         await self._send(_DELETE_ROW, {**self._key_values, "op": op})
 
-    async def commit(self, row_write: RowWrite | None) -> None:
-        if row_write is not None and row_write.result is not None:
+    async def store_row(self, row_write: RowWrite) -> None:
+        """Store what belongs to the row of an operation."""
+        if row_write.result is not None:
             await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": row_write.result})
-        if row_write is not None and row_write.held is not None:
+        if row_write.held is not None:
             await self._send(_UPDATE_HELD_EVENTS, {**self._key_values, "status": HELD_EVENT_STATUS[row_write.held]})
+
+    async def commit(self, row_write: RowWrite | None) -> None:
+        if row_write is not None:
+            await self.store_row(row_write)
         try:
             await self._send("COMMIT")
         except SQLAlchemyError as error:

@@ -184,15 +184,16 @@ class SyncSqlSession:
 
 
 @lru_cache(maxsize=2048)
-def _text(statement: str, dialect: str) -> TextClause:
+def text_clause(statement: str, dialect: str) -> TextClause:
+    """A checked statement. Raises RefusedStatement."""
     return text(validate_statement(statement, dialect))
 
 
 def _clause(statement: str | Executable, dialect: str) -> Executable:
     if isinstance(statement, str):
-        return _text(statement, dialect)
+        return text_clause(statement, dialect)
     if isinstance(statement, TextClause):
-        return _text(statement.text, dialect)
+        return text_clause(statement.text, dialect)
     if isinstance(statement, ExecutableDDLElement) or not isinstance(statement, ClauseElement):
         raise RefusedStatement("DDL is refused in a guarded step: change the schema with a migration tool")
     return statement

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.cancellation import uncancellable
 from saga_activities.guard import database_errors, rules
-from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqliteTransaction
+from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTransaction, SqliteTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
@@ -223,7 +223,7 @@ async def begin_transaction(
     isolation: str | None,
     idle_limit: float | None = None,
     read_only: bool = False,
-    kind: type[PostgresTransaction | MysqlTransaction] | None = None,
+    kind: type[PostgresTransaction | SqlAlchemyTransaction] | None = None,
 ) -> GuardTransaction:
     """A transaction on a connection of the pool; nothing is sent before its first statement.
 

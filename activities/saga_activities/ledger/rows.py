@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -13,10 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.tables import MAX_SAGA_ID
-from saga_activities.ledger.tables import run_table
+from saga_activities.ledger.tables import definition_table, run_table
+from sagas.machine.machine import Machine
+from sagas.protocol.payloads import compress_state, decompress_state
 from sagas.protocol.saga_view import SagaView
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -107,20 +108,6 @@ def make_record(
     )
 
 
-def input_digest(input: Any) -> str:
-    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1 and 1.0."""
-    text = json.dumps(_with_equal_numbers(input), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _with_equal_numbers(value: Any) -> Any:
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
-    if isinstance(value, Mapping):
-        return {key: _with_equal_numbers(one) for key, one in value.items()}
-    return [_with_equal_numbers(one) for one in value] if isinstance(value, list | tuple) else value
-
-
 def storable(value: Any) -> Any:
     """A JSON value that every database stores: without NUL, half surrogate pairs and infinite numbers."""
     if isinstance(value, str):
@@ -137,22 +124,27 @@ def storable(value: Any) -> Any:
 
 async def write(engine: AsyncEngine, records: Sequence[RunRecord]) -> None:
     """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
-    values = [{column.name: getattr(record, column.name) for column in _COLUMNS} for record in records]
     async with engine.connect() as connection:
-        await connection.execute(_upsert(connection.dialect.name, values))
+        await write_rows(connection, records)
         await connection.commit()
 
 
-def _upsert(dialect: str, values: Sequence[Mapping[str, Any]]) -> sa.Insert:
+async def write_rows(connection: AsyncConnection, records: Sequence[RunRecord]) -> None:
+    """The same in the connection's transaction."""
+    values = [{column.name: getattr(record, column.name) for column in _COLUMNS} for record in records]
+    await connection.execute(_upsert(connection.dialect.name), values)
+
+
+def _upsert(dialect: str) -> sa.Insert:
     if dialect in ("mysql", "mariadb"):
-        insert = mysql.insert(run_table).values(values)
+        insert = mysql.insert(run_table)
         newer = insert.inserted.updated_at >= _COLUMNS.updated_at
         changes = {name: sa.func.if_(newer, new, _COLUMNS[name]) for name, new in _new_values(insert.inserted).items()}
         # Assignments are carried out in order, so the time to compare with comes last.
         return insert.on_duplicate_key_update(
             [*changes.items(), ("updated_at", sa.func.greatest(insert.inserted.updated_at, _COLUMNS.updated_at))]
         )
-    insert = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(run_table).values(values)
+    insert = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(run_table)
     return insert.on_conflict_do_update(
         index_elements=_KEYS,
         set_={**_new_values(insert.excluded), "updated_at": insert.excluded.updated_at},
@@ -185,15 +177,26 @@ async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
     """The newest row of this id; None if there is none."""
     query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
     async with engine.connect() as connection:
-        row = (await connection.execute(query)).first()
-    return None if row is None else _to_row(row)
+        rows = await _to_rows(connection, (await connection.execute(query)).all())
+    return rows[0] if rows else None
 
 
 async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
     """The compressed snapshot of the newest row of this id; None if there is none."""
-    query = sa.select(_COLUMNS.machine).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
+    query = (
+        sa.select(_COLUMNS.machine, _COLUMNS.digest, _COLUMNS.story)
+        .where(_COLUMNS.saga_id == saga_id)
+        .order_by(_COLUMNS.started_at.desc())
+        .limit(1)
+    )
     async with engine.connect() as connection:
-        return (await connection.execute(query)).scalar_one_or_none()
+        row = (await connection.execute(query)).first()
+        if row is None or row.machine is None:
+            return None
+        if row.story is not None:
+            return row.machine
+        snapshot = await _with_definition(connection, row.machine, row.digest)
+        return None if snapshot is None else compress_state(snapshot)
 
 
 async def read_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, str]:
@@ -228,11 +231,32 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
         later = sa.and_(_COLUMNS.started_at == at, _COLUMNS.saga_id < saga_id)
         query = query.where(sa.or_(_COLUMNS.started_at < at, later))
     async with engine.connect() as connection:
-        return [_to_row(row) for row in await connection.execute(query)]
+        return await _to_rows(connection, (await connection.execute(query)).all())
 
 
-def _to_row(row: Any) -> RunRow:
-    view = SagaView.from_json({**row.story, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
+async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
+    return [_to_row(row, row.story or await _story_of_machine(connection, row)) for row in rows]
+
+
+async def _story_of_machine(connection: AsyncConnection, row: Any) -> Mapping[str, Any]:
+    """The story of a saga of a bulk workflow, which is stored as the machine alone."""
+    key = sa.and_(_COLUMNS.saga_id == row.saga_id, _COLUMNS.started_at == row.started_at)
+    found = (await connection.execute(sa.select(_COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga).where(key))).one()
+    snapshot = await _with_definition(connection, found.machine, found.digest)
+    if snapshot is None:
+        return {"saga": found.saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
+    return Machine.restore(snapshot).view(snapshot["now"]).to_json()
+
+
+async def _with_definition(connection: AsyncConnection, machine: bytes, digest: str | None) -> dict[str, Any] | None:
+    """The whole snapshot of a machine of a bulk workflow; None if its definition was not kept."""
+    query = sa.select(definition_table.c.definition).where(definition_table.c.digest == digest)
+    definition = (await connection.execute(query)).scalar_one_or_none()
+    return None if definition is None else {**decompress_state(machine), "definition": definition}
+
+
+def _to_row(row: Any, story: Mapping[str, Any]) -> RunRow:
+    view = SagaView.from_json({**story, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
     # Without its run nobody can carry out a decision.
     parked = tuple(replace(one, decisions=(), commands=()) for one in view.parked)
     can_undo = view.state == "COMPLETED" and view.can_undo and bool(row.has_machine)

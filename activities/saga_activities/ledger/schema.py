@@ -20,9 +20,11 @@ from saga_activities.ledger.partitions import (
     existing_months,
     months_from,
 )
-from saga_activities.ledger.tables import run_table
+from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
+
+_VERSION_OF_CLAIMS = 2
 
 _MYSQL_DIALECTS = ("mysql", "mariadb")
 _SETUP_LOCK = 5_347_108
@@ -52,10 +54,16 @@ async def create_ledger(engine: AsyncEngine) -> None:
         if version is None:
             for statement in _table_ddl(connection.dialect):
                 await connection.exec_driver_sql(statement)
+        if version is None or version < _VERSION_OF_CLAIMS:
+            for statement in _claim_ddl(connection.dialect):
+                await connection.exec_driver_sql(statement)
         await add_months(connection, datetime.now(UTC))
         if version is None:
             with suppress(IntegrityError):  # another worker is setting up the same database; its row is equal
                 await connection.execute(sa.text(_INSERT_VERSION))
+        elif version < LEDGER_VERSION:
+            newer = sa.update(version_table).where(version_table.c.part == "ledger").values(version=LEDGER_VERSION)
+            await connection.execute(newer)
 
 
 @asynccontextmanager
@@ -107,8 +115,20 @@ def _is_expected(error: DBAPIError) -> bool:
 
 
 def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
-    statement = str(CreateTable(run_table, if_not_exists=True).compile(dialect=dialect)).strip()
-    indexes = sorted(run_table.indexes, key=lambda index: str(index.name))
+    yield from _create(run_table, dialect)
+    if dialect.name == "postgresql":
+        yield _STORY_COMPRESSION  # before the partitions, which inherit it
+        yield f"CREATE TABLE IF NOT EXISTS {DEFAULT_PARTITION} PARTITION OF {TABLE} DEFAULT"
+
+
+def _claim_ddl(dialect: sa.Dialect) -> Iterator[str]:
+    yield from _create(claim_table, dialect)
+    yield from _create(definition_table, dialect)
+
+
+def _create(table: sa.Table, dialect: sa.Dialect) -> Iterator[str]:
+    statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
+    indexes = sorted(table.indexes, key=lambda index: str(index.name))
     if dialect.name in _MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
         for index in indexes:
             columns = ", ".join(column.name for column in index.columns)
@@ -118,9 +138,6 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     yield statement
     for index in indexes:
         yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
-    if dialect.name == "postgresql":
-        yield _STORY_COMPRESSION  # before the partitions, which inherit it
-        yield f"CREATE TABLE IF NOT EXISTS {DEFAULT_PARTITION} PARTITION OF {TABLE} DEFAULT"
 
 
 _INSERT_VERSION = (
@@ -135,7 +152,7 @@ def ledger_ddl(dialect: str, now: datetime | None = None) -> str:
     Raises ``KeyError`` for an unknown dialect.
     """
     compiled = DIALECTS[dialect]()
-    parts = list(_table_ddl(compiled))
+    parts = [*_table_ddl(compiled), *_claim_ddl(compiled)]
     if dialect == "postgresql":
         parts += [create_statement(dialect, month) for month in months_from(now or datetime.now(UTC))]
     return ";\n\n".join([*parts, _INSERT_VERSION]) + ";\n"

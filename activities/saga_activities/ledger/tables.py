@@ -94,9 +94,10 @@ run_table = sa.Table(
     sa.Column("ended_at", UtcTime()),
     # When the saga was in this state, by Temporal's clock: an earlier state never replaces a later one.
     sa.Column("updated_at", UtcTime(), nullable=False),
-    # The document of `saga show`.
+    # The document of `saga show`; JSON null for a saga of a bulk workflow, whose story is made from its machine.
     sa.Column("story", CompressedJson(), nullable=False),
-    # The compressed state from which `saga undo` starts; null if the saga cannot be undone.
+    # The compressed state from which `saga undo` starts; null if the saga cannot be undone. That of a saga of a bulk
+    # workflow has no definition, see saga_definition.
     sa.Column("machine", _blob()),
     # The time of the start is part of the key because partitions are months of it.
     sa.PrimaryKeyConstraint("saga_id", "started_at"),
@@ -105,3 +106,27 @@ run_table = sa.Table(
     **TABLE_OPTIONS,
     **_PARTITIONS,
 )
+
+claim_table = sa.Table(
+    "saga_claim",
+    ledger_metadata,
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), primary_key=True),
+    # The bulk workflow that runs the saga; null: it was started on its own.
+    sa.Column("bulk_id", sa.String(255)),
+    sa.Column("saga", sa.String(255), nullable=False),
+    sa.Column("input_digest", sa.String(64), nullable=False),
+    sa.Column("claimed_at", UtcTime(), nullable=False),
+    sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
+    sa.Index("saga_claim_time", "claimed_at"),
+    **TABLE_OPTIONS,
+)
+"""One row for each saga of a bulk workflow, and for each single saga, until its row of ``saga_run`` is written."""
+
+definition_table = sa.Table(
+    "saga_definition",
+    ledger_metadata,
+    sa.Column("digest", sa.String(80), primary_key=True),
+    sa.Column("definition", CompressedJson(), nullable=False),
+    **TABLE_OPTIONS,
+)
+"""The definitions of bulk workflows, whose sagas are stored without them."""

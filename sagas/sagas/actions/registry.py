@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
-from sagas.actions.signature import Signature, read_signature, without_a_name
+from sagas.actions.signature import ANY_ARGUMENTS, Signature, read_signature, without_a_name
 from sagas.errors import UsageError
 
 ACTION_ATTRIBUTE = "__saga_action__"
@@ -33,7 +33,8 @@ class Action:
 
     ``rejects`` False: it never raises Rejected. ``idempotent`` False: it does not honour the idempotency key, so an
     unknown attempt is not repeated without a probe. ``seals`` (probes): once it returns Absent, the participant refuses
-    the key. ``holds``: it may emit events that wait for the commit point.
+    the key. ``holds``: it may emit events that wait for the commit point. ``batch``: it takes the calls of several
+    sagas at once, see :mod:`sagas.actions.batch`.
     """
 
     name: str
@@ -43,11 +44,12 @@ class Action:
     idempotent: bool = True
     seals: bool = False
     holds: bool = False
+    batch: bool = False
 
     @cached_property
     def signature(self) -> Signature:
         """The parameters of the function; the leading ``step`` is not an argument of a definition."""
-        return read_signature(self.function)
+        return ANY_ARGUMENTS if self.batch else read_signature(self.function)
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -111,6 +113,7 @@ def action(
     idempotent: bool = True,
     seals: bool = False,
     holds: bool = False,
+    batch: bool = False,
 ) -> Callable[[F], F]:
     """Declare a function as an action that definitions use by ``name``.
 
@@ -122,12 +125,14 @@ def action(
         idempotent: False means that the participant does not honour ``step.key``.
         seals: for probes: once the probe returns Absent, the participant refuses the key.
         holds: it may call ``step.emit(…, hold=True)``; requires ``connection``.
+        batch: the function is ``async def name(step: BatchStep, items: list[Item])`` and returns a result, or an
+            instance of Rejected, for each item; requires ``connection``. A rejected item must have no effect.
 
     A parameter called ``from_`` receives the argument ``from``; the same holds for every Python keyword. ``**kwargs``
     receives all arguments without a parameter of their own; its annotation is the type of each.
 
-    Raises UsageError when the function takes ``*args`` or positional-only arguments, or when ``holds`` is set without
-    ``connection``.
+    Raises UsageError when the function takes ``*args`` or positional-only arguments, when ``holds`` or ``batch`` is set
+    without ``connection``, or when a batch action is not ``async def``.
     """
 
     if holds and connection is None:
@@ -136,13 +141,25 @@ def action(
             help="declare it: @action(…, connection=…, holds=True)",
         )
 
+    if batch and connection is None:
+        raise UsageError(
+            f"the action {name} takes batches, but has no connection", help="declare it: @action(…, connection=…)"
+        )
+
     def mark(function: F) -> F:
+        if batch and not inspect.iscoroutinefunction(function):
+            raise UsageError(
+                f"the action {name} takes batches, but is no coroutine function",
+                help="write async def name(step: BatchStep, items: list[Item])",
+            )
         if (nameless := without_a_name(function)) is not None:
             raise UsageError(
                 f"the action {name} takes {nameless}, which a definition cannot pass by name",
                 help="name every argument, or take **kwargs; a decorator keeps the signature with functools.wraps",
             )
-        setattr(function, ACTION_ATTRIBUTE, Action(name, function, connection, rejects, idempotent, seals, holds))
+        setattr(
+            function, ACTION_ATTRIBUTE, Action(name, function, connection, rejects, idempotent, seals, holds, batch)
+        )
         return function
 
     return mark

@@ -86,6 +86,10 @@ class Signature:
                 yield one
 
 
+ANY_ARGUMENTS = Signature((), Parameter("arguments", "arguments", False, Any), "step", frozenset({ENVELOPE}))
+"""The signature of a batch action, whose items have whatever arguments the definition gives."""
+
+
 def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
     """The first parameter that a definition cannot pass, because it is positional-only or ``*args``; None if none."""
     for position, one in enumerate(inspect.signature(function).parameters.values()):

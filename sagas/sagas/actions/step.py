@@ -80,8 +80,15 @@ class Step:
         hold events (``@action(…, holds=True)``).
         """
         _ = self.sql
-        if headers and (header := first_reserved_header(headers)) is not None:
-            raise UsageError(reserved_header_message(header))
-        if hold and self._hold_refusal is not None:
-            raise UsageError(self._hold_refusal)
-        self.events.append(Event(topic, key, value, headers or {}, hold))
+        self.events.append(new_event(topic, key, value, headers, hold, self._hold_refusal))
+
+
+def new_event(
+    topic: str, key: str | None, value: Any, headers: Mapping[str, str] | None, hold: bool, hold_refusal: str | None
+) -> Event:
+    """An event of an action. Raises UsageError as :meth:`Step.emit` does."""
+    if headers and (header := first_reserved_header(headers)) is not None:
+        raise UsageError(reserved_header_message(header))
+    if hold and hold_refusal is not None:
+        raise UsageError(hold_refusal)
+    return Event(topic, key, value, headers or {}, hold)

@@ -173,10 +173,10 @@ class Machine:
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def begin_task(self, may_pause: Callable[[], bool]) -> None:
+    def begin_task(self, may_pause: Callable[[], bool], work: WorkMeter | None = None) -> None:
         """A new workflow task begins. When its expressions have taken long and ``may_pause()`` allows it, :meth:`next`
-        leaves the rest of its work to the event of a timer."""
-        self._run.work = WorkMeter()
+        leaves the rest of its work to the event of a timer. ``work`` is shared by the machines of one task."""
+        self._run.work = work or WorkMeter()
         self._run.may_pause = may_pause
 
     @property

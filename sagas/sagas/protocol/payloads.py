@@ -39,12 +39,18 @@ PARKED_SIGNAL = "saga-parked"
 RETRY_NOTIFICATION_SIGNAL = "saga-again"
 LOCKS_SIGNAL = "saga-locks"
 """To a saga that waits for locks: it may have been granted them, so it asks the lock database."""
+BULK_WORKFLOW = "saga.bulk"
+"""The workflow type of bulk execution; not a valid saga name."""
+BULK_PREFIX = "bulk~"
+"""Prefix of the ids of bulk workflows; no saga id contains a tilde."""
 NOTIFICATION_WORKFLOW = "saga.notify"
 """The workflow type of notifications; not a valid saga name."""
 NOTIFICATION_MEMO = "notification"
 """Memo field of a notification: its delivery status."""
 LOAD_ACTIVITY = "saga.load"
 VERIFY_ACTIVITY = "saga.verify"
+DETACHED_HEADER = "saga-detached"
+"""Header of a run that goes on with a saga of a bulk workflow: the signature of its input."""
 LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
 STARTED_AT_MEMO = "saga-started-at"
@@ -96,7 +102,7 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
     if call.local:
         envelope["timeout"] = call.timeout
         if call.guard is not None:
-            envelope["guard"] = _encode_guard(call.guard)
+            envelope["guard"] = encode_guard(call.guard)
         if call.earlier_attempts:
             envelope["earlier_attempts"] = call.earlier_attempts
         if call.at_most_once:
@@ -125,7 +131,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         op=envelope["op"],
         generation=envelope["generation"],
         timeout=envelope.get("timeout", 30.0),
-        guard=None if guard is None else _decode_guard(guard),
+        guard=None if guard is None else decode_guard(guard),
         earlier_attempts=envelope.get("earlier_attempts", 0),
         at_most_once=envelope.get("at_most_once", False),
         ignores_cancel=envelope.get("deaf", False),
@@ -136,7 +142,8 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
     )
 
 
-def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
+def encode_guard(guard: GuardSpec) -> dict[str, Any]:
+    """The guard's part of a call's envelope."""
     data: dict[str, Any] = {"connection": guard.connection}
     if guard.mode != "decide":
         data["mode"] = guard.mode
@@ -155,7 +162,8 @@ def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
     return data
 
 
-def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
+def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
+    """The reverse of :func:`encode_guard`."""
     from sagas.protocol.messages import GuardSpec  # imported here because clients need only the names of this module
 
     confirmed = data.get("confirmed")
@@ -240,6 +248,11 @@ def compress_state(state: Mapping[str, Any]) -> bytes:
     return zlib.compress(json.dumps(state).encode(), 6)
 
 
+def decompress_state(compressed: bytes) -> dict[str, Any]:
+    """The reverse of :func:`compress_state`."""
+    return json.loads(zlib.decompress(compressed))
+
+
 def to_packed_text(compressed: bytes) -> str:
     """The string that :func:`pack_state` returns: Base85, because Base64 would add a third to the payload."""
     return base64.b85encode(compressed).decode()
@@ -252,13 +265,27 @@ def omitted(size: int) -> dict[str, Any]:
 
 def unpack_state(packed: str) -> dict[str, Any]:
     """The reverse of :func:`pack_state`."""
-    return json.loads(zlib.decompress(base64.b85decode(packed)))
+    return decompress_state(base64.b85decode(packed))
 
 
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def input_digest(input: Any) -> str:
+    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1 and 1.0."""
+    text = json.dumps(_with_equal_numbers(input), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _with_equal_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {key: _with_equal_numbers(one) for key, one in value.items()}
+    return [_with_equal_numbers(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 # --- ledger ids, idempotency keys and workflow ids -------------------------------------------------------------------

@@ -23,7 +23,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["definition", "decision", "notification"]
+Purpose = Literal["definition", "decision", "notification", "detached"]
 """What is signed: a signature of one kind of message does not hold for another."""
 
 
@@ -81,6 +81,11 @@ def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
 def canonical_json(value: Any) -> bytes:
     """The same bytes for the same JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def detached_content(saga_id: str, value: Any) -> bytes:
+    """What is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
+    return canonical_json({"saga_id": saga_id, "input": value})
 
 
 def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -21,7 +21,9 @@ from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
 from sagas.protocol.payloads import (
+    BULK_PREFIX,
     DEFINITION_HEADER,
+    DETACHED_HEADER,
     GENERATION_HEADER,
     LOAD_ACTIVITY,
     OWNER_HEADER,
@@ -41,6 +43,9 @@ CONTINUATION_FORMAT = "sagas/1"
 CHECKS_IDS = "checks-ids"
 """The Temporal patch id of :func:`refuse_foreign_id`; only a run that is refused has its marker."""
 
+UNTRUSTED_DETACHED = "untrusted-detached"
+"""The Temporal patch id in the history of a run that is not accepted as one of a bulk workflow."""
+
 UNVERIFIED = "unverified-definition"
 """The Temporal patch id in the history of runs whose start was not trusted at once."""
 
@@ -48,8 +53,12 @@ UNVERIFIED = "unverified-definition"
 class DefinitionTrust(Protocol):
     """What this worker runs. The answers depend on its settings and files: a run asks once and records the answer."""
 
-    def trusts_start(self, saga: str, input: Any, header: bytes, signature: Any) -> bool:
-        """Whether the header has a definition of this project for this saga, and the input is valid."""
+    def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
+        """Whether the header has a definition of this project for this saga, and the inputs are valid."""
+        ...
+
+    def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
+        """Whether a bulk workflow of this project has given this saga a run of its own."""
         ...
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
@@ -73,10 +82,11 @@ MAX_GENERATION = 2**31 - 1
 class RunStart:
     """The machine of a run, its first event, the search attributes it may set, and state of the run it continues.
 
-    ``takes up``: the earlier run was terminated, and this one continues from its last state.
+    ``takes up``: the earlier run was terminated, and this one continues from its last state. ``detached``: it continues
+    a saga of a bulk workflow.
     """
 
-    kind: Literal["begins", "undoes", "takes up", "continues"]
+    kind: Literal["begins", "undoes", "takes up", "continues", "detached"]
     machine: Machine
     event: MachineEvent
     attributes: frozenset[str]
@@ -96,9 +106,11 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)))
+    if (signed := info.headers.get(DETACHED_HEADER)) is not None:
+        return _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
-        await _verify_start(value, definition, trust)
+        await _verify_start(info.workflow_type, value, definition, trust)
         known = read_header(definition.data)
     else:
         loaded = await _load(value, None)
@@ -158,8 +170,24 @@ def _generation_in_header() -> int:
     return generation
 
 
-async def _verify_start(value: Any, header: Payload, trust: DefinitionTrust | None) -> None:
-    """Return if the definition may run with this input.
+async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionTrust | None) -> RunHeader:
+    """The header of a bulk workflow, if its definition may run with these inputs.
+
+    Raises SagaApplicationError when there is none, when the worker refuses, or when the id is not that of a bulk
+    workflow.
+    """
+    info = workflow.info()
+    header = info.headers.get(DEFINITION_HEADER)
+    if header is None or not info.workflow_id.startswith(BULK_PREFIX):
+        raise refused_error(f"{info.workflow_type} is started by `saga start --from --bulk` and its like only")
+    await _verify_start(saga, inputs, header, trust, several=True)
+    return read_header(header.data)
+
+
+async def _verify_start(
+    saga: str, value: Any, header: Payload, trust: DefinitionTrust | None, *, several: bool = False
+) -> None:
+    """Return if the definition may run with this input, or with ``several`` inputs.
 
     The first workflow task decides. What it accepts leaves no trace in the history; otherwise a patch marker does, and
     an activity decides, which can read the project's files. So a replay repeats the decision that was made, whatever
@@ -172,16 +200,17 @@ async def _verify_start(value: Any, header: Payload, trust: DefinitionTrust | No
     if not workflow.unsafe.is_replaying():
         with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
             signature = None if signed is None else json_or_none(signed.data)
-            if trust is not None and trust.trusts_start(info.workflow_type, value, header.data, signature):
+            inputs = value if several else [value]
+            if trust is not None and trust.trusts_start(saga, inputs, header.data, signature):
                 return
     if workflow.patched(UNVERIFIED):
         request = {
-            "saga": info.workflow_type,
-            "input": value,
+            "saga": saga,
+            **({"inputs": value} if several else {"input": value}),
             "header": header.data.decode("utf-8", "replace"),
             "signature": None if signed is None else json_or_none(signed.data),
         }
-        await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {info.workflow_type}")
+        await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
 
 
 def json_or_none(data: bytes) -> Any:
@@ -216,6 +245,22 @@ def _continue_run(handed: Mapping[str, Any]) -> RunStart:
         handed["native_cancel"],
         handed["recorded"],
     )
+
+
+def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) -> RunStart:
+    """Go on with a saga of a bulk workflow. As for a definition, the first workflow task decides; replays do not."""
+    trusted = False
+    if not workflow.unsafe.is_replaying():
+        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+            signature = json_or_none(signed.data)
+            trusted = trust is not None and trust.trusts_detached(workflow.info().workflow_id, value, signature)
+    if not trusted and workflow.patched(UNTRUSTED_DETACHED):
+        raise refused_error("this is not a saga that a bulk workflow of this project has started")
+    machine = Machine.restore(unpack_state(value["machine"]))
+    attributes = frozenset(value["attributes"])
+    if machine.started_at is None:
+        return RunStart("begins", machine, Started(at=workflow.time()), attributes)
+    return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 
 def _undo_run(loaded: Mapping[str, Any]) -> RunStart:

@@ -152,9 +152,11 @@ class SagaWorkflow:
                     if isinstance(command, StartTimer):
                         self._execute(command)
                 self._early_events[:0] = machine.lost_calls(workflow.time())
-            case "continues":
+            case "continues" | "detached":
                 for command in machine.reissue(workflow.time()):
                     self._execute(command)
+                if opened.kind == "detached" and machine.state != "RUNNING":
+                    self._execute(RecordState(machine.state))
         return opened.event
 
     def _continue(self) -> None:

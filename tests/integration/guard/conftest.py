@@ -19,9 +19,10 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
-from saga_activities.outbox import insert_event
+from saga_activities.outbox import insert_events
 from sagas.actions.step import Event
 from sagas.errors import Rejected
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.unit.guard.model import State
@@ -72,7 +73,7 @@ class GuardDatabase:
                 },
             )
             if kind in (None, "applied"):
-                await insert_event(sql, Event("charged", "k", {"n": 1}, hold=True), _invocation(where))
+                await insert_events(sql, [Event("charged", "k", {"n": 1}, hold=True)], _invocation(where))
             if kind is None:
                 raise Rejected("no", why="the test says so")
             return {"effect": kind}
@@ -113,7 +114,8 @@ class GuardDatabase:
 
 def _invocation(address: EntryKey) -> Invocation:
     key = str(address)
-    return Invocation("charge", {}, key, address.saga_id, address.entry, "do", address.generation)
+    guard = GuardSpec("shop", holds=True)
+    return Invocation("charge", {}, key, address.saga_id, address.entry, "do", address.generation, guard=guard)
 
 
 def clock(seconds: float = 30.0) -> Any:

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.guard import SqlSession
-from saga_activities.outbox import insert_event
+from saga_activities.outbox import insert_events
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from sagas.actions.step import Event
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
@@ -27,11 +28,12 @@ async def rows(guard_database: GuardDatabase) -> OutboxTable:
 
 async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str | None = None) -> list[str]:
     address = new_address()
-    invocation = Invocation("emit", {}, str(address), address.saga_id, address.entry, "do", 1)
+    guard = GuardSpec("shop", holds=True)
+    invocation = Invocation("emit", {}, str(address), address.saga_id, address.entry, "do", 1, guard=guard)
 
     async def act(sql: SqlSession | None) -> list[str]:
         assert sql is not None
-        return [await insert_event(sql, event, invocation, traceparent=traceparent) for event in events]
+        return [one["id"] for one in await insert_events(sql, events, invocation, traceparent=traceparent)]
 
     outcome = await guard_database.guard.do(address, "h", act, **clock())
     assert outcome.kind == "done", outcome.failure

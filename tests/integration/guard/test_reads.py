@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
@@ -53,7 +54,7 @@ async def perform(
     invocation = Invocation(
         "sql", arguments, str(address), address.saga_id, address.entry, op, 1, guard=guard, reads=op == "do"
     )
-    dispatcher = Dispatcher(Actions([]), database.connections, HttpConnections({}))
+    dispatcher = Dispatcher(ActionBodies(Actions([])), database.connections, HttpConnections({}))
     attempt = AttemptContext(1, time.time(), time.time() + 30, lambda _: None, logging.getLogger("test"))
     return await dispatcher.perform(invocation, attempt)
 

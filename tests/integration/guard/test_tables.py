@@ -16,7 +16,7 @@ from saga_activities.connections import open_engine
 from saga_activities.guard import EntryKey, Guard, SqlSession
 from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
 from saga_activities.guard.tables import metadata, outbox_table
-from saga_activities.outbox import insert_event
+from saga_activities.outbox import insert_events
 from sagas.actions.step import Event
 from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer
@@ -232,7 +232,7 @@ async def test_an_action_on_version_2_tables_is_an_infrastructure_error(empty: t
     async def act(sql: SqlSession | None) -> None:
         assert sql is not None
         invocation = Invocation("act", {}, "s/pay", "s", "pay", "do", 1)
-        await insert_event(sql, Event("orders", None, 1), invocation)
+        await insert_events(sql, [Event("orders", None, 1)], invocation)
 
     outcome = await Guard("own", engine).do(EntryKey("s", "pay"), "h", act, **clock())
     assert outcome.infrastructure

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowHandle
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -18,12 +19,13 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from saga_activities.ledger.rows import RunRow, input_digest
+from saga_activities.ledger.rows import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import describe_run, first_input
 from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
+from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
@@ -31,7 +33,14 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
-from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, SIGNATURE_HEADER
+from sagas.protocol.payloads import (
+    BULK_PREFIX,
+    BULK_WORKFLOW,
+    DEFINITION_HEADER,
+    GENERATION_HEADER,
+    SIGNATURE_HEADER,
+    input_digest,
+)
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
@@ -61,6 +70,14 @@ class StartRequest:
     input: Any
     id: str | None
     labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRow:
+    """One saga of a bulk workflow."""
+
+    id: str
+    request: StartRequest
 
 
 class SagaStarter:
@@ -164,6 +181,43 @@ class SagaStarter:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    async def start_bulk(
+        self,
+        sagas: Sequence[BulkRow],
+        *,
+        again: bool = False,
+        batch: str | None = None,
+        chunk_size: int = MAX_MEMBERS,
+    ) -> WorkflowHandle[Any, Any]:
+        """Start one workflow for all of these sagas, at most MAX_MEMBERS. ``batch`` becomes its label, and theirs.
+
+        Raises UsageError if there is no ledger, or an id or a label is not valid.
+        """
+        if self._ledger is None:
+            raise UsageError(
+                "bulk execution needs a ledger, which keeps the states of its sagas",
+                help="set [ledger] connection in saga.toml, and run saga setup",
+            )
+        extra = {} if batch is None else {"batch": batch}
+        rows = [[check_saga_id(one.id), one.request.input, {**one.request.labels, **extra}] for one in sagas]
+        for _, _, labels in rows:
+            if (problem := label_problem([f"{name}={value}" for name, value in labels.items()])) is not None:
+                raise UsageError(problem)
+        attributes = None
+        if extra and "SagaLabels" in self._attributes:
+            key = SearchAttributeKey.for_keyword_list("SagaLabels")
+            attributes = TypedSearchAttributes([SearchAttributePair(key, [f"batch={batch}"])])
+        with start_headers(self._headers):
+            return await self._temporal.start_workflow(
+                BULK_WORKFLOW,
+                {"saga": self._definition.saga, "sagas": rows, "again": again, "chunk_size": chunk_size},
+                id=f"{BULK_PREFIX}{self._definition.saga}-{uuid7()}",
+                task_queue=self._task_queue,
+                static_summary=run_summary(f"{len(rows)} × {self._definition.saga}"),
+                static_details=self._static_details,
+                search_attributes=attributes,
+            )
 
     def _search_attributes(
         self, request: StartRequest, extra_labels: Mapping[str, str] | None

@@ -22,9 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.backoff import Backoff
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.ledger.rows import RunRecord, input_digest, make_record, write
+from saga_activities.ledger.rows import RunRecord, make_record, write
 from saga_workers.runtime.logs import fields
-from sagas.protocol.payloads import compress_state
+from sagas.protocol.payloads import compress_state, input_digest
 from sagas.settings.masking import mask
 
 log = logging.getLogger("saga.ledger")

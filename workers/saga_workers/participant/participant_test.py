@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
+from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
@@ -204,7 +205,7 @@ class _ParticipantTransport:
         self._connections = HttpConnections(
             {one.name: http_settings(one) for one in settings.connections.values() if one.kind == "http"}, self._control
         )
-        self._dispatcher = Dispatcher(Actions(), DatabaseConnections({}), self._connections)
+        self._dispatcher = Dispatcher(ActionBodies(Actions()), DatabaseConnections({}), self._connections)
 
     async def close(self) -> None:
         await self._connections.aclose()

@@ -12,12 +12,12 @@ from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedErr
 from temporalio.service import RPCError
 
 from saga_activities.guard.tables import MAX_SAGA_ID
-from saga_activities.ledger.rows import RunRecord, input_digest, make_record
+from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, first_input
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
-from sagas.protocol.payloads import compress_state, unpack_state
+from sagas.protocol.payloads import compress_state, input_digest, unpack_state
 from sagas.protocol.saga_view import SagaView
 
 RECORDED_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "PARKED")

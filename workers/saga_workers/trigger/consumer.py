@@ -18,7 +18,7 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
 from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
-from saga_activities.outbox import insert_event
+from saga_activities.outbox import insert_events
 from saga_activities.python_action import jsonable
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
@@ -214,7 +214,7 @@ class ConsumerRunner:
             op="do",
             generation=1,
         )
-        await insert_event(sql, event, origin, max_bytes=self._max_bytes)
+        await insert_events(sql, [event], origin, max_bytes=self._max_bytes)
 
     async def _run_guarded(self, body: Any, timeout: float) -> Outcome:
         """Run a transaction with the limits of a guarded step, but without a guard row."""

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,9 +25,9 @@ from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import canonical_json, decision_content
+from sagas.settings.definition_keys import canonical_json, decision_content, detached_content
 from sagas.settings.project import Project
-from sagas.workflow import NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
 log = logging.getLogger("saga.worker")
 
@@ -51,12 +51,20 @@ class ProjectTrust:
         self._reading = asyncio.Lock()
         self._cached = lru_cache(maxsize=256)(self._trusted_definition)
 
-    def trusts_start(self, saga: str, input: Any, header: bytes, signature: Any) -> bool:
+    def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
         definition = self._cached(header, canonical_json(signature))
-        return definition is not None and definition.saga == saga and not validate_input(definition, input)[1]
+        if definition is None or definition.saga != saga:
+            return False
+        return not any(validate_input(definition, input)[1] for input in inputs)
 
-    async def verify_start(self, saga: str, input: Any, header: str, signature: Any) -> None:
+    def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
+        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        return self._accepts_any or self._keys.verifies("detached", detached_content(saga_id, value), signature)
+
+    async def verify_start(
+        self, saga: str, header: str, signature: Any, input: Any = None, inputs: Sequence[Any] | None = None
+    ) -> None:
         """The same, after reading the definitions again: they may have changed since the worker started.
 
         Raises RefusedError or UsageError if the start is not trusted.
@@ -74,8 +82,9 @@ class ProjectTrust:
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        if problems := validate_input(definition, input)[1]:
-            raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
+        for one in [input] if inputs is None else inputs:
+            if problems := validate_input(definition, one)[1]:
+                raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
@@ -151,7 +160,7 @@ class TrustInterceptor(Interceptor):
     def __init__(self, trust: ProjectTrust) -> None:
         class TrustInbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                if isinstance(saga := workflow.instance(), SagaWorkflow | NotifyWorkflow):
+                if isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow):
                     saga.trust = trust
                 return await super().execute_workflow(input)
 

@@ -24,12 +24,15 @@ from temporalio.worker import (
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from saga_activities.action_bodies import ActionBodies
+from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher, PreparedAction
 from saga_activities.http import HttpConnections, http_settings
 from saga_activities.kafka_request import KafkaRequestAction
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
+from saga_workers.bulk.detaching import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
@@ -43,7 +46,7 @@ from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from sagas.errors import InfrastructureError, RefusedError
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from sagas.workflow import NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
 if TYPE_CHECKING:
     from saga_workers.worker.tracing import Tracing
@@ -87,7 +90,7 @@ class SagaPlugin(SimplePlugin):
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
-            workflows=[SagaWorkflow, NotifyWorkflow],
+            workflows=[SagaWorkflow, BulkWorkflow, NotifyWorkflow],
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
@@ -114,26 +117,24 @@ class SagaPlugin(SimplePlugin):
         client = config.get("client")
         assert client is not None
         kafka = self._project.settings.kafka
-        dispatcher = Dispatcher(
-            self._project.actions,
-            databases,
-            http,
-            spark_performers(spark),
-            KafkaRequestAction(databases, kafka),
-            max_event_bytes=kafka.max_message_bytes,
-        )
+        bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
+        dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), KafkaRequestAction(databases, kafka))
         watchers = [
             log_attempt,
             self.metrics.observe_attempt,
             *([self._tracing.trace_attempt] if self._tracing else ()),
         ]
         locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited)
+        task_queue = config.get("task_queue") or self._project.settings.temporal.task_queue
+        detach = SagaDetacher(client, task_queue, self._project.settings.definition_keys())
+        bulk = BulkActivities(bodies, databases, self._project.settings.ledger.get("connection"), detach)
         activities = SagaActivities(
             dispatcher,
             _definition_loader(client, self._project, self._ledger),
             self._trust.verify_start,
             watchers,
             locks,
+            bulk,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
@@ -225,6 +226,6 @@ class CurrentDetailsInterceptor(Interceptor):
 class _CurrentDetailsInbound(WorkflowInboundInterceptor):
     async def handle_query(self, input: HandleQueryInput) -> Any:
         answer = await super().handle_query(input)
-        if input.query == _METADATA_QUERY and isinstance(saga := workflow.instance(), SagaWorkflow):
+        if input.query == _METADATA_QUERY and isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow):
             answer.current_details = saga.details()
         return answer

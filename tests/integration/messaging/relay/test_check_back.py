@@ -21,6 +21,7 @@ from saga_workers.relay.relay_process import run_relay
 from sagas import Rejected, Step, action
 from sagas.actions.step import Event
 from sagas.errors import RefusedError
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
@@ -253,11 +254,13 @@ async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
 
 async def run_unrecorded_step(env: EventsEnvironment, address: EntryKey) -> None:
     """A step whose saga has no record of it."""
-    from saga_activities.outbox import insert_event
+    from saga_activities.outbox import insert_events
 
     async def act(sql: Any) -> None:
-        invocation = Invocation("tell", {}, str(address), address.saga_id, address.entry, "do", address.generation)
-        await insert_event(sql, Event("told", None, 1, hold=True), invocation)
+        guard = GuardSpec("shop", holds=True)
+        key = str(address)
+        invocation = Invocation("tell", {}, key, address.saga_id, address.entry, "do", address.generation, guard=guard)
+        await insert_events(sql, [Event("told", None, 1, hold=True)], invocation)
 
     now = time.time()
     outcome = await env.databases.guard("shop").do(address, None, act, scheduled_at=now, deadline=now + 10)

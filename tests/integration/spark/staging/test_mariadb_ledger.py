@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
+from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.tables import guard_table
@@ -58,7 +59,10 @@ class Worker:
         self.runner: Any = FakeRunner(staging.settings, staging.saga, rows=3)
         steps._runner = self.runner
         self._dispatcher = Dispatcher(
-            Actions([]), staging.databases, HttpConnections({}), dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps)
+            ActionBodies(Actions([])),
+            staging.databases,
+            HttpConnections({}),
+            dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps),
         )
 
     async def perform(self, op: str, generation: int = 1) -> Outcome:

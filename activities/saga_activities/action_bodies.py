@@ -1,0 +1,174 @@
+"""The bodies of actions: what runs inside the guard's transaction, for one call or for those of several sagas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.guard.session import SqlSession
+from saga_activities.outbox import (
+    MAX_MESSAGE_BYTES,
+    PreparedEvents,
+    emit_body,
+    emitted_events,
+    empty_body,
+    hold_refusal,
+    insert_events,
+)
+from saga_activities.python_action import ActionNotRegistered, bind_arguments, jsonable, run_python_action
+from saga_activities.sql_action import restore_body, sql_body
+from sagas.actions import Action, Actions
+from sagas.actions.batch import BatchStep, Item
+from sagas.actions.step import Step
+from sagas.builtins import messaging
+from sagas.builtins.row_changes import RESTORE
+from sagas.errors import AlreadyCompensated, Rejected, UsageError
+from sagas.protocol.payloads import Invocation
+
+MAX_ACTION_THREADS = 100
+"""Concurrent plain `def` actions: as many as activities of a Temporal worker, so none queues while its timeout runs."""
+
+_BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, AttemptContext, int], ActionBody]] = {
+    "sql": sql_body,
+    RESTORE: restore_body,
+    messaging.EMIT: emit_body,
+    messaging.PUBLISH: emit_body,
+    messaging.RELEASE: lambda *_: empty_body,
+    messaging.DROP: lambda *_: empty_body,
+}
+
+
+class ActionBodies:
+    """The actions of one project."""
+
+    def __init__(self, actions: Actions, *, max_event_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._actions = actions
+        self._max_event_bytes = max_event_bytes
+        self._threads = ThreadPoolExecutor(MAX_ACTION_THREADS, thread_name_prefix="saga-action")
+
+    def connection(self, name: str) -> str | None:
+        """The SQL connection of a Python action; None without one, and for any other action."""
+        action = self._actions.get(name)
+        return None if action is None else action.connection
+
+    def body(
+        self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
+    ) -> ActionBody:
+        """The action as a body that runs inside (or, with None, outside) a guarded transaction.
+
+        Raises ActionNotRegistered, InvalidArguments or UsageError.
+        """
+        if name in _BUILTIN_BODIES:
+            return _BUILTIN_BODIES[name](arguments, invocation, attempt, self._max_event_bytes)
+        action = self._actions.get(name)
+        if action is None:
+            raise ActionNotRegistered(f"no action called {name} is registered on this worker")
+        bound = bind_arguments(action, arguments)
+        perform = self._batch_of_one if action.batch else self._python_action
+
+        async def run(sql: SqlSession | None) -> Any:
+            try:
+                result, events = await perform(action, bound, invocation, attempt, sql)
+            except (Rejected, AlreadyCompensated):
+                raise
+            except Exception:
+                # The outcome keeps only the message; debugging needs the traceback.
+                attempt.logger.debug("%s raised an error", name, exc_info=True)
+                raise
+            if sql is not None:
+                await insert_events(sql, events, invocation, self._max_event_bytes, attempt.traceparent)
+            return result
+
+        return run
+
+    async def _python_action(
+        self,
+        action: Action,
+        arguments: Mapping[str, Any],
+        invocation: Invocation,
+        attempt: AttemptContext,
+        sql: SqlSession | None,
+    ) -> tuple[Any, Sequence[Any]]:
+        step = Step(
+            key=invocation.key,
+            forward_key=invocation.forward_key,
+            saga_id=invocation.saga_id,
+            id=invocation.entry,
+            op=invocation.op,
+            attempt=invocation.earlier_attempts + attempt.number,
+            generation=invocation.generation,
+            logger=attempt.logger,
+            _heartbeat=attempt.heartbeat,
+            _sql=sql if sql is None or action.asynchronous else sql.sync(),
+            _hold_refusal=_hold_refusal(action, invocation),
+        )
+        return await run_python_action(action, step, arguments, self._threads), step.events
+
+    async def _batch_of_one(
+        self,
+        action: Action,
+        arguments: Mapping[str, Any],
+        invocation: Invocation,
+        attempt: AttemptContext,
+        sql: SqlSession | None,
+    ) -> tuple[Any, Sequence[Any]]:
+        items = self.batch_items(action, [(invocation, arguments)], attempt)
+        (result,) = await self.run_batch(action, items, attempt, sql)
+        if isinstance(result, Rejected):
+            raise result
+        return result, items[0].events
+
+    # --- the calls of several sagas ----------------------------------------------------------------------------
+
+    def batch_action(self, name: str) -> Action | None:
+        """The batch action of this name."""
+        action = self._actions.get(name)
+        return action if action is not None and action.batch else None
+
+    def batch_items(
+        self, action: Action, calls: Sequence[tuple[Invocation, Mapping[str, Any]]], attempt: AttemptContext
+    ) -> list[Item]:
+        """What a batch action receives for these calls and their arguments."""
+        return [
+            Item(
+                key=call.key,
+                saga_id=call.saga_id,
+                id=call.entry,
+                op=call.op,
+                attempt=call.earlier_attempts + attempt.number,
+                generation=call.generation,
+                arguments=arguments,
+                forward_key=call.forward_key,
+                _hold_refusal=_hold_refusal(action, call),
+            )
+            for call, arguments in calls
+        ]
+
+    async def run_batch(
+        self, action: Action, items: Sequence[Item], attempt: AttemptContext, sql: SqlSession | None
+    ) -> Sequence[Any]:
+        """A result or Rejected for each item, in order. Raises UsageError if the action returns anything else."""
+        results = await action.function(BatchStep(attempt.logger, attempt.heartbeat, sql), list(items))
+        if not isinstance(results, Sequence) or isinstance(results, str) or len(results) != len(items):
+            found = len(results) if isinstance(results, Sequence) else type(results).__name__
+            raise UsageError(
+                f"the batch action {action.name} must return a list with a result for each of {len(items)} items,"
+                f" not {found}"
+            )
+        return [one if isinstance(one, Rejected) else jsonable(one) for one in results]
+
+    def prepared(self, item: Item, invocation: Invocation, attempt: AttemptContext) -> PreparedEvents:
+        """The rows of the events of an item. Raises UnusableResult."""
+        return PreparedEvents.of(item.events, invocation, attempt.traceparent, self._max_event_bytes)
+
+    def emitted(self, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext) -> PreparedEvents:
+        """What an emitting built-in writes. Raises UsageError or UnusableResult."""
+        return emitted_events(arguments, invocation, attempt, self._max_event_bytes)
+
+
+def _hold_refusal(action: Action, invocation: Invocation) -> str | None:
+    if not action.holds:
+        return f"the action {action.name} holds an event: declare it with @action(…, holds=True)"
+    return hold_refusal(invocation)

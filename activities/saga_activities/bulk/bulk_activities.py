@@ -1,0 +1,141 @@
+"""The activities of bulk workflows that work on the ledger, and the one that performs chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from saga_activities.action_bodies import ActionBodies
+from saga_activities.attempt_context import AttemptContext, repeat_heartbeats
+from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.connections import DatabaseConnections
+from saga_activities.ledger import claims
+from saga_activities.ledger.claims import NewClaim
+from saga_activities.ledger.rows import RunRecord, storable
+from saga_activities.python_action import ActionNotRegistered
+from saga_activities.reported_failure import reported_failure
+from sagas.bulk.wire_format import (
+    CHUNK_ACTIVITY,
+    CLAIM_ACTIVITY,
+    DETACH_ACTIVITY,
+    RECORD_ACTIVITY,
+    decode_chunk,
+    encode_outcomes,
+    unpack_states,
+)
+from sagas.errors import RefusedError, UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import compress_state, input_digest
+
+DetachSagas = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], Awaitable[None]]
+"""Starts a workflow for each of these states of sagas; takes the request they are from, too."""
+
+
+class BulkActivities:
+    """The activities of one worker. ``ledger`` is the connection of the ledger; without one nothing can be claimed."""
+
+    def __init__(
+        self, bodies: ActionBodies, databases: DatabaseConnections, ledger: str | None, detach: DetachSagas
+    ) -> None:
+        self._bodies = bodies
+        self._databases = databases
+        self._ledger = ledger
+        self._detach = detach
+
+    async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
+        """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
+        RefusedError without a ledger, and errors of its database."""
+        match activity_type:
+            case _ if activity_type == CHUNK_ACTIVITY:
+                return await self._perform_chunk(request, attempt)
+            case _ if activity_type == CLAIM_ACTIVITY:
+                return await self._claim(request)
+            case _ if activity_type == RECORD_ACTIVITY:
+                return await self._record(request)
+            case _ if activity_type == DETACH_ACTIVITY:
+                states = unpack_states(request["sagas"])
+                await self._detach(request, states)
+                await claims.release(self._engine(), [state["machine"]["saga_id"] for state in states])
+                return {}
+        raise ValueError(f"{activity_type} is not an activity of bulk execution")
+
+    def _engine(self) -> Any:
+        if self._ledger is None:
+            raise RefusedError("bulk execution needs a ledger: set [ledger] connection, and run `saga setup`")
+        return self._databases.engine(self._ledger)
+
+    async def _perform_chunk(self, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
+        calls = decode_chunk(request)
+        guard_spec = calls[0].guard
+        assert guard_spec is not None
+        outcomes: Sequence[Outcome | None]
+        try:
+            runner = ChunkRunner(self._databases.guard(guard_spec.connection), self._bodies)
+            async with repeat_heartbeats(attempt) as beaten:
+                outcomes = await runner.perform(calls, beaten)
+        except UsageError as error:
+            outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
+        except ActionNotRegistered as error:
+            failure = Failure("NotFoundError", str(error))
+            outcomes = [Outcome("failed", failure=failure, not_started=True)] * len(calls)
+        return encode_outcomes(
+            [
+                one if one is None or one.kind == "done" else replace(one, failure=reported_failure(one))
+                for one in outcomes
+            ],
+            attempt.number,
+        )
+
+    async def _claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        at = claims.seconds_to_time(request["at"])
+        new = [NewClaim(id, digest, labels) for id, digest, labels in request["sagas"]]
+        result = await claims.claim(
+            self._engine(),
+            new,
+            saga=request["saga"],
+            bulk_id=request["bulk_id"],
+            at=at,
+            again=request["again"],
+            definition=request["definition"],
+        )
+        digests = {one.saga_id: one.input_digest for one in new}
+        existing: dict[str, dict[str, Any]] = {}
+        for id, run in result.ended.items():
+            same = run.saga == request["saga"] and run.input_digest in (None, digests[id])
+            existing[id] = {"state": run.state, "same": same}
+        alone: list[str] = []
+        for id, held in result.taken.items():
+            if held.bulk_id is None:
+                alone.append(id)  # only Temporal knows whether its start was carried out
+            else:
+                same = held.saga == request["saga"] and held.input_digest == digests[id]
+                existing[id] = {"state": "RUNNING", "same": same}
+        generations = {id: run.generation + 1 for id, run in result.earlier.items()}
+        return {"existing": existing, "alone": alone, "generations": generations}
+
+    async def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        at = claims.seconds_to_time(request["at"])
+        records = [_record_of(state, request, at) for state in unpack_states(request["sagas"])]
+        await claims.record(self._engine(), records)
+        return {}
+
+
+def _record_of(state: Mapping[str, Any], request: Mapping[str, Any], at: datetime) -> RunRecord:
+    machine = state["machine"]
+    entries = [entry for step in machine["steps"] for entry in step.get("entries", ())]
+    return RunRecord(
+        saga_id=machine["saga_id"],
+        started_at=datetime.fromtimestamp(machine["started_at"], UTC),
+        saga=request["saga"],
+        generation=max([machine["generation"], *(entry.get("generation", 1) for entry in entries)]),
+        digest=request["digest"],
+        input_digest=input_digest(machine["input"]),
+        state=machine["state"],
+        labels=storable(state["labels"]),
+        ended_at=datetime.fromtimestamp(machine["ended_at"], UTC),
+        updated_at=at,
+        story="null",
+        machine=compress_state(machine),
+    )

@@ -1,0 +1,193 @@
+"""The effects of a chunk: the actions of all entries whose guard rows are won, in one transaction.
+
+Fastest first: a batch action takes all items; single SQL statements and events are sent together; any other action runs
+item by item, each in a savepoint. If an item of a shared statement is rejected or fails, the transaction is given up,
+and the chunk is repeated with a savepoint for each item: what one item does is never another one's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from saga_activities.action_bodies import ActionBodies
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
+from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.outbox import PreparedEvents, insert_prepared
+from saga_activities.python_action import ActionNotRegistered
+from saga_activities.sql_action import SharedStatement
+from sagas.actions import Action
+from sagas.builtins import messaging
+from sagas.errors import Rejected, UsageError
+
+TIME_FOR_ITEMS = 0.6
+"""The fraction of a chunk's time after which no further item begins: the others are left to the next chunk."""
+
+
+class NeedsSavepoints(Exception):
+    """An item of a shared statement was rejected or failed: the chunk has to be repeated with savepoints."""
+
+
+class ChunkEffects:
+    """Runs the actions of one attempt of a chunk.
+
+    ``isolated``: each item in a savepoint. ``values`` are the results of items that only read, by the index of their
+    script.
+    """
+
+    def __init__(
+        self,
+        tx: ChunkTransaction,
+        bodies: ActionBodies,
+        attempt: AttemptContext,
+        began: float,
+        *,
+        isolated: bool,
+        values: Mapping[int, Any],
+    ) -> None:
+        self._tx = tx
+        self._bodies = bodies
+        self._attempt = attempt
+        self._stop_at = began + TIME_FOR_ITEMS * (attempt.deadline - began)
+        self._isolated = isolated
+        self._values = values
+        self._savepoints = 0
+
+    async def run(self, scripts: Sequence[EntryScript]) -> None:
+        """End the request of each script: with the result of its action, or with its exception."""
+        rest: list[EntryScript] = []
+        shared: dict[str, list[EntryScript]] = {}
+        for script in scripts:
+            if id(script) in self._values:
+                script.go_on(self._values[id(script)])
+                continue
+            action = _request(script).action
+            if not self._isolated and self._is_shared(script):
+                shared.setdefault(action, []).append(script)
+            else:
+                rest.append(script)
+        for action, together in shared.items():
+            await self._run_together(action, together)
+        for script in rest:
+            await self._run_alone(script)
+
+    def _is_shared(self, script: EntryScript) -> bool:
+        request = _request(script)
+        if request.action == "sql":
+            return isinstance(self._tx, PostgresChunk) and SharedStatement.of(request.arguments) is not None
+        return request.action in messaging.EMITTERS or self._bodies.batch_action(request.action) is not None
+
+    async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> None:
+        batch = self._bodies.batch_action(action)
+        if batch is not None:
+            await self._run_batch_action(batch, scripts)
+        elif action == "sql":
+            await self._run_statements(scripts)
+        else:
+            await self._emit(scripts)
+
+    # --- forms -------------------------------------------------------------------------------------------------
+
+    async def _run_batch_action(self, action: Action, scripts: Sequence[EntryScript]) -> None:
+        calls = [(script.invocation, _request(script).arguments) for script in scripts]
+        items = self._bodies.batch_items(action, calls, self._attempt)
+        session = self._tx.new_session()
+        try:
+            results = await self._bodies.run_batch(action, items, self._attempt, session)
+            if session.first_error is not None:
+                raise session.first_error
+            done = [
+                (s, i) for s, i, result in zip(scripts, items, results, strict=True) if not isinstance(result, Rejected)
+            ]
+            events = [self._bodies.prepared(item, script.invocation, self._attempt) for script, item in done]
+        except UsageError:
+            raise
+        except Exception as error:
+            _raise_if_doomed(error)
+            raise NeedsSavepoints from error  # each item on its own, so that only the one at fault fails
+        finally:
+            await session.close()
+        await insert_prepared(self._tx.new_session(), events)
+        for script, result in zip(scripts, results, strict=True):
+            if isinstance(result, Rejected):
+                script.fail(result)
+            else:
+                script.go_on(result)
+
+    async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
+        """The same statement for all items, in one pipeline; each is judged by its own row count."""
+        assert isinstance(self._tx, PostgresChunk)
+        statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
+        first = statements[0]
+        assert first is not None
+        if any(one is None or one.text != first.text for one in statements):
+            raise NeedsSavepoints
+        try:
+            returned = await first.run_for_all(self._tx.raw, [one.parameters for one in statements if one])
+            results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True) if one]
+        except (psycopg.Error, Rejected) as error:
+            _raise_if_doomed(error)
+            raise NeedsSavepoints from error
+        for script, result in zip(scripts, results, strict=True):
+            script.go_on(result)
+
+    async def _emit(self, scripts: Sequence[EntryScript]) -> None:
+        prepared: list[PreparedEvents] = []
+        for script in scripts:
+            try:
+                events = self._bodies.emitted(_request(script).arguments, script.invocation, self._attempt)
+            except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
+                script.fail(error)
+                continue
+            prepared.append(events)
+            script.go_on({"events": events.names})
+        await insert_prepared(self._tx.new_session(), prepared)
+
+    async def _run_alone(self, script: EntryScript) -> None:
+        """One item in a savepoint: whatever it does, the others are not touched."""
+        if time.time() >= self._stop_at and self._savepoints:
+            script.postpone()
+            return
+        request = _request(script)
+        try:
+            body = self._bodies.body(request.action, request.arguments, script.invocation, self._attempt)
+        except ActionNotRegistered:
+            raise
+        except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
+            script.fail(error)
+            return
+        await self._tx.next_savepoint(first=self._savepoints == 0)
+        self._savepoints += 1
+        session = self._tx.new_session()
+        try:
+            async with asyncio.timeout(script.invocation.timeout):
+                result = await body(session)
+            if session.first_error is not None:
+                raise session.first_error
+        except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
+            doom = session.first_error
+            await session.close()
+            _raise_if_doomed(doom or error)
+            await self._tx.back_to_savepoint()
+            script.fail(doom if doom is not None and not isinstance(error, Rejected) else error)
+            return
+        await session.close()
+        script.go_on(result)
+
+
+def _raise_if_doomed(error: BaseException) -> None:
+    """Raise an error that no savepoint can contain: the connection or the whole transaction is lost."""
+    classified = classify_database_error(error)
+    if classified is not None and classified.infrastructure:
+        raise error
+
+
+def _request(script: EntryScript) -> BodyRun:
+    assert isinstance(script.request, BodyRun)
+    return script.request

@@ -1,0 +1,209 @@
+"""Runs the guard's scripts of many entries side by side, so that what all of them wait for becomes one statement.
+
+``saga_activities.guard.rules`` defines what the rows of one entry mean, as coroutines that insert rows, read them and
+run an action. Here such a coroutine is not run by the event loop: it hands out what it awaits, the inserts (or reads)
+of all entries are sent together, and each coroutine goes on with its own answer. So there is one definition of the
+rules, and a chunk has as many round trips as a single call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from saga_activities.guard import rules
+from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import GuardRow, RowReason, RowWrite
+from sagas.protocol.payloads import Invocation, arguments_hash
+
+R = TypeVar("R", bound="_Request")
+
+
+class _Request:
+    """What a script awaits. Its answer is sent into the coroutine."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
+@dataclass(frozen=True, slots=True)
+class RowInsert(_Request):
+    """Insert a row unless it exists; answered by whether it was inserted."""
+
+    key: EntryKey
+    op: str
+    reason: RowReason
+    args_hash: str | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead(_Request):
+    """Read the rows of an entry; answered by a mapping of them."""
+
+    key: EntryKey
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRun(_Request):
+    """Run an action; answered by its result, or by its exception."""
+
+    action: str
+    arguments: Mapping[str, Any]
+
+
+class RowSet(Protocol):
+    """The guard rows of many entries, in one transaction."""
+
+    async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
+        """Insert the rows that do not exist; returns for each whether it was inserted here."""
+        ...
+
+    async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
+        """The rows of each entry as last committed. Raises BelowWatermark."""
+        ...
+
+    async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
+        """Delete rows that this transaction has inserted."""
+        ...
+
+    async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
+        """Store results in rows that this transaction has inserted."""
+        ...
+
+
+class _EntryTransaction:
+    """The transaction as the script of one entry sees it; it has the methods that the rules use."""
+
+    def __init__(self, key: EntryKey) -> None:
+        self._key = key
+
+    @property
+    def sql(self) -> SqlSession:
+        return None  # pyright: ignore[reportReturnType] - the stub of the action takes no session
+
+    async def insert(
+        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+    ) -> bool:
+        return await RowInsert(self._key, op, reason, args_hash, result)  # pyright: ignore[reportReturnType]
+
+    async def rows(self) -> Mapping[str, GuardRow]:
+        return await RowsRead(self._key)  # pyright: ignore[reportReturnType]
+
+
+@dataclass(slots=True)
+class EntryScript:
+    """The script of one call of a chunk, and how far it is.
+
+    ``error`` is what its action, or the guard, has raised; then its rows must not be committed. ``postponed``: its
+    action was not run, because the time of the chunk ran out.
+    """
+
+    invocation: Invocation
+    key: EntryKey
+    coroutine: Coroutine[Any, Any, ScriptResult]
+    request: _Request | None = None
+    result: ScriptResult | None = None
+    error: BaseException | None = None
+    postponed: bool = False
+    inserted: list[str] = field(default_factory=list)
+
+    def go_on(self, answer: Any = None) -> None:
+        """Continue with the answer to its request, up to the next request or the end."""
+        self._continue(lambda: self.coroutine.send(answer))
+
+    def fail(self, error: BaseException) -> None:
+        """Continue with an exception of its action."""
+        self._continue(lambda: self.coroutine.throw(error))
+
+    def postpone(self) -> None:
+        """End without a result: the action was not run."""
+        self.coroutine.close()
+        self.request, self.postponed = None, True
+
+    def _continue(self, step: Callable[[], Any]) -> None:
+        self.request = None
+        try:
+            self.request = step()
+        except StopIteration as ended:
+            self.result = ended.value
+        except Exception as error:  # noqa: BLE001 - becomes the outcome of this entry
+            self.error = error
+
+    @property
+    def commits(self) -> bool:
+        """Its rows are to be committed."""
+        return self.result is not None and self.result.commit
+
+    @property
+    def stored(self) -> RowWrite | None:
+        return self.result.row_write if self.result is not None and self.result.commit else None
+
+
+def make_script(invocation: Invocation) -> EntryScript:
+    """The script of a call with a guard. Raises ValueError for an id that no guard row can have."""
+    key = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+    return EntryScript(invocation, key, _script(invocation, _EntryTransaction(key)))
+
+
+def _script(invocation: Invocation, tx: Any) -> Coroutine[Any, Any, ScriptResult]:
+    guard = invocation.guard
+    assert guard is not None
+    body = None if guard.mode == "mark" else _stub(invocation.action, invocation.arguments)
+    match invocation.op:
+        case "seal":
+            return rules.seal(tx)
+        case "undo":
+            confirmed = guard.confirmed
+            confirmed_body = _stub(*confirmed) if isinstance(confirmed, tuple) else confirmed
+            return rules.undo(tx, body, confirmed_body, guard.known_done, guard.mode)
+        case "confirm":
+            return rules.confirm(tx, body, guard.mode)
+    assert body is not None
+    return rules.do(tx, arguments_hash(invocation.arguments), body)
+
+
+def _stub(action: str, arguments: Mapping[str, Any]) -> Callable[[SqlSession], Awaitable[Any]]:
+    async def body(_: SqlSession) -> Any:
+        return await BodyRun(action, arguments)
+
+    return body
+
+
+async def run_scripts(
+    scripts: Sequence[EntryScript], rows: RowSet, run_bodies: Callable[[Sequence[EntryScript]], Awaitable[None]]
+) -> None:
+    """Run the scripts up to their ends, and leave only the rows of those that succeeded, with their results.
+
+    Actions run when no script waits for a row any more; ``run_bodies`` ends each of the scripts' requests. Nothing is
+    committed here.
+    """
+    for script in scripts:
+        script.go_on()
+    while True:
+        if inserting := _waiting_for(scripts, RowInsert):
+            # In the order of the keys, so that two chunks with the same entries do not deadlock.
+            inserting.sort(key=lambda pair: (pair[1].key.saga_id, pair[1].key.entry, pair[1].key.generation))
+            inserted = await rows.insert_rows([request for _, request in inserting])
+            for (script, request), won in zip(inserting, inserted, strict=True):
+                if won:
+                    script.inserted.append(request.op)
+                script.go_on(won)
+        elif reading := _waiting_for(scripts, RowsRead):
+            found = await rows.read_rows([request.key for _, request in reading])
+            for (script, _), own in zip(reading, found, strict=True):
+                script.go_on(own)
+        elif running := _waiting_for(scripts, BodyRun):
+            await run_bodies([script for script, _ in running])
+        else:
+            break
+    if dropped := [(one.key, op) for one in scripts if not one.commits for op in one.inserted]:
+        await rows.delete_rows(dropped)
+    await rows.store([(one.key, one.stored) for one in scripts if one.stored is not None])
+
+
+def _waiting_for(scripts: Sequence[EntryScript], kind: type[R]) -> list[tuple[EntryScript, R]]:
+    return [(script, script.request) for script in scripts if isinstance(script.request, kind)]

@@ -1,0 +1,359 @@
+"""The machine of a bulk workflow: many machines whose equal calls are performed together.
+
+Sans-IO, as :class:`sagas.machine.machine.Machine` is: events in, commands out, always the same for the same events.
+A saga never waits for another one, except within a chunk. What cannot be shared, a saga does in a workflow of its own:
+it leaves with the snapshot of its machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.bulk.batchable import why_no_member, why_not_callable
+from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
+from sagas.definition.model import Definition
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.expressions.limits import WorkMeter
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    CancelCall,
+    CancelTimer,
+    Command,
+    Finish,
+    MachineEvent,
+    RecordState,
+    Started,
+    StartTimer,
+    TimerFired,
+)
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.saga_view import SagaView
+
+MAX_ARGUMENTS_BYTES = 1024 * 1024
+"""Bytes of the arguments of one chunk, as JSON."""
+
+_WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
+"""Timers that run beside the steps: nothing waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCall:
+    """One call of a chunk. ``earlier_attempts``: those of the same call that have ended."""
+
+    saga_id: str
+    call: Call
+    earlier_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PerformChunk:
+    """Perform equal calls of several sagas in one transaction; ended by :meth:`BulkMachine.chunk_ended`."""
+
+    id: int
+    calls: tuple[ChunkCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call :meth:`BulkMachine.woken` after ``seconds``; replaces an earlier Wake."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Give each of these sagas a workflow of its own; ended by :meth:`BulkMachine.detached`."""
+
+    sagas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the final states to the ledger; ended by :meth:`BulkMachine.recorded`."""
+
+    sagas: tuple[str, ...]
+
+
+BulkCommand = PerformChunk | Wake | Detach | Record
+
+
+@dataclass(frozen=True, slots=True)
+class NewSaga:
+    """A saga to start. ``generation``: see :class:`Machine`."""
+
+    id: str
+    input: Any
+    labels: Mapping[str, str]
+    generation: int = 1
+
+
+class BulkMachine:
+    """The sagas of one bulk workflow. ``chunk_size`` limits the calls of a chunk."""
+
+    def __init__(
+        self, definition: Definition, plan: ExecutionPlan, variables: Mapping[str, Any], *, chunk_size: int
+    ) -> None:
+        self.definition = definition
+        self._plan = plan
+        self._variables = variables
+        self._chunk_size = chunk_size
+        self.members: dict[str, Member] = {}
+        self._ready: dict[tuple[Any, ...], list[tuple[Member, PendingCall]]] = {}
+        self._chunks: dict[int, tuple[ChunkCall, ...]] = {}
+        self._chunk_number = 0
+        self._wake_at: float | None = None
+        self._detaching = False
+        self._recording = False
+        self._work = WorkMeter()
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def start(
+        self, sagas: Iterable[NewSaga], at: float, *, alone: Mapping[str, str] | None = None
+    ) -> list[BulkCommand]:
+        """Start the sagas. ``alone``: those that get a workflow of their own at once, with the reason."""
+        why = why_no_member(self.definition)
+        for saga in sagas:
+            machine = Machine(
+                self.definition,
+                saga.input,
+                saga.id,
+                generation=saga.generation,
+                variables=self._variables,
+                plan=self._plan,
+            )
+            member = self.members[saga.id] = Member(saga.id, machine, saga.labels)
+            reason = (alone or {}).get(saga.id) or why
+            if reason is not None:
+                member.why_leaving = reason  # its own workflow starts the machine
+            else:
+                self._apply(member, Started(at=at))
+        return self._commands(at)
+
+    def begin_task(self) -> None:
+        """A new workflow task begins. The sagas share its time for expressions; see :meth:`Machine.begin_task`."""
+        self._work = WorkMeter()
+
+    def chunk_ended(self, id: int, outcomes: Sequence[Outcome | None], at: float) -> list[BulkCommand]:
+        """The outcome of each call of a chunk, in order; None: it was not attempted, because time ran out."""
+        for item, outcome in zip(self._chunks.pop(id), outcomes, strict=True):
+            member = self.members[item.saga_id]
+            pending = member.calls[item.call.id]
+            if outcome is None:
+                pending.performed = False
+                self._perform_again(member, pending)
+                continue
+            verdict = member.attempt_ended(pending, outcome, at)
+            if isinstance(verdict, CallEnded):
+                del member.calls[item.call.id]
+                self._apply(member, verdict)
+            elif isinstance(verdict, str):
+                self._leave(member, verdict)
+            elif member.is_active:
+                member.retries[item.call.id] = at + verdict
+        return self._commands(at)
+
+    def woken(self, at: float) -> list[BulkCommand]:
+        """The time of a :class:`Wake` has come."""
+        self._wake_at = None
+        for member in self.members.values():
+            if not member.is_active:
+                continue
+            for id in [id for id, due in member.retries.items() if due <= at]:
+                del member.retries[id]
+                self._perform_again(member, member.calls[id])
+            for id in [id for id, due in member.timers.items() if due <= at]:
+                if member.is_active and member.timers.pop(id, None) is not None:
+                    self._apply(member, TimerFired(id, at))
+        return self._commands(at)
+
+    def detach(self, saga_id: str, why: str, at: float) -> list[BulkCommand]:
+        """Let a saga leave, if it is still here. Raises KeyError for an id that is not a member's."""
+        self._leave(self.members[saga_id], why)
+        return self._commands(at)
+
+    def detach_all(self, why: str, at: float) -> list[BulkCommand]:
+        """Let every saga leave that has not ended."""
+        for member in self.members.values():
+            self._leave(member, why)
+        return self._commands(at)
+
+    def detached(self, sagas: Iterable[str], at: float) -> list[BulkCommand]:
+        """These sagas have a workflow of their own now."""
+        self._detaching = False
+        for id in sagas:
+            self.members[id].left = True
+        return self._commands(at)
+
+    def recorded(self, sagas: Iterable[str], at: float) -> list[BulkCommand]:
+        """The final states of these sagas are in the ledger."""
+        self._recording = False
+        for id in sagas:
+            self.members[id].recorded = True
+        return self._commands(at)
+
+    # --- what can be seen --------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Every saga has left, or its end is recorded."""
+        return all(member.left or member.recorded for member in self.members.values())
+
+    def is_settled(self, saga_id: str) -> bool:
+        """This saga has left, or its end is recorded. Raises KeyError for an id that is not a member's."""
+        member = self.members[saga_id]
+        return member.left or member.recorded
+
+    def counts(self) -> dict[str, int]:
+        """How many sagas are in each state; LEFT are those with a workflow of their own."""
+        counts: dict[str, int] = {}
+        for member in self.members.values():
+            state = "LEFT" if member.left else member.state
+            counts[state] = counts.get(state, 0) + 1
+        return counts
+
+    def view(self, saga_id: str, at: float) -> SagaView:
+        """The view of one saga. Raises KeyError for an id that is not a member's."""
+        return self.members[saga_id].machine.view(at)
+
+    # --- one saga ----------------------------------------------------------------------------------------------
+
+    def _apply(self, member: Member, event: MachineEvent) -> None:
+        machine = member.machine
+        machine.begin_task(_always, self._work)
+        commands = machine.next(event)
+        for command in commands:
+            self._execute(member, command, event.at)
+        if member.is_active and not (member.calls or member.retries or self._waits_shortly(member)):
+            self._leave(member, "it waits for something other than a shared call")
+
+    def _waits_shortly(self, member: Member) -> bool:
+        return any(id not in _WHOLE_SAGA_TIMERS for id in member.timers)
+
+    def _execute(self, member: Member, command: Command, at: float) -> None:
+        match command:
+            case Finish():
+                member.finish = command
+                member.timers.clear()
+            case CancelTimer():
+                member.timers.pop(command.id, None)
+            case CancelCall():
+                self._cancel(member, command.id, at)
+            case Call():
+                if (reason := why_not_callable(command)) is not None:
+                    self._leave(member, reason)
+                elif member.why_leaving is None:
+                    pending = member.calls[command.id] = PendingCall(command, at)
+                    self._perform_again(member, pending)
+            case StartTimer():
+                waits = command.id not in _WHOLE_SAGA_TIMERS
+                if waits and (command.seconds > LONGEST_WAIT or command.id.endswith("~wait")):
+                    self._leave(member, command.summary or "it waits")
+                else:
+                    member.timers[command.id] = at + command.seconds
+            case RecordState():
+                if command.state == "PARKED":
+                    self._leave(member, "it is parked")
+            case _:
+                self._leave(member, "it needs a workflow of its own")
+
+    def _cancel(self, member: Member, id: str, at: float) -> None:
+        """Do not start a call, or do not repeat it; one that is performed ends by itself."""
+        pending = member.calls.get(id)
+        if pending is None:
+            return
+        pending.cancelled = True
+        if pending.performed:
+            return
+        del member.calls[id]
+        member.retries.pop(id, None)
+        self._withdraw(pending)
+        if pending.last is None:
+            failure = Failure("Cancelled", "it was cancelled before it started")
+            end = CallEnded(id, Outcome("failed", failure=failure, attempt=1, retryable=False), at, 0)
+        else:
+            end = end_of_call(pending, pending.last, at)
+        self._apply(member, end)
+
+    def _leave(self, member: Member, why: str) -> None:
+        if not member.is_active:
+            return
+        member.why_leaving = why
+        member.timers.clear()
+        member.retries.clear()
+        for pending in member.calls.values():
+            self._withdraw(pending)
+
+    def _perform_again(self, member: Member, pending: PendingCall) -> None:
+        if member.is_active:
+            self._ready.setdefault(_form(pending.call), []).append((member, pending))
+
+    def _withdraw(self, pending: PendingCall) -> None:
+        waiting = self._ready.get(_form(pending.call))
+        if waiting is not None:
+            waiting[:] = [one for one in waiting if one[1] is not pending]
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def _commands(self, at: float) -> list[BulkCommand]:
+        commands: list[BulkCommand] = list(self._make_chunks())
+        leaving = tuple(member.id for member in self.members.values() if member.may_leave)
+        if leaving and not self._detaching:
+            self._detaching = True
+            commands.append(Detach(leaving))
+        ended = tuple(
+            member.id
+            for member in self.members.values()
+            if member.finish is not None and not member.recorded and not member.left
+        )
+        if ended and not self._recording and not self._chunks:
+            self._recording = True
+            commands.append(Record(ended))
+        due = min((due for member in self.members.values() for due in _due_times(member)), default=None)
+        if due is not None and (self._wake_at is None or due < self._wake_at):
+            self._wake_at = due
+            commands.append(Wake(max(0.0, due - at)))
+        return commands
+
+    def _make_chunks(self) -> Iterator[PerformChunk]:
+        ready, self._ready = self._ready, {}
+        for waiting in ready.values():
+            calls: list[ChunkCall] = []
+            size = 0
+            for member, pending in waiting:
+                length = len(json.dumps(pending.call.arguments))
+                if calls and (len(calls) == self._chunk_size or size + length > MAX_ARGUMENTS_BYTES):
+                    yield self._chunk(calls)
+                    calls, size = [], 0
+                pending.performed = True
+                calls.append(ChunkCall(member.id, pending.call, pending.attempts))
+                size += length
+            if calls:
+                yield self._chunk(calls)
+
+    def _chunk(self, calls: Sequence[ChunkCall]) -> PerformChunk:
+        self._chunk_number += 1
+        self._chunks[self._chunk_number] = tuple(calls)
+        return PerformChunk(self._chunk_number, tuple(calls))
+
+
+def _due_times(member: Member) -> Iterator[float]:
+    if member.is_active:
+        yield from member.timers.values()
+        yield from member.retries.values()
+
+
+def _form(call: Call) -> tuple[Any, ...]:
+    """What calls of one chunk have in common."""
+    guard = call.guard
+    assert guard is not None
+    return (call.step, call.op, call.action, guard.connection, guard.mode, guard.holds, call.reads, call.timeout)
+
+
+def _always() -> bool:
+    return True

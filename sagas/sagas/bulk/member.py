@@ -1,0 +1,113 @@
+"""One saga of a bulk workflow: its machine, and what it is waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sagas.definition.model import Retry, backoff
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Call, CallEnded, Finish
+from sagas.protocol.outcomes import Outcome
+
+LONGEST_WAIT = 5.0
+"""Seconds that a saga waits inside a bulk workflow; for a longer wait it leaves."""
+
+MAX_INFRASTRUCTURE_ERRORS = 3
+MAX_UNKNOWN_ATTEMPTS = 2
+"""Errors of infrastructure, and attempts of one call with outcome unknown, after which a saga leaves."""
+
+
+@dataclass(slots=True)
+class PendingCall:
+    """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``."""
+
+    call: Call
+    since: float
+    attempts: int = 0
+    unknown: int = 0
+    last: Outcome | None = None
+    performed: bool = False
+    """It is part of a chunk right now."""
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Member:
+    """``timers`` are the machine's, with the time at which each fires; ``retries`` those of calls to repeat.
+
+    ``why_leaving``: the saga leaves as soon as none of its calls is performed; ``left`` it has.
+    """
+
+    id: str
+    machine: Machine
+    labels: Mapping[str, str]
+    calls: dict[str, PendingCall] = field(default_factory=dict)
+    timers: dict[str, float] = field(default_factory=dict)
+    retries: dict[str, float] = field(default_factory=dict)
+    infrastructure_errors: int = 0
+    why_leaving: str | None = None
+    left: bool = False
+    finish: Finish | None = None
+    recorded: bool = False
+
+    @property
+    def is_performing(self) -> bool:
+        return any(pending.performed for pending in self.calls.values())
+
+    @property
+    def may_leave(self) -> bool:
+        """It is leaving, and nothing of it is performed here any more."""
+        return self.why_leaving is not None and self.finish is None and not self.left and not self.is_performing
+
+    @property
+    def is_active(self) -> bool:
+        return self.finish is None and self.why_leaving is None
+
+    @property
+    def state(self) -> str:
+        return self.machine.state
+
+    def attempt_ended(self, pending: PendingCall, outcome: Outcome, at: float) -> CallEnded | float | str:
+        """Judge one more attempt: the end of the call, seconds until it is repeated, or why the saga leaves.
+
+        Between the attempts of a call Temporal decides for a saga with a workflow of its own; the rules are the same.
+        """
+        pending.performed = False
+        pending.attempts += outcome.attempt or 1
+        pending.last = outcome
+        if outcome.infrastructure:
+            self.infrastructure_errors += 1
+        if outcome.kind == "unknown":
+            pending.unknown += 1
+        if not may_repeat(pending, outcome, at):
+            return end_of_call(pending, outcome, at)
+        if self.infrastructure_errors >= MAX_INFRASTRUCTURE_ERRORS:
+            return "its database or network has failed repeatedly"
+        if pending.unknown >= MAX_UNKNOWN_ATTEMPTS:
+            return "the outcome of several attempts is unknown"
+        wait = retry_interval(pending.call.retry, pending.attempts, outcome)
+        return wait if wait <= LONGEST_WAIT else "its next attempt is due much later"
+
+
+def may_repeat(pending: PendingCall, outcome: Outcome, at: float) -> bool:
+    retry = pending.call.retry
+    if outcome.kind not in ("failed", "unknown") or not outcome.retryable or not outcome.counted:
+        return False
+    if outcome.not_started or pending.cancelled or pending.attempts >= max(retry.max_attempts, 1):
+        return False
+    return retry.give_up_after is None or at - pending.since < retry.give_up_after
+
+
+def retry_interval(retry: Retry, attempts: int, outcome: Outcome) -> float:
+    return backoff(retry, attempts) if outcome.retry_after is None else outcome.retry_after
+
+
+def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
+    """The end of a call as the machine learns it."""
+    attempts: int | None = pending.attempts
+    if outcome.not_started:
+        attempts = 0
+    elif not outcome.counted:
+        attempts -= 1
+    return CallEnded(pending.call.id, replace(outcome, attempt=pending.attempts), at, attempts)

@@ -1,0 +1,334 @@
+"""The Temporal workflow of bulk execution: executes the commands of a :class:`BulkMachine`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
+from sagas.bulk.wire_format import (
+    CHUNK_ACTIVITY,
+    CLAIM_ACTIVITY,
+    DETACH_ACTIVITY,
+    DETACH_UPDATE,
+    MAX_MEMBERS,
+    RECORD_ACTIVITY,
+    decode_outcomes,
+    encode_chunk,
+    pack_states,
+    without_definition,
+)
+from sagas.definition.saga_ids import saga_id_problem
+from sagas.definition.snapshot import to_snapshot
+from sagas.machine.view import shrink_view
+from sagas.presentation.bulk_details import bulk_details
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
+from sagas.workflow.failures import activity_outcome, refused_error
+from sagas.workflow.limits import VIEW_LIMIT, limit_summary
+from sagas.workflow.received import UnreadableValue, first_value
+from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
+
+CHUNK_HEARTBEAT = timedelta(seconds=5)
+"""Without a sign of life for this long, a chunk's worker is taken for dead. The guard makes a mistake harmless."""
+
+_CHUNK_ATTEMPTS = 5
+"""Attempts of a chunk whose worker dies or hangs; then its sagas go on alone, so that one cannot block the others."""
+
+_CHUNK_TIMEOUT = timedelta(seconds=60)
+_ENGINE_TIMEOUT = timedelta(seconds=30)
+_ENGINE_RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
+)
+"""Without limit: the engine's own activities must be carried out, and show their error while they cannot be."""
+
+MAX_STATES_BYTES = 512 * 1024
+"""Bytes of JSON of the states in one activity."""
+
+
+@workflow.defn(name=BULK_WORKFLOW)
+class BulkWorkflow:
+    """Runs many sagas of one definition."""
+
+    def __init__(self) -> None:
+        self.trust: DefinitionTrust | None = None
+        """Set by the worker before the run, as for a saga."""
+        self._machine: BulkMachine | None = None
+        self._header: RunHeader | None = None
+        self._existing: dict[str, dict[str, Any]] = {}
+        self._left: list[str] = []
+        self._crash: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Task[None] | None = None
+        self._task = -1
+
+    @workflow.run
+    async def run(self, args: RawValue) -> Any:
+        try:
+            request = read_request(first_value([args]))
+        except UnreadableValue as error:
+            raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
+        inputs = [one.input for one in request.sagas]
+        header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
+        machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
+        at = workflow.time()
+        sagas, alone = await self._claim(request, at)
+        self._machine = machine
+        self._execute(machine.start(sagas, at, alone=alone))
+        await workflow.wait_condition(lambda: machine.finished or self._crash is not None)
+        if self._crash is not None:
+            raise self._crash
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._result()
+
+    async def _claim(self, request: BulkRequest, at: float) -> tuple[list[NewSaga], dict[str, str]]:
+        """The sagas to run, and those of them that need a workflow of their own at once, with the reason."""
+        assert self._header is not None
+        definition = self._header.definition
+        answer = await _perform(
+            CLAIM_ACTIVITY,
+            {
+                "saga": definition.saga,
+                "definition": to_snapshot(definition),
+                "bulk_id": workflow.info().workflow_id,
+                "at": at,
+                "again": request.again,
+                "sagas": [[one.id, input_digest(one.input), dict(one.labels)] for one in request.sagas],
+            },
+            f"claim the ids of {len(request.sagas)} sagas",
+        )
+        self._existing = answer.get("existing", {})
+        generations: Mapping[str, int] = answer.get("generations", {})
+        alone = dict.fromkeys(answer.get("alone", ()), "it may have been started on its own")
+        sagas = [
+            NewSaga(one.id, one.input, one.labels, generations.get(one.id, 1))
+            for one in request.sagas
+            if one.id not in self._existing
+        ]
+        return sagas, alone
+
+    def _result(self) -> dict[str, Any]:
+        assert self._machine is not None
+        return {"counts": self._machine.counts(), "left": self._left, "existing": self._existing}
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def _execute(self, commands: Sequence[BulkCommand]) -> None:
+        for command in commands:
+            match command:
+                case PerformChunk():
+                    self._start(self._perform_chunk(command))
+                case Wake():
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self._timer = self._start(self._wake(command.seconds))
+                case Detach():
+                    self._start(self._detach(command.sagas))
+                case Record():
+                    self._start(self._record(command.sagas))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - the workflow raises it and so fails its workflow task
+                self._crash = error
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _current(self) -> BulkMachine:
+        """The machine, for an event of this workflow task."""
+        machine = self._machine
+        assert machine is not None
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task = task
+            machine.begin_task()
+        return machine
+
+    async def _wake(self, seconds: float) -> None:
+        await workflow.sleep(timedelta(seconds=seconds), summary="the next retry or deadline of a saga")
+        self._timer = None
+        self._execute(self._current().woken(workflow.time()))
+
+    async def _perform_chunk(self, command: PerformChunk) -> None:
+        first = command.calls[0].call
+        assert self._machine is not None
+        try:
+            result = await workflow.execute_activity(
+                CHUNK_ACTIVITY,
+                encode_chunk(command.calls, self._machine.definition.saga),
+                activity_id=f"{first.id.partition('#')[0]}~{command.id}",
+                result_type=dict,
+                summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
+                start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
+                heartbeat_timeout=CHUNK_HEARTBEAT,
+                retry_policy=RetryPolicy(
+                    initial_interval=timedelta(seconds=0.2), maximum_attempts=_CHUNK_ATTEMPTS, backoff_coefficient=1.0
+                ),
+            )
+            outcomes: Sequence[Outcome | None] = decode_outcomes(result, len(command.calls))
+        except ActivityError as error:
+            outcomes = [activity_outcome(error)] * len(command.calls)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            unreadable = Failure("Unreadable", f"the result of the chunk cannot be read: {error}")
+            outcomes = [Outcome("unknown", failure=unreadable, attempt=1)] * len(command.calls)
+        machine = self._current()
+        self._execute(machine.chunk_ended(command.id, outcomes, workflow.time()))
+        if workflow.info().is_continue_as_new_suggested():
+            self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
+
+    async def _detach(self, sagas: Sequence[str]) -> None:
+        machine, header = self._machine, self._header
+        assert machine is not None
+        assert header is not None
+        for part in _cut([self._leaving_state(id) for id in sagas]):
+            request = {
+                "saga": machine.definition.saga,
+                "definition": to_snapshot(machine.definition),
+                "attributes": sorted(header.attributes),
+                "bulk_id": workflow.info().workflow_id,
+                "sagas": pack_states(part),
+            }
+            await _perform(DETACH_ACTIVITY, request, f"give {len(part)} sagas workflows of their own")
+        self._left += sagas
+        self._execute(self._current().detached(sagas, workflow.time()))
+
+    def _leaving_state(self, id: str) -> dict[str, Any]:
+        assert self._machine is not None
+        member = self._machine.members[id]
+        return {
+            "machine": without_definition(member.machine.snapshot()),
+            "labels": dict(member.labels),
+            "why": member.why_leaving,
+        }
+
+    async def _record(self, sagas: Sequence[str]) -> None:
+        machine = self._machine
+        assert machine is not None
+        at = workflow.time()
+        states = [
+            {"machine": without_definition(member.machine.snapshot()), "labels": dict(member.labels)}
+            for member in (machine.members[id] for id in sagas)
+        ]
+        for part in _cut(states):
+            request = {
+                "saga": machine.definition.saga,
+                "digest": machine.definition.digest,
+                "bulk_id": workflow.info().workflow_id,
+                "at": at,
+                "sagas": pack_states(part),
+            }
+            await _perform(RECORD_ACTIVITY, request, f"record the ends of {len(part)} sagas")
+        self._execute(self._current().recorded(sagas, workflow.time()))
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    @workflow.update(name=DETACH_UPDATE, description="Give one saga a workflow of its own, so that it can be acted on.")
+    async def detach(self, saga_id: str) -> str:
+        """Returns ``detached``, or the saga's state if it has ended here."""
+        await workflow.wait_condition(lambda: self._machine is not None)
+        machine = self._current()
+        if saga_id not in machine.members:
+            return "unknown"
+        self._execute(machine.detach(saga_id, "somebody acts on it", workflow.time()))
+        await workflow.wait_condition(lambda: machine.is_settled(saga_id))
+        member = machine.members[saga_id]
+        return "detached" if member.left else member.state
+
+    @workflow.query(name="saga", description="The view of one saga, as `saga show` prints it.")
+    def view(self, saga_id: str) -> dict[str, Any] | None:
+        if self._machine is None or saga_id not in self._machine.members:
+            return None
+        return shrink_view(self._machine.view(saga_id, workflow.time()), VIEW_LIMIT).to_json()
+
+    @workflow.query(name="machine", description="The state of one saga's machine; `saga undo` starts from it.")
+    def machine_state(self, saga_id: str) -> str | None:
+        if self._machine is None or saga_id not in self._machine.members:
+            return None
+        return pack_state(self._machine.members[saga_id].machine.snapshot())
+
+    @workflow.query(name="counts", description="How many sagas are in each state.")
+    def counts(self) -> dict[str, int]:
+        return {} if self._machine is None else self._machine.counts()
+
+    def details(self) -> str:
+        """Markdown for the Web UI."""
+        if self._machine is None:
+            return "claims the ids of its sagas"
+        return bulk_details(self._machine, self._left)
+
+
+def _cut(states: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Cut states into parts that fit into an activity's argument."""
+    parts: list[list[Mapping[str, Any]]] = []
+    size = MAX_STATES_BYTES
+    for state in states:
+        length = len(json.dumps(state))
+        if size + length > MAX_STATES_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(state)
+        size += length
+    return parts
+
+
+async def _perform(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
+    while True:
+        try:
+            return await workflow.execute_activity(
+                name,
+                request,
+                result_type=dict,
+                summary=limit_summary(summary),
+                start_to_close_timeout=_ENGINE_TIMEOUT,
+                retry_policy=_ENGINE_RETRY,
+            )
+        except ActivityError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type == "SagaRefused":
+                raise refused_error(cause.message) from None
+            workflow.logger.warning("%s failed, it is tried again: %s", name, cause or error)
+            await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
+
+
+# --- the input -------------------------------------------------------------------------------------------------------
+
+
+class BulkRequest:
+    """The input of a bulk workflow."""
+
+    def __init__(self, saga: str, sagas: Sequence[NewSaga], *, again: bool, chunk_size: int) -> None:
+        self.saga = saga
+        self.sagas = sagas
+        self.again = again
+        self.chunk_size = chunk_size
+
+
+def read_request(value: Any) -> BulkRequest:
+    """Check an input, which any client may have sent. Raises SagaApplicationError (refused)."""
+    try:
+        sagas = [NewSaga(id, input, labels) for id, input, labels in value["sagas"]]
+        saga, again, chunk_size = value["saga"], bool(value.get("again")), int(value.get("chunk_size") or MAX_MEMBERS)
+        ids = {one.id for one in sagas}
+        fits = isinstance(saga, str) and all(isinstance(one.id, str) and isinstance(one.labels, dict) for one in sagas)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise refused_error(f"the input of {BULK_WORKFLOW} is not a list of sagas") from None
+    if not fits or not 1 <= len(sagas) <= MAX_MEMBERS or len(ids) != len(sagas) or chunk_size < 1:
+        raise refused_error(f"the input of {BULK_WORKFLOW} needs 1 to {MAX_MEMBERS} sagas with ids of their own")
+    for one in sagas:
+        if (problem := saga_id_problem(one.id, owner=None)) is not None:
+            raise refused_error(problem)
+    return BulkRequest(saga, sagas, again=again, chunk_size=chunk_size)

@@ -1,0 +1,93 @@
+"""Many sagas in one workflow: each with its own outcome, on a real server."""
+
+from __future__ import annotations
+
+from tests.integration.bulk.conftest import Bank
+
+
+def transfer(number: int, *, amount: int = 10, to: str | None = None, text: str = "ok") -> dict[str, object]:
+    source = f"a{number}"
+    return {"id": f"t-{number}", "from": source, "to": to or f"a{number + 100}", "amount": amount, "text": text}
+
+
+async def test_all_sagas_complete(bank: Bank) -> None:
+    bank.open_accounts(200)
+    result = await bank.start("transfer", [transfer(number) for number in range(1, 101)])
+    assert result == {"counts": {"COMPLETED": 100}, "left": [], "existing": {}}
+    balances = bank.balances()
+    assert [balances[f"a{number}"] for number in (1, 100, 101, 200)] == [90, 90, 110, 110]
+    assert bank.query("select count(*) from note") == [(100,)]
+    assert bank.query("select count(*) from saga_outbox") == [(100,)]
+    assert set(bank.states().values()) == {"COMPLETED"}
+    assert bank.query("select count(*) from saga_claim") == [(0,)]
+
+
+async def test_one_saga_does_not_change_the_others(bank: Bank) -> None:
+    """A rejection, a violated constraint, an error, and a saga that undoes its first step."""
+    bank.open_accounts(200)
+    sagas = [transfer(number) for number in range(1, 41)]
+    sagas[3] = transfer(4, amount=1000)
+    sagas[5] = transfer(6, to="nobody")
+    sagas[7] = transfer(8, text="fails")
+    sagas[9] = transfer(10, text="twice")
+    result = await bank.start("transfer", sagas)
+    assert result["counts"] == {"COMPLETED": 36, "COMPENSATED": 4}
+    states = bank.states()
+    assert {id for id, state in states.items() if state == "COMPENSATED"} == {"t-4", "t-6", "t-8", "t-10"}
+    balances = bank.balances()
+    for number in range(1, 41):
+        failed = number in (4, 6, 8, 10)
+        assert balances[f"a{number}"] == (100 if failed else 90)
+        assert balances[f"a{number + 100}"] == (100 if failed else 110)
+    assert bank.query("select count(*) from note") == [(36,)]
+    assert bank.query("select count(*) from saga_outbox") == [(36,)]
+
+
+async def test_an_id_runs_once(bank: Bank) -> None:
+    bank.open_accounts(200)
+    await bank.start("transfer", [transfer(1), transfer(2, amount=1000)])
+    again = await bank.start("transfer", [transfer(1), transfer(2, amount=1000), transfer(3)])
+    assert again["counts"] == {"COMPLETED": 1}
+    assert again["existing"] == {
+        "t-1": {"state": "COMPLETED", "same": True},
+        "t-2": {"state": "COMPENSATED", "same": True},
+    }
+    assert bank.balances()["a1"] == 90
+
+
+async def test_undone_sagas_are_started_again(bank: Bank) -> None:
+    bank.open_accounts(200)
+    await bank.start("transfer", [transfer(1), transfer(2, amount=1000)])
+    bank.query("update account set balance = 5000 where id = 'a2'")
+    again = await bank.start("transfer", [transfer(1), transfer(2, amount=1000)], again=True)
+    assert again["counts"] == {"COMPLETED": 1}
+    assert bank.balances()["a2"] == 4000
+    generations = bank.query("select distinct generation from saga_guard where saga_id = 't-2' order by 1")
+    assert generations == [(2,)]
+
+
+async def test_a_batch_action_takes_all_items(bank: Bank) -> None:
+    bank.open_accounts(50)
+    sagas = [{"id": f"w-{n}", "account": f"a{n}", "amount": 1000 if n % 10 == 0 else 10} for n in range(1, 51)]
+    result = await bank.start("withdrawal", sagas)
+    assert result["counts"] == {"COMPLETED": 45, "COMPENSATED": 5}
+    assert sorted(bank.balances().values()) == [90] * 45 + [100] * 5
+
+
+async def test_a_batch_action_serves_single_sagas(bank: Bank) -> None:
+    bank.open_accounts(2)
+    run = await bank.client.start("withdrawal", {"id": "w-1", "account": "a1", "amount": 10})
+    await run.result()
+    assert bank.balances() == {"a1": 90, "a2": 100}
+
+
+async def test_a_saga_that_waits_leaves_and_goes_on_alone(bank: Bank) -> None:
+    result = await bank.start("waiting", [{"id": f"x-{n}", "waits": n == 2} for n in range(1, 5)])
+    assert result["counts"] == {"COMPLETED": 3, "LEFT": 1}
+    assert result["left"] == ["x-2"]
+    await bank.client.signal("x-2", "go")
+    handle = bank.client.temporal.get_workflow_handle("x-2")
+    await handle.result()
+    view = await bank.client.view("x-2")
+    assert view.state == "COMPLETED"
+    assert bank.query("select count(*) from note") == [(4,)]

@@ -1,0 +1,1 @@
+"""Bulk execution around its workflow: starting it, and letting single sagas leave it."""
