@@ -91,6 +91,7 @@ steps:
         params: {amount: "${{ input.amount }}", id: "${{ input.from }}"}
   - id: credit
     uses: sql
+    retry: {max_attempts: 2, initial_interval: 50ms}
     with:
       connection: bank
       run: "update account set balance = balance + :amount where id = :id"
