@@ -1,0 +1,224 @@
+"""Bulk execution, a program without an engine, and one workflow for each saga: `python -m benchmarks.bulk [--quick]`.
+
+All of them take an amount from an account in three guarded steps, on the same servers. Each round measures every way
+once, in turn; ratios are medians of the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psycopg
+
+from saga_workers.client import Client
+from saga_workers.control.start import BulkRow
+from saga_workers.devstack.stack import Stack
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+
+HERE = Path(__file__).parent
+ACCOUNTS = 1000
+SINGLE_COUNT = 100
+"""Sagas of a round with a workflow of their own."""
+
+SETTINGS = """
+definitions = ["."]
+actions = ["./bulk_participants.py"]
+[connections.bench]
+schema = "schema.sql"
+[ledger]
+connection = "bench"
+"""
+TABLES = """
+create table if not exists account (id text primary key, balance bigint not null);
+create table if not exists hand_barrier (key text, op text, result text, primary key (key, op));
+insert into account select 'a' || n, 1000000000 from generate_series(0, 999) n on conflict do nothing;
+"""
+STATEMENT = '"update account set balance = balance {sign} :amount where id = :id"'
+SQL_STEP = """
+  - id: {id}
+    uses: sql
+    with: {{connection: bench, run: {take}, params: {params}, expect_rows: 1}}
+    compensate: {{uses: sql, with: {{connection: bench, run: {give}, params: {params}}}}}
+"""
+BATCH_STEP = """
+  - {{id: {id}, uses: bench.take, with: {params}, compensate: bench.give}}
+"""
+LEAVING_STEP = """
+  - {id: pause, uses: wait, with: {for: 1ms}, if: input.leaves}
+"""
+PARAMS = '{amount: "${{ input.amount }}", id: "${{ input.account }}"}'
+INPUT = "input: {type: object, properties: {account: {type: string}, amount: {type: integer}, leaves: {type: boolean}}}"
+
+
+def definition(name: str, step: str, *, leaving: bool = False) -> str:
+    """A saga of three equal steps; ``leaving``: one of them waits first, if its input says so."""
+    texts = {"take": STATEMENT.format(sign="-"), "give": STATEMENT.format(sign="+"), "params": PARAMS}
+    steps = [step.format(id=f"step{number}", **texts) for number in range(3)]
+    if leaving:
+        steps.insert(2, LEAVING_STEP)
+    return f"saga: {name}\n{INPUT}\nsteps:\n" + "".join(steps)
+
+
+def make_project(folder: Path) -> None:
+    (folder / "saga.toml").write_text(SETTINGS)
+    (folder / "schema.sql").write_text(TABLES)
+    shutil.copy(HERE / "bulk_participants.py", folder)
+    (folder / "plain.saga.yaml").write_text(definition("plain", SQL_STEP))
+    (folder / "batched.saga.yaml").write_text(definition("batched", BATCH_STEP))
+    (folder / "leaving.saga.yaml").write_text(definition("leaving", SQL_STEP, leaving=True))
+
+
+class Bench:
+    """One stack, and the ways of running sagas on it. Each way returns sagas per second."""
+
+    def __init__(self, client: Client, url: str, size: int, in_flight: int) -> None:
+        self._client = client
+        self._url = url
+        self._size = size
+        self._in_flight = in_flight
+
+    async def without_engine(self, count: int) -> float:
+        begin = time.perf_counter()
+        program = [sys.executable, "-c", _PROGRAM, self._url, uuid.uuid4().hex, str(count), str(ACCOUNTS)]
+        process = await asyncio.create_subprocess_exec(*program, cwd=HERE.parent, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        await process.stdout.readline()  # it is connected
+        begin = time.perf_counter()
+        await process.wait()
+        assert process.returncode == 0
+        return count / (time.perf_counter() - begin)
+
+    async def bulk(self, saga: str, count: int, *, leave_every: int = 0) -> float:
+        starter = await self._client.starter(saga)
+        run = uuid.uuid4().hex
+        begin = time.perf_counter()
+        gate = asyncio.Semaphore(self._in_flight)
+
+        async def part(numbers: range) -> int:
+            async with gate:
+                rows = []
+                for number in numbers:
+                    leaves = bool(leave_every) and number % leave_every == 0
+                    input = {"account": f"a{number % ACCOUNTS}", "amount": 1, "leaves": leaves}
+                    rows.append(BulkRow(f"{run}-{number}", starter.make_request(input)))
+                handle = await starter.start_bulk(rows, chunk_size=self._size)
+                result = await handle.result()
+                for id in result["left"]:
+                    await self._client.temporal.get_workflow_handle(id).result()
+                return result["counts"].get("COMPLETED", 0) + len(result["left"])
+
+        parts = [range(start, min(start + self._size, count)) for start in range(0, count, self._size)]
+        done = await asyncio.gather(*(part(numbers) for numbers in parts))
+        assert sum(done) == count, done
+        return count / (time.perf_counter() - begin)
+
+    async def single(self, count: int) -> float:
+        gate = asyncio.Semaphore(50)
+
+        async def one(number: int) -> None:
+            async with gate:
+                input = {"account": f"a{number % ACCOUNTS}", "amount": 1, "leaves": False}
+                run = await self._client.start("plain", input)
+                await run.result()
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(one(number) for number in range(count)))
+        return count / (time.perf_counter() - begin)
+
+
+_PROGRAM = """
+import asyncio, sys
+from benchmarks.no_engine import run_sagas
+print("ready", flush=True)
+asyncio.run(run_sagas(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+"""
+
+
+async def measure(folder: Path, options: argparse.Namespace) -> None:
+    project = Project(load_settings(folder))
+    url = project.settings.connection("bench").url.replace("+psycopg", "")
+    async with await Client.connect(project) as client:
+        bench = Bench(client, url, options.size, options.in_flight)
+        ways: dict[str, Callable[[], Awaitable[float]]] = {
+            "no engine, three transactions": lambda: bench.without_engine(options.count),
+            "bulk, three sql steps": lambda: bench.bulk("plain", options.count),
+            "bulk, three batch actions": lambda: bench.bulk("batched", options.count),
+            "bulk, every twentieth leaves": lambda: bench.bulk("leaving", options.count, leave_every=20),
+            "bulk, the same, none leaves": lambda: bench.bulk("leaving", options.count),
+            "a workflow for each saga": lambda: bench.single(SINGLE_COUNT),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(options.rounds + 1):
+            for name, run in ways.items() if number % 2 else reversed(ways.items()):
+                rate = await run()
+                if number:  # the first round warms up
+                    rates[name].append(rate)
+        print_rates(rates)
+    check_balance(url)
+
+
+def print_rates(rates: dict[str, list[float]]) -> None:
+    base, single, staying = (
+        rates["no engine, three transactions"],
+        rates["a workflow for each saga"],
+        rates["bulk, the same, none leaves"],
+    )
+    print(f"\n{'':<34} {'sagas/s':>9} {'no engine':>10} {'single':>8} {'none leaves':>12}")
+    for name, own in rates.items():
+        ratios = [
+            statistics.median(one / other for one, other in zip(own, others, strict=True))
+            for others in (base, single, staying)
+        ]
+        print(f"{name:<34} {statistics.median(own):>9.0f} {ratios[0]:>10.2f} {ratios[1]:>8.1f} {ratios[2]:>12.2f}")
+
+
+def check_balance(url: str) -> None:
+    """Every way took as much as its barrier rows say: the fast way is also the right one."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "select (select sum(1000000000 - balance) from account),"
+            " (select count(*) from hand_barrier) + (select count(*) from saga_guard where op = 'do'"
+            " and step like 'step%')"
+        ).fetchone()
+    assert row is not None
+    assert row[0] == row[1], row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=5000, help="sagas of a round")
+    parser.add_argument("--size", type=int, default=500, help="sagas of a bulk workflow")
+    parser.add_argument("--in-flight", type=int, default=4, help="bulk workflows at once")
+    parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.count = 1, 500
+    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
+    make_project(folder)
+    stack = Stack(load_settings(folder), lambda _: None)
+    try:
+        stack.up()
+        print(
+            f"{options.rounds} rounds of {options.count} sagas in parts of {options.size}, load {os.getloadavg()[0]:.1f}"
+        )
+        asyncio.run(measure(folder, options))
+    finally:
+        stack.down(wipe=True)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
