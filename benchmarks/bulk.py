@@ -212,7 +212,8 @@ def main() -> None:
     try:
         stack.up()
         print(
-            f"{options.rounds} rounds of {options.count} sagas in parts of {options.size}, load {os.getloadavg()[0]:.1f}"
+            f"{options.rounds} rounds of {options.count} sagas in parts of {options.size},"
+            f" load {os.getloadavg()[0]:.1f}"
         )
         asyncio.run(measure(folder, options))
     finally:

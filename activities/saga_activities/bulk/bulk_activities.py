@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from saga_activities.action_bodies import ActionBodies
@@ -27,10 +29,9 @@ from sagas.bulk.wire_format import (
 )
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import compress_state, input_digest
 
-DetachSagas = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], Awaitable[None]]
-"""Starts a workflow for each of these states of sagas; takes the request they are from, too."""
+DetachSagas = Callable[[Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[None]]
+"""Starts a workflow for each saga, given by its summary and its machine; takes the request they are from, too."""
 
 
 class BulkActivities:
@@ -55,9 +56,9 @@ class BulkActivities:
             case _ if activity_type == RECORD_ACTIVITY:
                 return await self._record(request)
             case _ if activity_type == DETACH_ACTIVITY:
-                states = unpack_states(request["sagas"])
+                states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
                 await self._detach(request, states)
-                await claims.release(self._engine(), [state["machine"]["saga_id"] for state in states])
+                await claims.release(self._engine(), [summary["saga_id"] for summary, _ in states])
                 return {}
         raise ValueError(f"{activity_type} is not an activity of bulk execution")
 
@@ -117,25 +118,23 @@ class BulkActivities:
 
     async def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])
-        records = [_record_of(state, request, at) for state in unpack_states(request["sagas"])]
+        records = [_record_of(summary, text, request, at) for summary, text in unpack_states(request["sagas"])]
         await claims.record(self._engine(), records)
         return {}
 
 
-def _record_of(state: Mapping[str, Any], request: Mapping[str, Any], at: datetime) -> RunRecord:
-    machine = state["machine"]
-    entries = [entry for step in machine["steps"] for entry in step.get("entries", ())]
+def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any], at: datetime) -> RunRecord:
     return RunRecord(
-        saga_id=machine["saga_id"],
-        started_at=datetime.fromtimestamp(machine["started_at"], UTC),
+        saga_id=summary["saga_id"],
+        started_at=claims.seconds_to_time(summary["started_at"]),
         saga=request["saga"],
-        generation=max([machine["generation"], *(entry.get("generation", 1) for entry in entries)]),
+        generation=summary["generation"],
         digest=request["digest"],
-        input_digest=input_digest(machine["input"]),
-        state=machine["state"],
-        labels=storable(state["labels"]),
-        ended_at=datetime.fromtimestamp(machine["ended_at"], UTC),
+        input_digest=summary["input_digest"],
+        state=summary["state"],
+        labels=storable(summary["labels"]),
+        ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
         story="null",
-        machine=compress_state(machine),
+        machine=zlib.compress(text.encode(), 1),
     )

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.ledger.rows import RunRecord, storable, write_rows
+from saga_activities.ledger.rows import RunRecord, insert_arrays, storable, write_rows
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
 _CLAIM = claim_table.c
@@ -93,7 +93,7 @@ async def claim(
     for start in range(0, len(claims), _AT_ONCE):
         part = claims[start : start + _AT_ONCE]
         async with _transaction(engine) as connection:
-            await connection.execute(_insert(connection.dialect.name), [_row(one, saga, bulk_id, at) for one in part])
+            await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
             ids = [one.saga_id for one in part]
             held = {one.saga_id: one for one in await _read_claims(connection, ids)}
             ours = [id for id in ids if (own := held.get(id)) is not None and own.bulk_id == bulk_id]
@@ -169,10 +169,15 @@ async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         await connection.exec_driver_sql("COMMIT")
 
 
-def _insert(dialect: str) -> sa.Insert:
-    if dialect in ("mysql", "mariadb"):
-        return mysql.insert(claim_table).prefix_with("IGNORE")
-    return (sqlite.insert if dialect == "sqlite" else postgresql.insert)(claim_table).on_conflict_do_nothing()
+async def _insert_claims(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        insert = postgresql.insert(claim_table).on_conflict_do_nothing()
+        await insert_arrays(connection, claim_table, rows, insert)
+    elif dialect == "sqlite":
+        await connection.execute(sqlite.insert(claim_table).on_conflict_do_nothing(), rows)
+    else:
+        await connection.execute(mysql.insert(claim_table).prefix_with("IGNORE"), rows)
 
 
 def _row(new: NewClaim, saga: str, bulk_id: str | None, at: datetime) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sagas.bulk.bulk_machine import ChunkCall
+from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     Invocation,
@@ -42,27 +43,42 @@ MAX_MEMBERS = 2_000
 def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
     """The argument of the chunk's activity: what the calls have in common, and an item for each.
 
-    An item is ``[saga id, ledger id, arguments]``, and a mapping of what differs from the defaults, if anything does.
+    An item is ``[saga id, arguments]``, without the arguments that all have in common, and a mapping of what differs
+    from the defaults, if anything does.
     """
     first = calls[0].call
     guard = first.guard
     assert guard is not None
+    shared = _shared_arguments([one.call.arguments for one in calls])
     return {
         "saga": saga,
         "action": first.action,
+        "entry": first.entry,
         "op": first.op,
         "timeout": first.timeout,
         "guard": encode_guard(replace(guard, known_done=False, confirmed=None)),
         **({"reads": True} if first.reads else {}),
-        "items": [_encode_item(one) for one in calls],
+        "arguments": shared,
+        "items": [_encode_item(one, first, shared) for one in calls],
     }
 
 
-def _encode_item(item: ChunkCall) -> list[Any]:
+def _shared_arguments(all_arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Texts that every call has, such as its statement."""
+    return {
+        name: value
+        for name, value in all_arguments[0].items()
+        if isinstance(value, str) and all(one.get(name) == value for one in all_arguments)
+    }
+
+
+def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> list[Any]:
     call = item.call
     guard = call.guard
     assert guard is not None
     rest: dict[str, Any] = {}
+    if call.entry != first.entry:
+        rest["entry"] = call.entry
     if call.generation != 1:
         rest["generation"] = call.generation
     if call.key != _default_key(item.saga_id, call.entry, call.generation, call.op):
@@ -70,33 +86,34 @@ def _encode_item(item: ChunkCall) -> list[Any]:
     earlier = call.earlier_attempts + item.earlier_attempts
     if earlier:
         rest["earlier_attempts"] = earlier
-    own = {name: value for name, value in encode_guard(guard).items() if name in ("known_done", "confirmed")}
-    if own:
-        rest["guard"] = own
-    head = [item.saga_id, call.entry, dict(call.arguments)]
+    if guard.known_done:
+        rest["known_done"] = True
+    if guard.confirmed is not None:
+        rest["confirmed"] = encode_guard(guard)["confirmed"]
+    head = [item.saga_id, {name: value for name, value in call.arguments.items() if name not in shared}]
     return [*head, rest] if rest else head
 
 
 def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
     """The calls of a chunk. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
-    common = request["guard"]
+    common, op = request["guard"], request["op"]
     shared = decode_guard(common)
     invocations = []
-    for saga_id, entry, arguments, *more in request["items"]:
+    for saga_id, arguments, *more in request["items"]:
         rest = more[0] if more else {}
-        generation = rest.get("generation", 1)
-        own = rest.get("guard")
+        generation, entry = rest.get("generation", 1), rest.get("entry", request["entry"])
+        own = {name: rest[name] for name in ("known_done", "confirmed") if name in rest}
         invocations.append(
             Invocation(
                 action=request["action"],
-                arguments=arguments,
-                key=rest.get("key") or _default_key(saga_id, entry, generation, request["op"]),
+                arguments=request["arguments"] | arguments,
+                key=rest.get("key") or _default_key(saga_id, entry, generation, op),
                 saga_id=saga_id,
                 entry=entry,
-                op=request["op"],
+                op=op,
                 generation=generation,
                 timeout=request["timeout"],
-                guard=shared if own is None else decode_guard({**common, **own}),
+                guard=decode_guard({**common, **own}) if own else shared,
                 earlier_attempts=rest.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
                 saga=request["saga"],
@@ -110,20 +127,26 @@ def _default_key(saga_id: str, entry: str, generation: int, op: str) -> str:
 
 
 def encode_outcomes(outcomes: Sequence[Outcome | None], attempt: int) -> dict[str, Any]:
-    """The result of a chunk: the number of the attempt, and an outcome for each item, null for one not attempted."""
+    """The result of a chunk: the number of the attempt, and an outcome for each item.
+
+    null: it was not attempted; 0: done without a result; 1: done with an empty list, as a statement without rows is.
+    """
     return {
         "attempt": attempt,
         "outcomes": [None if one is None else _encode_outcome(one, attempt) for one in outcomes],
     }
 
 
-def _encode_outcome(outcome: Outcome, attempt: int) -> dict[str, Any]:
+def _encode_outcome(outcome: Outcome, attempt: int) -> Any:
     if outcome.kind != "done":
         failure = outcome.failure or Failure("Unknown", "no reason was given")
         data = {"type": failure.type, "message": failure.message, **encode_failure(outcome, attempt)}
         return data if outcome.retry_after is None else {**data, "retry_after": outcome.retry_after}
-    data = {} if outcome.result is None else {"result": outcome.result}
-    return data if outcome.marker is None else {**data, "marker": outcome.marker}
+    if outcome.marker is not None:
+        return {"result": outcome.result, "marker": outcome.marker}
+    if outcome.result is None:
+        return 0
+    return 1 if outcome.result == [] else {"result": outcome.result}
 
 
 def decode_outcomes(result: Mapping[str, Any], count: int) -> list[Outcome | None]:
@@ -134,26 +157,36 @@ def decode_outcomes(result: Mapping[str, Any], count: int) -> list[Outcome | Non
     return [None if one is None else _decode_outcome(one, attempt) for one in result["outcomes"]]
 
 
-def _decode_outcome(data: Mapping[str, Any], attempt: int) -> Outcome:
+def _decode_outcome(data: Any, attempt: int) -> Outcome:
+    if data in (0, 1):
+        return Outcome.done([] if data else None, attempt=attempt)
     if "outcome" not in data:
         return Outcome.done(data.get("result"), attempt=attempt, marker=data.get("marker"))
     decoded = decode_failure(data["type"], data["message"], data)
     return replace(decoded, attempt=attempt, retry_after=data.get("retry_after"))
 
 
-# --- states of machines ----------------------------------------------------------------------------------------------
+# --- states of sagas -------------------------------------------------------------------------------------------------
 
 
-def pack_states(states: Sequence[Mapping[str, Any]]) -> str:
-    """Compress what is written of several sagas; together they take a fraction of their separate sizes."""
-    return base64.b85encode(zlib.compress(json.dumps(states).encode(), 1)).decode()
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def unpack_states(packed: str) -> list[dict[str, Any]]:
-    """The reverse of :func:`pack_states`."""
-    return json.loads(zlib.decompress(base64.b85decode(packed)))
+def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
+    """One line: the summary of a saga, and the snapshot of its machine as :func:`compact` makes it."""
+    return f"{_ENCODER.encode(summary)}\t{_ENCODER.encode(machine)}"
 
 
-def without_definition(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """A machine's snapshot without the definition, which the sagas of a bulk workflow share."""
-    return {name: value for name, value in snapshot.items() if name != "definition"}
+def pack_states(lines: Sequence[str]) -> str:
+    """Compress the states of several sagas; together they take a fraction of their separate sizes."""
+    return base64.b85encode(zlib.compress("\n".join(lines).encode(), 1)).decode()
+
+
+def unpack_states(packed: str) -> list[tuple[dict[str, Any], str]]:
+    """The summary of each saga, and its machine as JSON text. Raises ValueError if it is malformed."""
+    lines = zlib.decompress(base64.b85decode(packed)).decode().split("\n")
+    states = []
+    for line in lines:
+        summary, _, machine = line.partition("\t")
+        states.append((json.loads(summary), machine))
+    return states

@@ -74,8 +74,14 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry)
     action = step.do
-    return replace(
-        _new_call(run, entry, flight, action, action.uses, entry.arguments, step.name),
+    return _new_call(
+        run,
+        entry,
+        flight,
+        action,
+        action.uses,
+        entry.arguments,
+        step.name,
         retry=_left(entry, call_retry(step)),
         execution=step.execution,
         guard=GuardSpec(action.connection, holds=action.holds, images=action.images) if action.connection else None,
@@ -150,8 +156,17 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known)
-    call = _new_call(run, entry, flight, action, action.uses, undo.arguments, summary)
-    return replace(call, guard=guard, earlier_attempts=undo.min_attempts)
+    return _new_call(
+        run,
+        entry,
+        flight,
+        action,
+        action.uses,
+        undo.arguments,
+        summary,
+        guard=guard,
+        earlier_attempts=undo.min_attempts,
+    )
 
 
 def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -181,13 +196,24 @@ def _new_call(
     uses: str,
     action_arguments: Mapping[str, Any],
     summary: str,
+    **fields: Any,
 ) -> Call:
+    """``fields`` are those that differ from the usual ones."""
     step = run.step(entry)
     op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.call_kind, flight.call_kind)
     engine = uses in (SEAL, RECORD_RESULT, MARK_UNDO, MARK_CONFIRM)
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
+    usual: dict[str, Any] = {
+        "retry": _with_at_least_one_attempt(action.retry),
+        "heartbeat": action.heartbeat,
+        "task_queue": action.task_queue,
+        "priority": step.priority,
+        "fairness_key": _fairness_key_or_none(run, entry, flight),
+        "local": engine or action.local,
+        "cancellable": op in ("do", "probe"),
+    }
     return Call(
         id=flight.id,
         entry=entry.id,
@@ -199,13 +225,7 @@ def _new_call(
         arguments=action_arguments,
         summary=summary,
         timeout=action.timeout,
-        retry=_with_at_least_one_attempt(action.retry),
-        heartbeat=action.heartbeat,
-        task_queue=action.task_queue,
-        priority=step.priority,
-        fairness_key=_fairness_key_or_none(run, entry, flight),
-        local=engine or action.local,
-        cancellable=op in ("do", "probe"),
+        **(usual | fields),
     )
 
 

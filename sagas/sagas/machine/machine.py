@@ -115,6 +115,17 @@ class Machine:
         return self._run.started_at
 
     @property
+    def ended_at(self) -> float | None:
+        """End time of the saga in seconds since the epoch; None before it."""
+        return self._run.ended_at
+
+    @property
+    def highest_generation(self) -> int:
+        """The highest generation of any entry; that of the saga itself if there are none."""
+        entries = (entry for record in self._run.steps.values() for entry in record.entries)
+        return max((entry.generation for entry in entries), default=self._run.generation)
+
+    @property
     def child_running(self) -> bool:
         """A nested saga is in flight. It reports to this Temporal run, so the run must not continue as new."""
         return any(flight.kind == "saga" for flight in self._run.flights.values())

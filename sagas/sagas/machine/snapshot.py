@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any, TypeVar
 
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -58,6 +60,50 @@ KEYS: dict[str, str] = {
 
 FLIGHT_KEYS: dict[str, str] = {"call_kind": "ask", "started_at": "since"}
 """The same for flights."""
+
+
+RUN_DEFAULTS: Mapping[str, Any] = {
+    "generation": 1,
+    "variables": {},
+    "parent": None,
+    "timers": {},
+    "flights": [],
+    "parked": [],
+    "reason": None,
+    "recorded": None,
+    "recorded_entries": [],
+    "committed_at": None,
+    "deadline_at": None,
+    "overdue": False,
+    "cancel_requested": False,
+    "rolling": False,
+    "undoing_finished": False,
+    "output": None,
+    "steps_open": 0,
+    "undo_open": 0,
+    "confirm_steps_open": 0,
+    "signals": {},
+    "operator": [],
+    "residue": [],
+    "not_done": [],
+    "children": {},
+    "trouble_shown": False,
+}
+"""The usual values of a saga that has ended without incident."""
+
+
+def compact(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot without its definition and its usual values, for the states of many sagas."""
+    return {
+        key: value
+        for key, value in snapshot.items()
+        if key != "definition" and not (key in RUN_DEFAULTS and value == RUN_DEFAULTS[key])
+    }
+
+
+def expand(compacted: Mapping[str, Any], definition: Any) -> dict[str, Any]:
+    """The reverse of :func:`compact`."""
+    return {**copy.deepcopy(dict(RUN_DEFAULTS)), **compacted, "definition": definition}
 
 
 def dump_run(run: SagaRun) -> dict[str, Any]:
@@ -132,12 +178,20 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
 def _pack(record: Any, keys: Mapping[str, str] = KEYS) -> dict[str, Any]:
     """A record as JSON, without the fields that have their default value."""
     data: dict[str, Any] = {}
-    for item in fields(record):
-        value = getattr(record, item.name)
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        if default is MISSING or value != default or type(value) is not type(default):
-            data[keys.get(item.name, item.name)] = _pack_value(value)
+    for name, default in _defaults(type(record)):
+        value = getattr(record, name)
+        if value is not default and (value != default or type(value) is not type(default)):
+            data[keys.get(name, name)] = _pack_value(value)
     return data
+
+
+@cache
+def _defaults(record: type) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record with their defaults; MISSING is equal to no value."""
+    return tuple(
+        (item.name, item.default_factory() if item.default_factory is not MISSING else item.default)
+        for item in fields(record)
+    )
 
 
 def _pack_value(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,11 +21,12 @@ from sagas.bulk.wire_format import (
     RECORD_ACTIVITY,
     decode_outcomes,
     encode_chunk,
+    encode_state,
     pack_states,
-    without_definition,
 )
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
+from sagas.machine.snapshot import compact
 from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
 from sagas.protocol.outcomes import Failure, Outcome
@@ -62,6 +62,7 @@ class BulkWorkflow:
         """Set by the worker before the run, as for a saga."""
         self._machine: BulkMachine | None = None
         self._header: RunHeader | None = None
+        self._digests: dict[str, str] = {}
         self._existing: dict[str, dict[str, Any]] = {}
         self._left: list[str] = []
         self._crash: Exception | None = None
@@ -94,6 +95,7 @@ class BulkWorkflow:
         """The sagas to run, and those of them that need a workflow of their own at once, with the reason."""
         assert self._header is not None
         definition = self._header.definition
+        self._digests = {one.id: input_digest(one.input) for one in request.sagas}
         answer = await _perform(
             CLAIM_ACTIVITY,
             {
@@ -102,7 +104,7 @@ class BulkWorkflow:
                 "bulk_id": workflow.info().workflow_id,
                 "at": at,
                 "again": request.again,
-                "sagas": [[one.id, input_digest(one.input), dict(one.labels)] for one in request.sagas],
+                "sagas": [[one.id, self._digests[one.id], dict(one.labels)] for one in request.sagas],
             },
             f"claim the ids of {len(request.sagas)} sagas",
         )
@@ -194,7 +196,7 @@ class BulkWorkflow:
         machine, header = self._machine, self._header
         assert machine is not None
         assert header is not None
-        for part in _cut([self._leaving_state(id) for id in sagas]):
+        for part in _cut([self._line(id) for id in sagas]):
             request = {
                 "saga": machine.definition.saga,
                 "definition": to_snapshot(machine.definition),
@@ -206,28 +208,31 @@ class BulkWorkflow:
         self._left += sagas
         self._execute(self._current().detached(sagas, workflow.time()))
 
-    def _leaving_state(self, id: str) -> dict[str, Any]:
+    def _line(self, id: str) -> str:
+        """The state of a saga that leaves or has ended."""
         assert self._machine is not None
         member = self._machine.members[id]
-        return {
-            "machine": without_definition(member.machine.snapshot()),
+        machine = member.machine
+        summary = {
+            "saga_id": id,
+            "state": machine.state,
+            "generation": machine.highest_generation,
+            "started_at": machine.started_at,
+            "ended_at": machine.ended_at,
             "labels": dict(member.labels),
+            "input_digest": self._digests[id],
             "why": member.why_leaving,
         }
+        return encode_state(summary, compact(machine.snapshot()))
 
     async def _record(self, sagas: Sequence[str]) -> None:
         machine = self._machine
         assert machine is not None
         at = workflow.time()
-        states = [
-            {"machine": without_definition(member.machine.snapshot()), "labels": dict(member.labels)}
-            for member in (machine.members[id] for id in sagas)
-        ]
-        for part in _cut(states):
+        for part in _cut([self._line(id) for id in sagas]):
             request = {
                 "saga": machine.definition.saga,
                 "digest": machine.definition.digest,
-                "bulk_id": workflow.info().workflow_id,
                 "at": at,
                 "sagas": pack_states(part),
             }
@@ -271,17 +276,16 @@ class BulkWorkflow:
         return bulk_details(self._machine, self._left)
 
 
-def _cut(states: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Cut states into parts that fit into an activity's argument."""
-    parts: list[list[Mapping[str, Any]]] = []
+def _cut(lines: Sequence[str]) -> list[list[str]]:
+    """Cut states into parts that fit into an activity's argument, even if they cannot be compressed."""
+    parts: list[list[str]] = []
     size = MAX_STATES_BYTES
-    for state in states:
-        length = len(json.dumps(state))
-        if size + length > MAX_STATES_BYTES:
+    for line in lines:
+        if size + len(line) > MAX_STATES_BYTES:
             parts.append([])
             size = 0
-        parts[-1].append(state)
-        size += length
+        parts[-1].append(line)
+        size += len(line)
     return parts
 
 

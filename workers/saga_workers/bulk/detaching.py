@@ -18,6 +18,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from sagas.definition.snapshot import from_snapshot
+from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import DETACHED_HEADER, STARTED_AT_MEMO, pack_state
 from sagas.settings.definition_keys import DefinitionKeys, detached_content
@@ -34,37 +35,38 @@ class SagaDetacher:
         self._task_queue = task_queue
         self._keys = keys
 
-    async def __call__(self, request: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> None:
-        """Start one for each state. A saga that has a workflow already keeps it: this one or an earlier attempt's."""
+    async def __call__(
+        self, request: Mapping[str, Any], states: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+    ) -> None:
+        """Start one for each saga. One that has a workflow already keeps it: this one or an earlier attempt's."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def start(state: Mapping[str, Any]) -> None:
+        async def start(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
             async with gate:
-                await self._start(request, state)
+                await self._start(request, summary, machine)
 
         async with asyncio.TaskGroup() as group:
-            for state in states:
-                group.create_task(start(state))
+            for summary, machine in states:
+                group.create_task(start(summary, machine))
 
-    async def _start(self, request: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        machine = state["machine"]
+    async def _start(self, request: Mapping[str, Any], summary: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         saga_id = machine["saga_id"]
         definition = from_snapshot(request["definition"])
         value = {
-            "machine": pack_state({**machine, "definition": request["definition"]}),
+            "machine": pack_state(expand(machine, request["definition"])),
             "attributes": request["attributes"],
             "bulk_id": request["bulk_id"],
-            "why": state["why"],
+            "why": summary["why"],
         }
         signature = self._keys.sign("detached", detached_content(saga_id, value))
         headers: dict[str, Any] = {DETACHED_HEADER: to_header(signature or {})}
-        labels = [f"{name}={label}" for name, label in state["labels"].items()]
+        labels = [f"{name}={label}" for name, label in summary["labels"].items()]
         attributes = None
         if labels and "SagaLabels" in request["attributes"]:
             pair = SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), labels)
             attributes = TypedSearchAttributes([pair])
         # A saga that was undone before, and is started again, has a closed run of this id.
-        again = machine["generation"] > 1
+        again = machine.get("generation", 1) > 1
         try:
             with start_headers(headers):
                 await self._temporal.start_workflow(
