@@ -77,6 +77,12 @@ def _bind_parameter(value: Any, dialect: str) -> Any:
 # One statement for the calls of several sagas: sent together, and each judged by its own row count.
 
 
+def has_one_statement(arguments: Mapping[str, Any]) -> bool:
+    """Whether a `sql` step has a single statement, and no events."""
+    run = arguments["run"]
+    return (isinstance(run, str | Mapping) or len(run) == 1) and not arguments.get("emit")
+
+
 @dataclass(frozen=True, slots=True)
 class SharedStatement:
     """The only statement of a `sql` step that writes no events, with the parameters of one call."""
@@ -85,12 +91,10 @@ class SharedStatement:
     parameters: Mapping[str, Any]
 
     @staticmethod
-    def of(arguments: Mapping[str, Any]) -> SharedStatement | None:
-        """None if the step has several statements, or events."""
-        statements = _statements(arguments)
-        if len(statements) != 1 or arguments.get("emit"):
-            return None
-        return SharedStatement(statements[0], _bind_parameters(statements[0].get("params"), "postgresql"))
+    def of(arguments: Mapping[str, Any]) -> SharedStatement:
+        """That of a step for which :func:`has_one_statement` holds."""
+        (statement,) = _statements(arguments)
+        return SharedStatement(statement, _bind_parameters(statement.get("params"), "postgresql"))
 
     @property
     def text(self) -> str:

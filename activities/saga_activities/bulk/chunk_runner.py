@@ -7,14 +7,14 @@ fails; a lost COMMIT is repeated as it is, and the guard answers for what was co
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from saga_activities.action_bodies import ActionBodies
-from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
@@ -33,13 +33,23 @@ from saga_activities.guard.transaction_runner import (
 from saga_activities.python_action import ActionNotRegistered
 from sagas.errors import InfrastructureError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation
+from sagas.protocol.payloads import Invocation, canonical_arguments, canonical_hash
 
 _REPEATS = 3
 """Attempts of a transaction that deadlocks or cannot be serialised, before it is cut into halves."""
 
 _ACQUIRE_FRACTION = 0.5
 """The fraction of a chunk's time that it may wait for a connection."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """One call of the chunk. ``value``: what it has read already, if it only reads. ``outcome`` None: not attempted."""
+
+    call: Invocation
+    args_hash: str | None
+    value: Any = None
+    outcome: Outcome | None = None
 
 
 class ChunkRunner:
@@ -54,34 +64,27 @@ class ChunkRunner:
 
         Raises ActionNotRegistered if this worker does not know the action, UsageError for an unknown connection.
         """
-        outcomes: list[Outcome | None] = [None] * len(calls)
+        texts = [canonical_arguments(call.arguments) for call in calls]
+        items = [
+            _Item(call, canonical_hash(text) if call.op == "do" else None)
+            for call, text in zip(calls, texts, strict=True)
+        ]
         # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.
-        order = sorted(range(len(calls)), key=lambda at: _canonical(calls[at].arguments))
-        values: dict[int, Any] = {}
+        part = [items[at] for at in sorted(range(len(items)), key=texts.__getitem__)]
         if calls[0].reads:
-            order = await self._read(calls, order, outcomes, values, attempt)
-        if order:
-            await self._perform_part(calls, order, outcomes, values, attempt, isolated=False)
-        return outcomes
+            part = await self._read(part, attempt)
+        if part:
+            await self._perform_part(part, attempt, isolated=False)
+        return [item.outcome for item in items]
 
-    async def _perform_part(
-        self,
-        calls: Sequence[Invocation],
-        part: Sequence[int],
-        outcomes: list[Outcome | None],
-        values: Mapping[int, Any],
-        attempt: AttemptContext,
-        *,
-        isolated: bool,
-    ) -> None:
+    async def _perform_part(self, part: Sequence[_Item], attempt: AttemptContext, *, isolated: bool) -> None:
         outcome, concerns_all = timeout_outcome("the attempt timed out before it began"), True
         for repeat in range(1, _REPEATS + 1):
             try:
-                ended = await self._perform_once(
-                    [calls[at] for at in part], [values.get(at, _NO_VALUE) for at in part], attempt, isolated=isolated
-                )
+                await self._perform_once(part, attempt, isolated=isolated)
+                return
             except NeedsSavepoints:
-                await self._perform_part(calls, part, outcomes, values, attempt, isolated=True)
+                await self._perform_part(part, attempt, isolated=True)
                 return
             except (ActionNotRegistered, UsageError):
                 raise
@@ -96,58 +99,40 @@ class ChunkRunner:
                 concerns_all = isinstance(error, BelowWatermark) or (classified or _NO_ERROR).connection_lost
                 if classified is None or not classified.infrastructure:
                     break
-            else:
-                for at, one in zip(part, ended, strict=True):
-                    outcomes[at] = one
-                return
             await asyncio.sleep(random.uniform(0.0, 0.05 * repeat))  # noqa: S311 - spreads repetitions
         if concerns_all or len(part) == 1:
-            self._end_all(part, outcomes, outcome)
+            _end_all(part, outcome)
             return
         middle = len(part) // 2
         for half in (part[:middle], part[middle:]):
-            await self._perform_part(calls, half, outcomes, values, attempt, isolated=isolated)
+            await self._perform_part(half, attempt, isolated=isolated)
 
-    def _end_all(self, part: Sequence[int], outcomes: list[Outcome | None], outcome: Outcome) -> None:
-        for at in part:
-            outcomes[at] = outcome
-
-    async def _perform_once(
-        self, calls: Sequence[Invocation], values: Sequence[Any], attempt: AttemptContext, *, isolated: bool
-    ) -> list[Outcome | None]:
+    async def _perform_once(self, part: Sequence[_Item], attempt: AttemptContext, *, isolated: bool) -> None:
         """One transaction. Raises NeedsSavepoints, LostCommit, BelowWatermark or the error that rolled it back."""
         began = time.time()
-        outcomes: list[Outcome | None] = [None] * len(calls)
-        scripts: list[EntryScript | None] = []
-        for at, call in enumerate(calls):
+        running: list[tuple[_Item, EntryScript]] = []
+        for item in part:
             try:
-                scripts.append(make_script(call))
+                running.append((item, make_script(item.call, item.args_hash)))
             except ValueError as error:
-                outcomes[at] = Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
-                scripts.append(None)
-        running = [script for script in scripts if script is not None]
+                item.outcome = Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
         if not running:
-            return outcomes
-        known = {
-            id(script): value
-            for script, value in zip(scripts, values, strict=True)
-            if script is not None and value is not _NO_VALUE
-        }
-        tx = await self._begin(running[0].key, attempt)
+            return
+        scripts = [script for _, script in running]
+        known = {id(script): item.value for item, script in running} if part[0].call.reads else {}
+        tx = await self._begin(scripts[0].key, attempt)
         try:
             async with asyncio.timeout(max(0.05, attempt.deadline - time.time())):
                 effects = ChunkEffects(tx, self._bodies, attempt, began, isolated=isolated, values=known)
-                await run_scripts(running, tx, effects.run)
+                await run_scripts(scripts, tx, effects.run)
         except BaseException:
-            for script in running:
+            for script in scripts:
                 script.coroutine.close()
             await _roll_back(tx)
             raise
         await uncancellable(_commit(tx))
-        for at, script in enumerate(scripts):
-            if script is not None:
-                outcomes[at] = _outcome_of(script)
-        return outcomes
+        for item, script in running:
+            item.outcome = _outcome_of(script)
 
     async def _begin(self, key: EntryKey, attempt: AttemptContext, *, read_only: bool = False) -> ChunkTransaction:
         left = attempt.deadline - time.time()
@@ -167,68 +152,50 @@ class ChunkRunner:
 
     # --- calls that only read ----------------------------------------------------------------------------------
 
-    async def _read(
-        self,
-        calls: Sequence[Invocation],
-        order: Sequence[int],
-        outcomes: list[Outcome | None],
-        values: dict[int, Any],
-        attempt: AttemptContext,
-    ) -> list[int]:
+    async def _read(self, part: Sequence[_Item], attempt: AttemptContext) -> list[_Item]:
         """Run the statements in a transaction that refuses writes; returns the calls whose results are to be stored."""
-        first = calls[order[0]]
+        first = part[0].call
         try:
             tx = await self._begin(EntryKey(first.saga_id, first.entry, first.generation), attempt, read_only=True)
         except Exception as error:  # noqa: BLE001 - becomes the outcome of all calls
-            self._end_all(order, outcomes, outcome_of_error(error))
+            _end_all(part, outcome_of_error(error))
             return []
         try:
             await tx.check_watermark()
-            for number, at in enumerate(order):
-                outcomes[at] = await self._read_one(tx, calls[at], values, at, attempt, first=number == 0)
+            for number, item in enumerate(part):
+                await self._read_one(tx, item, attempt, first=number == 0)
         except Exception as error:  # noqa: BLE001 - becomes the outcome of all calls
-            self._end_all(order, outcomes, outcome_of_error(error))
-            values.clear()
+            _end_all(part, outcome_of_error(error))
         finally:
             await _roll_back(tx)
-        return [at for at in order if at in values]
+        return [item for item in part if item.outcome is None]
 
-    async def _read_one(
-        self,
-        tx: ChunkTransaction,
-        call: Invocation,
-        values: dict[int, Any],
-        at: int,
-        attempt: AttemptContext,
-        *,
-        first: bool,
-    ) -> Outcome | None:
+    async def _read_one(self, tx: ChunkTransaction, item: _Item, attempt: AttemptContext, *, first: bool) -> None:
         await tx.next_savepoint(first=first)
         session = tx.new_session()
+        call = item.call
         try:
-            body: ActionBody = self._bodies.body(call.action, call.arguments, call, attempt)
+            body = self._bodies.body(call.action, call.arguments, call, attempt)
             async with asyncio.timeout(call.timeout):
-                values[at] = to_json_value(await body(session))
+                item.value = to_json_value(await body(session))
         except Exception as error:
             doom = session.first_error or error
             classified = classify_database_error(doom)
             if classified is not None and classified.infrastructure and not is_refused_write(doom):
                 raise
             await tx.back_to_savepoint()
-            return (
-                refused_write_outcome(doom) if is_refused_write(doom) else outcome_of_error(error, session.first_error)
-            )
+            refused = is_refused_write(doom)
+            item.outcome = refused_write_outcome(doom) if refused else outcome_of_error(error, session.first_error)
         finally:
             await session.close()
-        return None
 
 
-_NO_VALUE = object()
+def _end_all(part: Sequence[_Item], outcome: Outcome) -> None:
+    for item in part:
+        item.outcome = outcome
+
+
 _NO_ERROR = ClassifiedError("", infrastructure=False)
-
-
-def _canonical(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
 
 
 def _outcome_of(script: EntryScript) -> Outcome | None:

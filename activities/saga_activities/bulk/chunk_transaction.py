@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -15,32 +16,29 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite
 from saga_activities.guard.transaction_runner import begin_transaction
 
+_ROWS = "json_array_elements(%s::json) AS r"
+"""One JSON text for all rows: an array of the driver for each column would take several times the CPU."""
+_KEY = "r->>0 AS saga_id, r->>1 AS step, (r->>2)::int AS generation"
 _INSERT = (
     "INSERT INTO saga_guard (saga_id, step, generation, op, reason, args_hash, result, created_at)"
-    " SELECT k.*, %s"
-    " FROM unnest(%s::text[], %s::text[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[]) AS k"
+    f" SELECT {_KEY}, r->>3, r->>4, r->>5, r->>6, %s FROM {_ROWS}"
     " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s)"
     " ON CONFLICT DO NOTHING RETURNING saga_id, step, generation, op"
 )
 _SELECT = (
     "SELECT g.saga_id, g.step, g.generation, g.op, g.reason, g.args_hash, g.result"
-    " FROM unnest(%s::text[], %s::text[], %s::int[]) AS k (saga_id, step, generation)"
-    " JOIN saga_guard g USING (saga_id, step, generation) FOR SHARE OF g"
+    f" FROM (SELECT {_KEY} FROM {_ROWS}) k JOIN saga_guard g USING (saga_id, step, generation) FOR SHARE OF g"
 )
 _DELETE = (
-    "DELETE FROM saga_guard g USING unnest(%s::text[], %s::text[], %s::int[], %s::text[])"
-    " AS k (saga_id, step, generation, op)"
+    f"DELETE FROM saga_guard g USING (SELECT {_KEY}, r->>3 AS op FROM {_ROWS}) k"
     " WHERE (g.saga_id, g.step, g.generation, g.op) = (k.saga_id, k.step, k.generation, k.op)"
 )
 _STORE = (
-    "UPDATE saga_guard g SET result = k.result"
-    " FROM unnest(%s::text[], %s::text[], %s::int[], %s::text[], %s::text[])"
-    " AS k (saga_id, step, generation, op, result)"
+    f"UPDATE saga_guard g SET result = k.result FROM (SELECT {_KEY}, r->>3 AS op, r->>4 AS result FROM {_ROWS}) k"
     " WHERE (g.saga_id, g.step, g.generation, g.op) = (k.saga_id, k.step, k.generation, k.op)"
 )
 _HELD = (
-    "UPDATE saga_outbox o SET status = %s"
-    " FROM unnest(%s::text[], %s::text[], %s::int[]) AS k (saga_id, step, generation)"
+    f"UPDATE saga_outbox o SET status = %s FROM (SELECT {_KEY} FROM {_ROWS}) k"
     " WHERE (o.saga_id, o.step, o.generation) = (k.saga_id, k.step, k.generation) AND o.status = 'HELD'"
 )
 
@@ -49,31 +47,28 @@ class PostgresChunk(PostgresTransaction):
     """All rows of the chunk in one statement."""
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
-        columns = [*_key_columns([row.key for row in rows])]
-        columns += [[row.op for row in rows], [row.reason for row in rows]]
-        columns += [[row.args_hash for row in rows], [row.result for row in rows]]
-        cursor = await self._send(_INSERT, (self._scheduled_at, *columns, self._scheduled_at))
+        values = [(*_key(row.key), row.op, row.reason, row.args_hash, row.result) for row in rows]
+        cursor = await self._send(_INSERT, (self._scheduled_at, json.dumps(values), self._scheduled_at))
         won = {tuple(row) for row in await cursor.fetchall()}
         return [(*_key(row.key), row.op) in won for row in rows]
 
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
         await self.check_watermark()
-        cursor = await self._send(_SELECT, tuple(_key_columns(keys)))
+        cursor = await self._send(_SELECT, (json.dumps([_key(key) for key in keys]),))
         found: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
             found.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, result)
         return [found.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
-        await self._send(_DELETE, (*_key_columns([key for key, _ in rows]), [op for _, op in rows]))
+        await self._send(_DELETE, (json.dumps([(*_key(key), op) for key, op in rows]),))
 
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
-        if stored := [(key, write) for key, write in writes if write.result is not None]:
-            keys = _key_columns([key for key, _ in stored])
-            await self._send(_STORE, (*keys, [one.op for _, one in stored], [one.result for _, one in stored]))
+        if stored := [(*_key(key), write.op, write.result) for key, write in writes if write.result is not None]:
+            await self._send(_STORE, (json.dumps(stored),))
         for decision, status in HELD_EVENT_STATUS.items():
-            if held := [key for key, write in writes if write.held == decision]:
-                await self._send(_HELD, (status, *_key_columns(held)))
+            if held := [_key(key) for key, write in writes if write.held == decision]:
+                await self._send(_HELD, (status, json.dumps(held)))
 
     def new_session(self) -> SqlSession:
         """A session for one action: its errors concern no other one."""
@@ -94,10 +89,6 @@ class PostgresChunk(PostgresTransaction):
 
 def _key(key: EntryKey) -> tuple[str, str, int]:
     return key.saga_id, key.entry, key.generation
-
-
-def _key_columns(keys: Sequence[EntryKey]) -> list[list[Any]]:
-    return [[key.saga_id for key in keys], [key.entry for key in keys], [key.generation for key in keys]]
 
 
 class RowByRowChunk(SqlAlchemyTransaction):

@@ -21,7 +21,7 @@ from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.outbox import PreparedEvents, insert_prepared
 from saga_activities.python_action import ActionNotRegistered
-from saga_activities.sql_action import SharedStatement
+from saga_activities.sql_action import SharedStatement, has_one_statement
 from sagas.actions import Action
 from sagas.builtins import messaging
 from sagas.errors import Rejected, UsageError
@@ -80,7 +80,7 @@ class ChunkEffects:
     def _is_shared(self, script: EntryScript) -> bool:
         request = _request(script)
         if request.action == "sql":
-            return isinstance(self._tx, PostgresChunk) and SharedStatement.of(request.arguments) is not None
+            return isinstance(self._tx, PostgresChunk) and has_one_statement(request.arguments)
         return request.action in messaging.EMITTERS or self._bodies.batch_action(request.action) is not None
 
     async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> None:
@@ -125,12 +125,11 @@ class ChunkEffects:
         assert isinstance(self._tx, PostgresChunk)
         statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
         first = statements[0]
-        assert first is not None
-        if any(one is None or one.text != first.text for one in statements):
+        if any(one.text != first.text for one in statements):
             raise NeedsSavepoints
         try:
-            returned = await first.run_for_all(self._tx.raw, [one.parameters for one in statements if one])
-            results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True) if one]
+            returned = await first.run_for_all(self._tx.raw, [one.parameters for one in statements])
+            results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, Rejected) as error:
             _raise_if_doomed(error)
             raise NeedsSavepoints from error

@@ -17,7 +17,7 @@ from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowReason, RowWrite
-from sagas.protocol.payloads import Invocation, arguments_hash
+from sagas.protocol.payloads import Invocation
 
 R = TypeVar("R", bound="_Request")
 
@@ -143,13 +143,13 @@ class EntryScript:
         return self.result.row_write if self.result is not None and self.result.commit else None
 
 
-def make_script(invocation: Invocation) -> EntryScript:
+def make_script(invocation: Invocation, args_hash: str | None) -> EntryScript:
     """The script of a call with a guard. Raises ValueError for an id that no guard row can have."""
     key = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
-    return EntryScript(invocation, key, _script(invocation, _EntryTransaction(key)))
+    return EntryScript(invocation, key, _script(invocation, args_hash, _EntryTransaction(key)))
 
 
-def _script(invocation: Invocation, tx: Any) -> Coroutine[Any, Any, ScriptResult]:
+def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine[Any, Any, ScriptResult]:
     guard = invocation.guard
     assert guard is not None
     body = None if guard.mode == "mark" else _stub(invocation.action, invocation.arguments)
@@ -163,7 +163,7 @@ def _script(invocation: Invocation, tx: Any) -> Coroutine[Any, Any, ScriptResult
         case "confirm":
             return rules.confirm(tx, body, guard.mode)
     assert body is not None
-    return rules.do(tx, arguments_hash(invocation.arguments), body)
+    return rules.do(tx, args_hash, body)
 
 
 def _stub(action: str, arguments: Mapping[str, Any]) -> Callable[[SqlSession], Awaitable[Any]]:

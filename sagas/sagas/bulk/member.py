@@ -110,4 +110,5 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
         attempts = 0
     elif not outcome.counted:
         attempts -= 1
-    return CallEnded(pending.call.id, replace(outcome, attempt=pending.attempts), at, attempts)
+    ended = outcome if outcome.attempt == pending.attempts else replace(outcome, attempt=pending.attempts)
+    return CallEnded(pending.call.id, ended, at, attempts)

@@ -173,7 +173,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
-    """One line: the summary of a saga, and the snapshot of its machine as :func:`compact` makes it."""
+    """One line: the summary of a saga, and the compact snapshot of its machine."""
     return f"{_ENCODER.encode(summary)}\t{_ENCODER.encode(machine)}"
 
 

@@ -43,7 +43,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
     StartRollback,
 )
-from sagas.machine.snapshot import dump_run, load_run
+from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
@@ -166,6 +166,10 @@ class Machine:
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON."""
         return dump_run(self._run)
+
+    def compact_snapshot(self) -> dict[str, Any]:
+        """The state without the definition; :func:`sagas.machine.snapshot.expand` makes it whole again."""
+        return dump_compact(self._run)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Machine:

@@ -92,25 +92,26 @@ RUN_DEFAULTS: Mapping[str, Any] = {
 """The usual values of a saga that has ended without incident."""
 
 
-def compact(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """A snapshot without its definition and its usual values, for the states of many sagas."""
+def dump_compact(run: SagaRun) -> dict[str, Any]:
+    """The snapshot of a run without its definition and its usual values, for the states of many sagas."""
     return {
-        key: value
-        for key, value in snapshot.items()
-        if key != "definition" and not (key in RUN_DEFAULTS and value == RUN_DEFAULTS[key])
+        key: value for key, value in _dump_state(run).items() if key not in RUN_DEFAULTS or value != RUN_DEFAULTS[key]
     }
 
 
 def expand(compacted: Mapping[str, Any], definition: Any) -> dict[str, Any]:
-    """The reverse of :func:`compact`."""
+    """The whole snapshot of a run from the result of :func:`dump_compact`."""
     return {**copy.deepcopy(dict(RUN_DEFAULTS)), **compacted, "definition": definition}
 
 
 def dump_run(run: SagaRun) -> dict[str, Any]:
     """The snapshot of a run between two events. It shares values with the run: serialise it before the next event."""
+    return {**_dump_state(run), "definition": to_snapshot(run.definition)}
+
+
+def _dump_state(run: SagaRun) -> dict[str, Any]:
     data: dict[str, Any] = {
         "version": SNAPSHOT_VERSION,
-        "definition": to_snapshot(run.definition),
         "input": run.input,
         "saga_id": run.saga_id,
         "generation": run.generation,

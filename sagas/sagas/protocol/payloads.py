@@ -268,9 +268,21 @@ def unpack_state(packed: str) -> dict[str, Any]:
     return decompress_state(base64.b85decode(packed))
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
-    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return canonical_hash(canonical_arguments(arguments))
+
+
+def canonical_arguments(arguments: Mapping[str, Any]) -> str:
+    """The canonical JSON of a call's arguments."""
+    return _CANONICAL.encode(arguments)
+
+
+def canonical_hash(text: str) -> str:
+    """SHA-256 of canonical JSON."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -26,7 +26,6 @@ from sagas.bulk.wire_format import (
 )
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
-from sagas.machine.snapshot import compact
 from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
 from sagas.protocol.outcomes import Failure, Outcome
@@ -223,7 +222,7 @@ class BulkWorkflow:
             "input_digest": self._digests[id],
             "why": member.why_leaving,
         }
-        return encode_state(summary, compact(machine.snapshot()))
+        return encode_state(summary, machine.compact_snapshot())
 
     async def _record(self, sagas: Sequence[str]) -> None:
         machine = self._machine
