@@ -267,8 +267,11 @@ class Unknown:
 
 
 def result_schema(action: Action | None) -> Any:
-    """JSON Schema of the result as it is stored; None when the action has no usable return annotation."""
-    return None if action is None else _result_schema(action.function)
+    """JSON Schema of the result as it is stored; None when the action has no usable return annotation.
+
+    A batch action returns a list of results; nothing is known about one of them.
+    """
+    return None if action is None or action.batch else _result_schema(action.function)
 
 
 @lru_cache(maxsize=1024)

@@ -50,6 +50,7 @@ def _project_action(action: Action) -> dict[str, Any]:
         "connection": action.connection,
         "rejects": action.rejects,
         "idempotent": action.idempotent,
+        "batch": action.batch,
         "seals": action.seals,
         "arguments": [_argument(one) for one in action.signature.parameters],
         "other_arguments": None if rest is None else {"type": type_text(rest.schema), "schema": rest.schema},
@@ -127,6 +128,8 @@ def _print_action(row: dict[str, Any]) -> None:
     if not row["built_in"]:
         if row["connection"]:
             echo(f"guarded: runs in one transaction on {row['connection']}")
+            if row["batch"]:
+                echo("takes the calls of several sagas at once")
         else:
             honours = "honours the idempotency key" if row["idempotent"] else "does not honour the idempotency key"
             echo(f"unguarded: the participant {honours}")
