@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import pytest
 from sagas.settings import masking
 from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.processes import Process, TemporalServer
+from tests.helpers.hanging_tests import task_stacks
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
 if TYPE_CHECKING:
@@ -32,14 +33,30 @@ LONG_RUNNING = (
 """Where the longest files are, see :func:`pytest_collection_modifyitems`."""
 
 
+SLOW_TIMEOUT = 1800
+"""Seconds after which a slow test hangs; the others have those of pyproject.toml."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone."""
     items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
 
 
 def pytest_collection_finish() -> None:
     """Take what the collection has made out of later garbage collections: it stays, and is most of all objects."""
     from tests.helpers import freeze_gc  # noqa: F401
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add where its tasks waited to the report of a test that took too long."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        report.sections.append(("Tasks", task_stacks()))
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

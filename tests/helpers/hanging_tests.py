@@ -1,0 +1,23 @@
+"""Where a test waits that takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+
+def task_stacks() -> str:
+    """Where each asyncio task waits that has not ended: the stacks of threads, which pytest-timeout prints, end in the
+    event loop."""
+    # asyncio lists the tasks of a loop only; of loops there is no list.
+    pending = [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]
+    return "\n".join(line for task in pending for line in (f"{task.get_name()}:", *_lines(task)))
+
+
+def _lines(task: asyncio.Task[object]) -> list[str]:
+    """One line for each coroutine of the task, the one that waits last; `Task.get_stack` has the first one only."""
+    waiting, lines = task.get_coro(), []
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:
+        lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+        waiting = getattr(waiting, "cr_await", None)
+    return lines
