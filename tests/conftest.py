@@ -10,8 +10,8 @@ import pytest
 
 from sagas.settings import masking
 from tests.helpers.database_servers import DatabaseServer, postgres
-from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.hanging_tests import task_stacks
+from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
 if TYPE_CHECKING:
