@@ -82,6 +82,13 @@ async def cancelled_at(suspension: int, attempt: Coroutine[Any, Any, Any]) -> bo
     return reached.is_set()
 
 
+async def until_reached(reached: asyncio.Event, attempt: asyncio.Task[Any]) -> None:
+    """Return when the attempt has set the event, or has ended: it may never get there."""
+    waiting = asyncio.create_task(reached.wait())
+    await asyncio.wait({attempt, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
 async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
     """A seal of the same entry gets its locks, and soon no transaction is open."""
     outcome = await other.guard.seal(address, **clock(TIMEOUT))
@@ -148,9 +155,7 @@ async def test_a_cancel_during_a_statement_leaves_nothing(
 
     time_left = clock(ATTEMPT if end == "cancelled" else 1.5)
     attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **time_left))
-    began = asyncio.create_task(reached.wait())
-    await asyncio.wait({attempt, began}, return_when=asyncio.FIRST_COMPLETED)  # it may time out before it begins
-    began.cancel()
+    await until_reached(reached, attempt)  # it may time out before that
     if end == "cancelled":
         attempt.cancel()
     await asyncio.wait({attempt})
@@ -176,7 +181,7 @@ async def test_a_lost_request_to_cancel_a_statement_leaves_nothing(
         await sql.all(ENDLESS["postgres"])
 
     attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **clock(ATTEMPT)))
-    await reached.wait()
+    await until_reached(reached, attempt)
     monkeypatch.setattr(psycopg.AsyncConnection, "_try_cancel", lost)
     attempt.cancel()
     await asyncio.wait({attempt})
@@ -189,16 +194,19 @@ async def test_a_cancel_of_a_plain_function_during_a_statement_leaves_nothing(
 ) -> None:
     """Its thread cannot be cancelled; its statement can."""
     address = new_address()
-    threads: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
+    reached = asyncio.Event()
+    threads: list[asyncio.Task[Any]] = []
 
     async def endless(sql: SqlSession) -> None:
         await act(sql)
         thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[guard_database.kind]))
-        threads.put_nowait(thread)
+        threads.append(thread)
+        reached.set()
         await asyncio.shield(thread)
 
     attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **clock(ATTEMPT)))
-    thread = await threads.get()
+    await until_reached(reached, attempt)
+    [thread] = threads
     attempt.cancel()
     await asyncio.wait({attempt, thread})
     assert attempt.cancelled()
@@ -217,7 +225,7 @@ async def test_a_cancel_while_waiting_for_a_lock_leaves_nothing(
         await go_on.wait()
 
     holder = asyncio.create_task(other.guard.do(address, "h", holds, **clock(ATTEMPT)))
-    await reached.wait()
+    await until_reached(reached, holder)
     waiter = asyncio.create_task(guard_database.guard.undo(address, act, **clock(ATTEMPT)))
     done, _ = await asyncio.wait({waiter}, timeout=0.5)
     assert not done
