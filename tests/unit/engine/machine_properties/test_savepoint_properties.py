@@ -18,7 +18,7 @@ from tests.unit.engine.machine_properties.oracle.ledger import Violation
 from tests.unit.engine.machine_properties.runner import Runner
 from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 2
+RUNS = EXAMPLES // 4
 
 
 class RefusingScenario(RandomScenario):
