@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import psycopg
+import pytest
 
 from saga_workers.client import Client
 from saga_workers.views.saga_list import SagaFilter
@@ -82,6 +83,7 @@ async def stuck(client: Client, saga: str) -> list[str]:
     return [reason for one in found if one.id == saga for reason in one.stuck or ()]
 
 
+@pytest.mark.slow  # one kill of a runner is in test_runner_starts.py, what is counted in tests/unit
 async def test_killed_runners_cause_no_compensation(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ async def env(tmp_path: Path) -> AsyncIterator[Environment]:
     await runner.close()
 
 
+@pytest.mark.slow
 async def test_a_new_runner_accepts_a_job_and_an_audit_concurrently(env: Environment) -> None:
     """After a runner was killed, all of its runs are repeated at once. Both need PySpark, whose modules import each
     other: two threads that import them concurrently get partially initialized ones."""

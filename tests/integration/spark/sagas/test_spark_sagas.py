@@ -44,13 +44,13 @@ async def forget_all(day_close: DayCloseProject) -> None:
     await connections.close()
 
 
+@pytest.mark.slow  # the demo does the same with Iceberg, test_topic_crash_points.py runs a saga with files and a topic
 @pytest.mark.parametrize(
     "outputs",
     [
         pytest.param(ICEBERG, id="iceberg"),
-        # Every run meets these sinks in the sinks' own tests and in the crash points.
-        pytest.param(PARQUET, id="parquet", marks=pytest.mark.slow),
-        pytest.param(POSTGRESQL, id="postgresql", marks=pytest.mark.slow),
+        pytest.param(PARQUET, id="parquet"),
+        pytest.param(POSTGRESQL, id="postgresql"),
     ],
 )
 async def test_a_day_is_published_rejected_and_undone(

@@ -12,14 +12,20 @@ from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, simulate
 
+TIMES = pytest.mark.parametrize(
+    "times",
+    [pytest.param((1,), id="single faults"), pytest.param((1, 2), id="double faults, too", marks=pytest.mark.slow)],
+)
 
-def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, Any]]) -> None:
-    """Each fault, with an interruption at each event of the run.
+
+def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, Any]], numbers: tuple[int, ...]) -> None:
+    """Each fault that occurs so many times, with an interruption at each event of the run.
 
     Double faults come first: when the fault occurred less than twice, the run with a single one would be the same.
     """
     same: dict[tuple[str | None, str, Fate, int], int] = {}
-    for step, op, fault, times in sorted(faults(definition), key=lambda one: -one.times):
+    chosen = [one for one in faults(definition) if one.times in (0, *numbers)]
+    for step, op, fault, times in sorted(chosen, key=lambda one: -one.times):
         at, events = 0, 1
         while at <= events:
             place = (step, op, fault, at)
@@ -33,11 +39,13 @@ def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, An
             at += 1
 
 
+@TIMES
 @pytest.mark.parametrize("definition", SAGAS)
-def test_a_cancel_at_every_event(definition: Definition) -> None:
-    at_every_moment(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0})
+def test_a_cancel_at_every_event(definition: Definition, times: tuple[int, ...]) -> None:
+    at_every_moment(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0}, times)
 
 
+@TIMES
 @pytest.mark.parametrize("definition", [p for p in SAGAS if p.values[0].deadline is not None])  # pyright: ignore
-def test_the_deadline_at_every_event(definition: Definition) -> None:
-    at_every_moment(definition, lambda at: {"deadline_at": at})
+def test_the_deadline_at_every_event(definition: Definition, times: tuple[int, ...]) -> None:
+    at_every_moment(definition, lambda at: {"deadline_at": at}, times)

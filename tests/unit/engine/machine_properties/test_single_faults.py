@@ -12,13 +12,22 @@ from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, fau
 UNDO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "lost_after", "lost_before", "infrastructure", "zombie")
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param(((1, "retry"), (20, "done")), id="one answer"),
+        pytest.param(
+            ((1, "retry"), (20, "retry"), (20, "skip"), (20, "done")), id="every answer", marks=pytest.mark.slow
+        ),
+    ],
+)
 @pytest.mark.parametrize("definition", SAGAS)
-def test_every_fault_of_a_compensation(definition: Definition) -> None:
+def test_every_fault_of_a_compensation(definition: Definition, answers: tuple[tuple[int, str], ...]) -> None:
     """The last effectful step is cancelled away; each compensation on the way back fails in every manner."""
     for step in definition.steps:
         for fault in UNDO_FAULTS:
             for at in range(1, 6):
-                for times, preferred in ((1, "retry"), (20, "retry"), (20, "skip"), (20, "done")):
+                for times, preferred in answers:
                     scenario = SingleFaultScenario(step.id, "undo", fault, times, cancel_at=at, preferred=preferred)
                     simulate(definition, scenario)
                     if scenario.times == times:
