@@ -231,7 +231,7 @@ async def _left_by(guard_database: GuardDatabase, messages: Sequence[str]) -> di
             columns = [column for column in table.c if column.name != "id"]
             query = sa.select(*columns).where(table.c.saga_id == address.saga_id)
             found[table] = [dict(row) for row in (await connection.execute(query)).mappings()]
-    return found
+    return {**found}
 
 
 async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
@@ -256,4 +256,4 @@ async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
                     state = replace(state, event=row["status"])
                 found[row["saga_id"]] = there, state
             await connection.execute(sa.delete(table).where(ours))
-    return found
+    return {**found}

@@ -150,7 +150,8 @@ def _rows_of_both(catalog: Any, day_close: DayCloseProject) -> tuple[int, int]:
     for row in pointers:
         table = StaticTable.from_metadata(row["metadata_location"])
         snapshot = table.current_snapshot()
-        counts[row["table_name"]] = int(snapshot.summary["total-records"]) if snapshot and snapshot.summary else 0
+        rows = snapshot.summary["total-records"] if snapshot and snapshot.summary else None
+        counts[row["table_name"]] = int(rows or 0)
     return counts.get("facts", 0), counts.get("totals", 0)
 
 
