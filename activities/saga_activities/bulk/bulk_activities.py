@@ -58,7 +58,9 @@ class BulkActivities:
             case _ if activity_type == DETACH_ACTIVITY:
                 states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
                 await self._detach(request, states)
-                await claims.release(self._engine(), [summary["saga_id"] for summary, _ in states])
+                await claims.hand_over(
+                    self._engine(), [summary["saga_id"] for summary, _ in states], request["bulk_id"]
+                )
                 return {}
         raise ValueError(f"{activity_type} is not an activity of bulk execution")
 

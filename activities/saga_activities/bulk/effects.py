@@ -174,7 +174,8 @@ class ChunkEffects:
             await session.close()
             _raise_if_doomed(doom or error)
             await self._tx.back_to_savepoint()
-            script.fail(doom if doom is not None and not isinstance(error, Rejected) else error)
+            # After a timeout `doom` is the cancellation of a statement.
+            script.fail(error if doom is None or isinstance(error, Rejected | TimeoutError) else doom)
             return
         await session.close()
         script.go_on(result)

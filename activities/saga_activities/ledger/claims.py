@@ -136,12 +136,12 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord]) -> None:
             await connection.execute(sa.delete(claim_table).where(_CLAIM.saga_id.in_(ids)))
 
 
-async def release(engine: AsyncEngine, saga_ids: Sequence[str]) -> None:
-    """Delete the claims of sagas that have a workflow of their own now."""
+async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], bulk_id: str) -> None:
+    """The sagas of a bulk workflow have workflows of their own now, as if they had been started alone."""
     async with _transaction(engine) as connection:
         for start in range(0, len(saga_ids), _AT_ONCE):
-            condition = _CLAIM.saga_id.in_(saga_ids[start : start + _AT_ONCE])
-            await connection.execute(sa.delete(claim_table).where(condition))
+            condition = sa.and_(_CLAIM.saga_id.in_(saga_ids[start : start + _AT_ONCE]), _CLAIM.bulk_id == bulk_id)
+            await connection.execute(sa.update(claim_table).where(condition).values(bulk_id=None))
 
 
 async def _write_definition(connection: AsyncConnection, definition: Mapping[str, Any]) -> None:

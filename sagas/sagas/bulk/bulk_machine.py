@@ -17,6 +17,7 @@ from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
 from sagas.definition.model import Definition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
+from sagas.machine.arguments import PAUSE
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import (
     Call,
@@ -162,13 +163,11 @@ class BulkMachine:
         """The time of a :class:`Wake` has come."""
         self._wake_at = None
         for member in self.members.values():
-            if not member.is_active:
-                continue
             for id in [id for id, due in member.retries.items() if due <= at]:
                 del member.retries[id]
                 self._perform_again(member, member.calls[id])
             for id in [id for id, due in member.timers.items() if due <= at]:
-                if member.is_active and member.timers.pop(id, None) is not None:
+                if member.timers.pop(id, None) is not None:
                     self._apply(member, TimerFired(id, at))
         return self._commands(at)
 
@@ -240,6 +239,7 @@ class BulkMachine:
             case Finish():
                 member.finish = command
                 member.timers.clear()
+                member.retries.clear()
             case CancelTimer():
                 member.timers.pop(command.id, None)
             case CancelCall():
@@ -252,7 +252,10 @@ class BulkMachine:
                     self._perform_again(member, pending)
             case StartTimer():
                 waits = command.id not in _WHOLE_SAGA_TIMERS
-                if waits and (command.seconds > LONGEST_WAIT or command.id.endswith("~wait")):
+                if not member.is_active:
+                    if command.id == PAUSE:
+                        member.timers[PAUSE] = at + command.seconds
+                elif waits and (command.seconds > LONGEST_WAIT or command.id.endswith("~wait")):
                     self._leave(member, command.summary or "it waits")
                 else:
                     member.timers[command.id] = at + command.seconds
@@ -284,7 +287,8 @@ class BulkMachine:
         if not member.is_active:
             return
         member.why_leaving = why
-        member.timers.clear()
+        # The machine finishes what it was doing; everything else is in its snapshot.
+        member.timers = {id: due for id, due in member.timers.items() if id == PAUSE}
         member.retries.clear()
         for pending in member.calls.values():
             self._withdraw(pending)
@@ -343,9 +347,8 @@ class BulkMachine:
 
 
 def _due_times(member: Member) -> Iterator[float]:
-    if member.is_active:
-        yield from member.timers.values()
-        yield from member.retries.values()
+    yield from member.timers.values()
+    yield from member.retries.values()
 
 
 def _form(call: Call) -> tuple[Any, ...]:

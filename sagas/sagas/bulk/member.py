@@ -58,7 +58,8 @@ class Member:
     @property
     def may_leave(self) -> bool:
         """It is leaving, and nothing of it is performed here any more."""
-        return self.why_leaving is not None and self.finish is None and not self.left and not self.is_performing
+        leaving = self.why_leaving is not None and self.finish is None and not self.left
+        return leaving and not self.is_performing and not self.machine.paused
 
     @property
     def is_active(self) -> bool:
