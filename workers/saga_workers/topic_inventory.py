@@ -13,8 +13,8 @@ from sagas.builtins.registry import BUILTINS
 from sagas.builtins.spark import topics_read, topics_written
 from sagas.definition.loader import find_definition_files
 from sagas.definition.model import Definition, Operation, StepDefinition
-from sagas.errors import SagaError
-from sagas.settings import KafkaSettings
+from sagas.errors import SagaError, UsageError
+from sagas.settings import KafkaSettings, Settings
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
 
@@ -219,3 +219,14 @@ def _create_command(kafka: KafkaSettings, topic: str) -> str:
     words = ["kafka-topics.sh", "--bootstrap-server", kafka.bootstrap_servers or "HOST:9092", "--create"]
     words += ["--if-not-exists", "--topic", topic, "--config", "cleanup.policy=delete"]
     return shell_command(*words, "--config", f"retention.ms={round(kafka.retention * 1000)}")
+
+
+def bulk_trigger_problem(settings: Settings, triggers: Iterable[tuple[Definition, str]]) -> UsageError | None:
+    """What a project lacks whose triggers share workflows."""
+    sagas = {one.saga for one, topic in triggers if any(it.bulk and it.topic == topic for it in one.triggers)}
+    if not sagas or settings.ledger.get("connection") is not None:
+        return None
+    return UsageError(
+        f"the trigger of {min(sagas)} has `bulk`, which needs a ledger",
+        help="set [ledger] connection in saga.toml, and run saga setup",
+    )

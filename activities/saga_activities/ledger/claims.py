@@ -115,6 +115,12 @@ async def read_claim(engine: AsyncEngine, saga_id: str) -> Claim | None:
         return next(iter(await _read_claims(connection, [saga_id])), None)
 
 
+async def read_claims(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, Claim]:
+    """The claim of each id that has one."""
+    async with engine.connect() as connection:
+        return {one.saga_id: one for one in await _read_claims(connection, saga_ids)}
+
+
 async def list_claims(engine: AsyncEngine, conditions: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Claim]:
     """The newest claims of bulk workflows that meet the conditions."""
     query = (

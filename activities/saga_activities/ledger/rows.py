@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -224,6 +224,14 @@ async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
         return None if snapshot is None else compress_state(snapshot)
 
 
+async def read_runs(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, RunRow]:
+    """The newest row of each id that has one."""
+    query = sa.select(*_READ).where(_COLUMNS.saga_id.in_(saga_ids)).order_by(_COLUMNS.started_at)
+    async with engine.connect() as connection:
+        newest = {row.saga_id: row for row in await connection.execute(query)}
+        return {row.view.id: row for row in await _to_rows(connection, list(newest.values()))}
+
+
 async def read_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, str]:
     """The state of the newest row of each id that has one."""
     query = sa.select(_COLUMNS.saga_id, _COLUMNS.state, _COLUMNS.started_at).where(_COLUMNS.saga_id.in_(saga_ids))
@@ -260,16 +268,31 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
 
 
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
-    return [_to_row(row, row.story or await _story_of_machine(connection, row)) for row in rows]
+    missing = {(row.saga_id, row.started_at) for row in rows if row.story is None}
+    stories = await _stories_of_machines(connection, missing) if missing else {}
+    return [_to_row(row, row.story or stories[row.saga_id, row.started_at]) for row in rows]
 
 
-async def _story_of_machine(connection: AsyncConnection, row: Any) -> Mapping[str, Any]:
-    """The story of a saga of a bulk workflow, which is stored as the machine alone."""
-    key = sa.and_(_COLUMNS.saga_id == row.saga_id, _COLUMNS.started_at == row.started_at)
-    found = (await connection.execute(sa.select(_COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga).where(key))).one()
-    snapshot = await _with_definition(connection, found.machine, found.digest)
-    if snapshot is None:
-        return {"saga": found.saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
+async def _stories_of_machines(
+    connection: AsyncConnection, keys: Set[tuple[str, datetime]]
+) -> dict[tuple[str, datetime], Mapping[str, Any]]:
+    """The stories of sagas of bulk workflows, which are stored as the machine alone."""
+    columns = (_COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga)
+    query = sa.select(*columns).where(_COLUMNS.saga_id.in_({saga_id for saga_id, _ in keys}))
+    rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
+    definitions: dict[str, Any] = {}
+    for digest in {row.digest for row in rows}:
+        wanted = sa.select(definition_table.c.definition).where(definition_table.c.digest == digest)
+        definitions[digest] = (await connection.execute(wanted)).scalar_one_or_none()
+    return {
+        (row.saga_id, row.started_at): _story_of_machine(row.machine, definitions[row.digest], row.saga) for row in rows
+    }
+
+
+def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str, Any]:
+    if definition is None:
+        return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
+    snapshot = {**decompress_state(machine), "definition": definition}
     return Machine.restore(snapshot).view(snapshot["now"]).to_json()
 
 

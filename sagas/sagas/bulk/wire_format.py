@@ -32,6 +32,7 @@ RECORD_ACTIVITY = "saga.record"
 BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIVITY)
 
 DETACH_UPDATE = "detach"
+CLAIMED_UPDATE = "claimed"
 
 MAX_MEMBERS = 2_000
 """Sagas of one bulk workflow: a workflow task with more would come near Temporal's limit of two seconds."""

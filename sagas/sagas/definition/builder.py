@@ -21,6 +21,7 @@ from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import (
     LOCK_WAIT,
     NOTIFICATION_INTERVALS,
+    BulkTrigger,
     Compensation,
     Definition,
     Execution,
@@ -188,10 +189,17 @@ def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
                 id=one.values.get("id"),
                 signal=one.values.get("signal"),
                 filter=None if condition is None else wrap(condition),
+                bulk=_build_bulk(one.values.get("bulk")),
                 **written,
             )
         )
     return tuple(found)
+
+
+def _build_bulk(parsed: ParsedMapping | None) -> BulkTrigger | None:
+    if parsed is None:
+        return None
+    return BulkTrigger(**{name: value for name, value in parsed.values.items() if value is not None})
 
 
 def _default_on_failure(kind: StepKind, context: BuildContext) -> OnFailure:

@@ -175,6 +175,9 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         'add `id`, for example id: "${{ trigger.headers.sagaid }}"',
     ),
     "SAGA132": _error("the input of a trigger does not fit `input`", "write an input that the schema allows"),
+    "SAGA133": _error(
+        "a trigger with `bulk` that cannot share workflows", "only starts share workflows, and wait up to 5s for others"
+    ),
     "SAGA140": _error(
         "an action that cannot deliver a notification",
         "use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own",

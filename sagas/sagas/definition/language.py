@@ -168,6 +168,13 @@ DEFAULTS = MappingType(
     extensible=True,
 )
 
+BULK_TRIGGER = MappingType(
+    "`bulk`",
+    (
+        Field("max", Integer(1, 2_000), "the most sagas that share a workflow, default 500"),
+        Field("wait", Duration(), "how long to wait for further events, up to 5s, default 50ms"),
+    ),
+)
 KAFKA_TRIGGER = MappingType(
     "a trigger",
     (
@@ -185,6 +192,7 @@ KAFKA_TRIGGER = MappingType(
         Field("input", Json(), "the input of the saga, or the data of the signal; default `${{ trigger.value }}`"),
         Field("signal", String(), "sends this signal to the waiting saga `id` instead of starting one"),
         Field("filter", Condition(), "CEL over `trigger`: false ignores the event"),
+        Field("bulk", BULK_TRIGGER, "sagas of events that arrive together share a workflow; needs a ledger"),
     ),
 )
 TRIGGERS = MappingType(

@@ -167,11 +167,19 @@ class StepDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkTrigger:
+    """Events that arrive within ``wait`` seconds share a bulk workflow, at most ``max`` of them."""
+
+    max: int = 500
+    wait: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaTrigger:
     """Starts a saga for each event of a topic; with ``signal`` it signals the waiting saga ``id`` instead.
 
     ``id``, ``input`` and the condition ``filter`` contain expressions over ``trigger``, the event. ``id`` defaults to
-    the definition's own id, and that to the id of the event.
+    the definition's own id, and that to the id of the event. ``bulk``: the sagas share workflows.
     """
 
     topic: str
@@ -179,6 +187,7 @@ class KafkaTrigger:
     input: Any = "${{ trigger.value }}"
     signal: str | None = None
     filter: str | None = None
+    bulk: BulkTrigger | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, P
 from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
+    CLAIMED_UPDATE,
     DETACH_ACTIVITY,
     DETACH_UPDATE,
     MAX_MEMBERS,
@@ -63,6 +64,7 @@ class BulkWorkflow:
         self._header: RunHeader | None = None
         self._digests: dict[str, str] = {}
         self._existing: dict[str, dict[str, Any]] = {}
+        self._alone: dict[str, str] = {}
         self._left: list[str] = []
         self._crash: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,9 +81,9 @@ class BulkWorkflow:
         header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
-        sagas, alone = await self._claim(request, at)
+        sagas = await self._claim(request, at)
         self._machine = machine
-        self._execute(machine.start(sagas, at, alone=alone))
+        self._execute(machine.start(sagas, at, alone=self._alone))
         await workflow.wait_condition(lambda: machine.finished or self._crash is not None)
         if self._crash is not None:
             raise self._crash
@@ -90,8 +92,8 @@ class BulkWorkflow:
             self._timer.cancel()
         return self._result()
 
-    async def _claim(self, request: BulkRequest, at: float) -> tuple[list[NewSaga], dict[str, str]]:
-        """The sagas to run, and those of them that need a workflow of their own at once, with the reason."""
+    async def _claim(self, request: BulkRequest, at: float) -> list[NewSaga]:
+        """The sagas to run: those whose ids are free, and those that may have been started on their own."""
         assert self._header is not None
         definition = self._header.definition
         self._digests = {one.id: input_digest(one.input) for one in request.sagas}
@@ -109,13 +111,12 @@ class BulkWorkflow:
         )
         self._existing = answer.get("existing", {})
         generations: Mapping[str, int] = answer.get("generations", {})
-        alone = dict.fromkeys(answer.get("alone", ()), "it may have been started on its own")
-        sagas = [
+        self._alone = dict.fromkeys(answer.get("alone", ()), "it may have been started on its own")
+        return [
             NewSaga(one.id, one.input, one.labels, generations.get(one.id, 1))
             for one in request.sagas
             if one.id not in self._existing
         ]
-        return sagas, alone
 
     def _result(self) -> dict[str, Any]:
         assert self._machine is not None
@@ -239,6 +240,12 @@ class BulkWorkflow:
         self._execute(self._current().recorded(sagas, workflow.time()))
 
     # --- messages ----------------------------------------------------------------------------------------------
+
+    @workflow.update(name=CLAIMED_UPDATE, description="Which ids are taken: as soon as all of them are claimed.")
+    async def claimed(self) -> dict[str, Any]:
+        """``existing``: as in the result; ``alone``: the ids that may have been started on their own."""
+        await workflow.wait_condition(lambda: self._machine is not None)
+        return {"existing": self._existing, "alone": list(self._alone)}
 
     @workflow.update(name=DETACH_UPDATE, description="Give one saga a workflow of its own, so that it can be acted on.")
     async def detach(self, saga_id: str) -> str:

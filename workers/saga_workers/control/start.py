@@ -19,6 +19,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
@@ -54,6 +55,7 @@ class StartResult:
     """A saga that runs or has run under ``id``; ``started`` is False if it existed before.
 
     ``completed``: it existed, and has ended COMPLETED. ``source``: the ledger if Temporal no longer has its run.
+    ``bulk_id``: the bulk workflow that runs it; then there is no ``run_id``.
     """
 
     id: str
@@ -61,6 +63,7 @@ class StartResult:
     started: bool
     completed: bool = False
     source: Literal["ledger"] | None = None
+    bulk_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class SagaStarter:
         was undone (use ``again``), or to one that was terminated; LedgerUnavailable if only the ledger could tell.
         """
         given = id or request.id
-        saga_id = check_saga_id(given or f"{self._definition.saga}-{uuid7()}")
+        saga_id = check_saga_id(given or self.new_id())
         past = None if given is None else await self._forgotten_run(saga_id)
         headers = dict(self._headers)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
@@ -181,6 +184,14 @@ class SagaStarter:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    @property
+    def definition(self) -> Definition:
+        return self._definition
+
+    def new_id(self) -> str:
+        """An id for a saga whose definition and start give none."""
+        return f"{self._definition.saga}-{uuid7()}"
 
     async def start_bulk(
         self,
@@ -246,6 +257,13 @@ class SagaStarter:
                 f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
             ) from error
         return None if row is None or await describe_run(self._temporal, saga_id) is not None else row
+
+    def check_claim(self, claim: Claim, input: Any) -> None:
+        """Raise RefusedError unless the saga that has claimed this id may count as this start."""
+        if claim.saga != self._definition.saga:
+            raise _other_saga_error(claim.saga_id, claim.saga)
+        if claim.input_digest != input_digest(input):
+            raise _other_input_error(claim.saga_id)
 
     def _run_in_ledger(self, row: RunRow, input: Any) -> StartResult:
         """The run that only the ledger knows, if it may count as this start."""

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
-from saga_workers.topic_inventory import Access, event_topics, named_topics
+from saga_workers.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
@@ -20,7 +20,20 @@ _REQUIRED_ACLS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
 
 
 async def check_kafka(project: Project) -> list[DoctorResult]:
-    """The client package, the brokers, transactions, each topic that the project names, and the lag of its readers."""
+    """What triggers need, the client package, brokers, transactions, topics, and the lag of readers."""
+    return [*check_bulk_triggers(project), *await _check_cluster(project)]
+
+
+def check_bulk_triggers(project: Project) -> Iterator[DoctorResult]:
+    try:
+        triggers = [(one, trigger.topic) for one in project.definitions.values() for trigger in one.triggers]
+    except SagaError:
+        return  # reported by the check of the definitions
+    if (problem := bulk_trigger_problem(project.settings, triggers)) is not None:
+        yield DoctorResult("bulk triggers", False, problem.message, problem.help)
+
+
+async def _check_cluster(project: Project) -> list[DoctorResult]:
     try:
         found = f"confluent-kafka {version('confluent-kafka')}"
     except PackageNotFoundError:

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.ledger import rows
+from saga_activities.ledger import claims, rows
+from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
 from sagas.definition.times import parse_duration
 from sagas.errors import SagaError
@@ -39,6 +40,22 @@ class RunLedger:
         """The newest row of this id; None if there is none."""
         with self._readable():
             return await rows.read_run(self.engine, saga_id)
+
+    async def find_all(self, saga_ids: Sequence[str]) -> dict[str, RunRow]:
+        """The newest row of each id that has one."""
+        found: dict[str, RunRow] = {}
+        with self._readable():
+            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
+                found |= await rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return found
+
+    async def claims(self, saga_ids: Sequence[str]) -> dict[str, Claim]:
+        """The claim of each id that has one: its saga is about to start, or runs."""
+        found: dict[str, Claim] = {}
+        with self._readable():
+            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
+                found |= await claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return found
 
     async def machine(self, saga_id: str) -> str | None:
         """The state from which the saga can be undone, as :func:`sagas.protocol.payloads.pack_state` writes it."""

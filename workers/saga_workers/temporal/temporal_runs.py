@@ -36,7 +36,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import UsageError
-from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import DETACHED_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import ViewState
 
 _PAUSED_STATUS = 8
@@ -95,14 +95,19 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of the first run of a chain that was continued as new; None if it had none."""
+    """The input of the first run of a chain that was continued as new; None if it had none.
+
+    For a saga that has left a bulk workflow: the input that it was given there.
+    """
     first_run = described.run.raw.first_run_id or described.run.run_id
     handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
     async for event in handle.fetch_history_events(
         page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
     ):
-        payloads = event.workflow_execution_started_event_attributes.input.payloads
-        values = await temporal.data_converter.decode(payloads)
+        started = event.workflow_execution_started_event_attributes
+        values = await temporal.data_converter.decode(started.input.payloads)
+        if values and DETACHED_HEADER in started.header.fields:
+            return unpack_state(values[0]["machine"])["input"]
         return values[0] if values else None
     return None
 

@@ -44,7 +44,10 @@ class _WorkItem:
 
 
 class TopicReader:
-    """Reads ``topic`` as ``group``, and processes up to ``concurrency`` messages at once."""
+    """Reads ``topic`` as ``group``, and processes up to ``concurrency`` messages at once.
+
+    ``ordered``: those with equal keys in order. ``max_pending``: the most messages in memory.
+    """
 
     def __init__(
         self,
@@ -55,12 +58,15 @@ class TopicReader:
         *,
         concurrency: int = 32,
         batch_size: int = 500,
+        ordered: bool = True,
+        max_pending: int | None = None,
     ) -> None:
         self.group, self.topic = group, topic
         self._settings = settings
         self._handler = handler
         self._executor: KeyedExecutor[_WorkItem] = KeyedExecutor(self._process, concurrency)
-        self._max_pending = concurrency * PREFETCH_FACTOR
+        self._ordered = ordered
+        self._max_pending = concurrency * PREFETCH_FACTOR if max_pending is None else max_pending
         self._batch_size = batch_size
         self._trackers: dict[int, OffsetTracker] = {}
         self._high_watermarks = HighWatermarks()
@@ -126,7 +132,7 @@ class TopicReader:
         progress.add(read.offset())
         record = ConsumedRecord(read)
         # A record without a key need not wait for any other.
-        lane = (record.partition, record.key if record.key is not None else record.offset)
+        lane = (record.partition, record.key if self._ordered and record.key is not None else record.offset)
         self._executor.submit(lane, _WorkItem(record, progress))
 
     def _handle_error(self, read: Any, error: Any) -> None:
@@ -259,7 +265,7 @@ class KeyedExecutor(Generic[T]):
         self._slots = asyncio.Semaphore(concurrency)
         self._waiting: dict[Hashable, deque[T]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: list[T] = []
+        self._running: dict[int, T] = {}
         self._item_ended = asyncio.Event()
 
     @property
@@ -270,7 +276,7 @@ class KeyedExecutor(Generic[T]):
     async def wait_ended(self, predicate: Callable[[T], bool], timeout: float) -> None:
         """Wait until no item that matches is being processed, at most ``timeout`` seconds."""
         deadline = asyncio.get_running_loop().time() + timeout
-        while any(predicate(item) for item in self._running):
+        while any(predicate(item) for item in self._running.values()):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return
@@ -316,11 +322,11 @@ class KeyedExecutor(Generic[T]):
                     if not (queue := self._waiting[key]):
                         return
                     item = queue.popleft()
-                    self._running.append(item)
+                    self._running[id(item)] = item
                     try:
                         await self._work(item)
                     finally:
-                        self._running.remove(item)
+                        del self._running[id(item)]
                         self._item_ended.set()
         finally:
             del self._waiting[key]

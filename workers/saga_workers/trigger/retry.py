@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -39,10 +40,11 @@ async def retry_until_done(
     about: dict[str, Any],
     stop: asyncio.Event,
     max_attempts: int,
+    log_wait: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> str | None:
     """Call ``attempt`` (with its number, from 1) until it succeeds; returns None then, else why the message is poison.
 
-    ``about`` is the ``extra`` of its log lines.
+    ``about`` is the ``extra`` of its log lines. ``log_wait`` logs the waits instead, with their reason.
 
     DependencyUnavailable is retried without limit; any exception other than PoisonMessage counts as one of
     ``max_attempts``. Raises ProcessStopping.
@@ -58,9 +60,12 @@ async def retry_until_done(
             raise
         except DependencyUnavailable as error:
             waits += 1
+            reason = printable_line(str(error))
             # Log the first wait at once, and later ones ever more rarely.
-            if waits & (waits - 1) == 0:
-                log.warning("waiting for a dependency: %s", printable_line(str(error)), extra=about)
+            if log_wait is not None:
+                log_wait(reason, about)
+            elif waits & (waits - 1) == 0:
+                _log_wait(reason, about)
             backoff = _BACKOFF.delay(waits - 1)
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
@@ -72,6 +77,25 @@ async def retry_until_done(
         else:
             return None
         await sleep_or_stop(backoff, stop)
+
+
+class WaitLog:
+    """Logs the waits of messages that are retried together: each reason once in ``interval`` seconds, not for each."""
+
+    def __init__(self, interval: float = 10.0) -> None:
+        self._interval = interval
+        self._reason: str | None = None
+        self._at = 0.0
+
+    def log(self, reason: str, about: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if reason != self._reason or now - self._at >= self._interval:
+            self._reason, self._at = reason, now
+            _log_wait(reason, about)
+
+
+def _log_wait(reason: str, about: dict[str, Any]) -> None:
+    log.warning("waiting for a dependency: %s", reason, extra=about)
 
 
 async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
 from saga_workers.client import Client
-from saga_workers.control.start import AlreadyEnded
+from saga_workers.control.shared_starts import SharedStarts
+from saga_workers.control.start import AlreadyEnded, SagaStarter
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
+from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.views.saga_view import read_view
 from sagas.consumers import Message
@@ -49,8 +51,19 @@ class SagaTrigger:
         self._dead_letters = dead_letters
         self._metrics = metrics
         self._stop = stop
-        self._triggers = [(one, TriggerExpressions(one)) for one in definition.triggers if one.topic == topic]
+        self._triggers = [_Trigger(one, TriggerExpressions(one)) for one in definition.triggers if one.topic == topic]
+        self._waits = WaitLog()
         self._variables = dict(client.project.settings.vars)
+
+    @property
+    def most_shared(self) -> int:
+        """The most events that are started together; 0 if each is started on its own."""
+        return max((one.trigger.bulk.max for one in self._triggers if one.trigger.bulk is not None), default=0)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the events of a key wait for each other. Events that share a workflow begin at once anyway."""
+        return any(one.trigger.bulk is None for one in self._triggers)
 
     async def __call__(self, record: ConsumedRecord) -> None:
         """Return when Temporal has the start or signal, or Kafka the dead letter. Raises ProcessStopping."""
@@ -63,6 +76,7 @@ class SagaTrigger:
             about=fields(group=self._group, record=record.position),
             stop=self._stop,
             max_attempts=MAX_ATTEMPTS,
+            log_wait=self._waits.log if self.most_shared else None,
         )
         if reason is not None:
             await self._dead_letters.send(record, self._group, reason, self._stop)
@@ -78,26 +92,24 @@ class SagaTrigger:
             "vars": self._variables,
             "saga": {"name": self._definition.saga},
         }
-        for trigger, values in self._triggers:
-            if not values.matches(context):
+        for one in self._triggers:
+            if not one.values.matches(context):
                 continue
             try:
-                if trigger.signal is None:
-                    await self._start(message, values, context, number)
+                if one.trigger.signal is None:
+                    await self._start(message, one, context, number)
                 else:
-                    await self._signal(trigger, message, values, context)
+                    await self._signal(one.trigger, message, one.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
 
-    async def _start(
-        self, message: Message, values: TriggerExpressions, context: Mapping[str, Any], number: int
-    ) -> None:
+    async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
-            request = starter.make_request(values.input(context))
-            saga_id = values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
+            request = starter.make_request(one.values.input(context))
+            saga_id = one.values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
             try:
-                started = await starter.start(request, id=saga_id)
+                started = await self._starts(one, starter).start(request, id=saga_id)
             except LedgerUnavailable as error:
                 raise DependencyUnavailable(error.message) from error
         except UsageError as error:
@@ -110,6 +122,14 @@ class SagaTrigger:
             raise PoisonMessage(error.message) from None
         if started.started:
             self._metrics.started(self._definition.saga, message.topic)
+
+    def _starts(self, one: _Trigger, starter: SagaStarter) -> SagaStarter | SharedStarts:
+        bulk, ledger = one.trigger.bulk, self._client.ledger
+        if bulk is None or ledger is None:
+            return starter
+        if one.shared is None:
+            one.shared = SharedStarts(starter, ledger, limit=bulk.max, wait=bulk.wait)
+        return one.shared
 
     async def _signal(
         self, trigger: KafkaTrigger, message: Message, values: TriggerExpressions, context: Mapping[str, Any]
@@ -139,6 +159,15 @@ class SagaTrigger:
         view = await read_view(temporal, saga_id)
         if not _already_received(view, by, reject):
             raise PoisonMessage(f"{saga_id} has already ended {view.state}")
+
+
+@dataclass(slots=True)
+class _Trigger:
+    """``shared``: the starts that share workflows, as soon as there is one."""
+
+    trigger: KafkaTrigger
+    values: TriggerExpressions
+    shared: SharedStarts | None = None
 
 
 class SagaNotFound(AttemptFailed):

@@ -22,6 +22,7 @@ from saga_workers.replies import ReplyListener, reply_topics
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
+from saga_workers.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.consumer import ConsumerRunner
@@ -100,13 +101,16 @@ async def run_trigger(
 ) -> None:
     """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end.
 
-    Raises UsageError if there is nothing to do, a server or port is unavailable, or a module cannot be loaded.
+    Raises UsageError if there is nothing to do, a ledger is missing, a server or port is unavailable, or a module
+    cannot be loaded.
     """
     require_client()
     todo = make_plan(project, saga)
     for diagnostic in project.diagnostics if saga is None else ():
         log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
     _ = project.settings.kafka.servers
+    if (problem := bulk_trigger_problem(project.settings, todo.triggers)) is not None:
+        raise problem
     client = await Client.connect(project) if todo.needs_temporal else None
     stop = stop_on_signals()
     why = "Kafka does not answer; uncommitted messages are delivered to another process"
@@ -175,7 +179,13 @@ class TriggerTasks:
         assert self._client is not None
         group = f"{self._settings.prefix}-trigger-{definition.saga}-{topic}"
         handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
-        return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS)
+        if not handle.most_shared:
+            return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS)
+        # While one workflow starts, the next one fills.
+        most = 2 * handle.most_shared + MAX_CONCURRENT_STARTS
+        return TopicReader(
+            self._settings, group, topic, handle, concurrency=most, ordered=handle.ordered, max_pending=2 * most
+        )
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
         group = f"{self._settings.prefix}-consumer-{consumer.name}"

@@ -24,6 +24,9 @@ from sagas.definition.field_types import ParsedMapping, quoted_names
 from sagas.definition.operation_builder import has_reply_probe
 from sagas.definition.yaml_nodes import YamlNode, children_of
 
+MAX_BULK_WAIT = 5.0
+"""Seconds that an event may wait for others to share a workflow with."""
+
 _ALLOWED_ROLES = {DROP: ("compensate", "confirmed"), RELEASE: ("confirm",)}
 
 
@@ -170,14 +173,25 @@ def _check_request_fields(step: StepDraft, report: Report) -> None:
 
 def check_triggers(draft: SagaDraft, report: Report) -> None:
     """Report triggers whose signal no step waits for, or whose input the saga's schema refuses: every event would be a
-    dead letter."""
+    dead letter; and signals that cannot share a workflow."""
     for trigger in kafka_triggers(draft.root):
+        _check_bulk(trigger, report)
         if trigger.values.get("signal"):
             _check_signal(draft, trigger, report)
         elif "input" in trigger:
             schema = draft.definition.input
             for node, message in mismatches(trigger.node_of("input"), schema, schema):
                 report.add("SAGA132", node, message)
+
+
+def _check_bulk(trigger: ParsedMapping, report: Report) -> None:
+    bulk = trigger.values.get("bulk")
+    if bulk is None:
+        return
+    if trigger.values.get("signal"):
+        report.add("SAGA133", trigger.position_of("bulk"), "a trigger with `signal` starts no saga")
+    elif (bulk.get("wait") or 0) > MAX_BULK_WAIT:
+        report.add("SAGA133", bulk.node_of("wait"), f"an event would wait longer than {MAX_BULK_WAIT:g}s")
 
 
 def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> None:

@@ -139,6 +139,9 @@ MISTAKES = [
         for code, about, trigger in (
             ("SAGA130", "a signal nobody takes", '{topic: paid, id: "${{ trigger.key }}", signal: ⟦payd}'),
             ("SAGA131", "a signal for nobody", "{topic: paid, signal: ⟦paid}"),
+            ("SAGA133", "a signal in bulk", '{topic: paid, id: "${{ trigger.key }}", signal: paid, ⟦bulk: {}}'),
+            ("SAGA133", "a trigger that waits too long for others", "{topic: paid, bulk: {wait: ⟦6s}}"),
+            ("SAGA106", "too many sagas for a workflow", "{topic: paid, bulk: {max: ⟦2001}}"),
             ("SAGA104", "an unknown field of a trigger", "{topic: paid, ⟦group: a}"),
             ("SAGA105", "a trigger without a topic", "⟦{input: {}}"),
             ("SAGA107", "a topic made by an expression", '{topic: ⟦"${{ vars.topic }}"}'),

@@ -1,0 +1,203 @@
+"""Events that arrive together share a workflow: each event is one saga, whatever dies."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client as Temporal
+
+from saga_workers.control import shared_starts
+from saga_workers.doctor.kafka_checks import check_bulk_triggers
+from saga_workers.trigger.trigger_process import run_trigger
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings, load_settings
+from sagas.settings.project import Project
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import running_worker
+from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.integration.bulk.conftest import Bank
+from tests.integration.messaging.trigger.trigger_environment import (
+    committed,
+    count,
+    fresh,
+    fully_consumed,
+    produce_keyed,
+    triggering,
+    until,
+)
+
+DEPOSIT = """
+saga: deposit
+id: "${{{{ input.id }}}}"
+input:
+  type: object
+  required: [id, amount]
+  properties: {{id: {{type: string}}, amount: {{type: integer}}}}
+triggers: {{kafka: {{topic: {topic}, bulk: {bulk}}}}}
+steps:
+  - id: add
+    uses: sql
+    with:
+      connection: bank
+      run: "update account set balance = balance + :amount where id = 'a1'"
+      params: {{amount: "${{{{ input.amount }}}}"}}
+    compensate: {{uses: sql, with: {{connection: bank, run: "select 1"}}}}
+  - {{id: note, uses: bank.note, with: {{text: "${{{{ input.amount >= 0 ? 'ok' : 'fails' }}}}"}},
+     retry: {{max_attempts: 2, initial_interval: 50ms}},
+     compensate: bank.forget}}
+"""
+
+
+def deposit(number: int, amount: int = 1) -> dict[str, Any]:
+    return {"id": f"d-{number}", "amount": amount}
+
+
+def with_trigger(project: Project, kafka: KafkaSettings, topic: str, bulk: str = "{}") -> Project:
+    """The project, in the same folder, with a saga that the topic starts."""
+    root = project.settings.root
+    (root / "deposit.saga.yaml").write_text(DEPOSIT.format(topic=topic, bulk=bulk))
+    made = Project(replace(load_settings(config=str(root / "saga.toml")), kafka=replace(kafka, outbox="bank")))
+    assert not made.diagnostics
+    return made
+
+
+async def bulk_workflows(temporal: Temporal, queue: str) -> int:
+    query = f"TaskQueue = '{queue}' AND WorkflowType = 'saga.bulk'"
+    return (await temporal.count_workflows(query)).count
+
+
+async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_project: tuple[Project, str]) -> None:
+    """With repeated events, and events that can start nothing."""
+    base, url = bank_project
+    topic, settings = kafka.create_topic(partitions=2), kafka.settings()
+    project = with_trigger(base, settings, topic, "{max: 100, wait: 100ms}")
+    bad = [b"not json", {"id": "d-7"}, {"id": "d/1", "amount": 1}, deposit(3, 5)]
+    events: list[Any] = [*map(deposit, range(300)), *bad, deposit(11), deposit(299), *map(deposit, range(50))]
+    events[20] = deposit(20, -1)
+    produce_keyed(kafka, topic, [("k", one) for one in events])
+    async with running_worker(project) as client, triggering(project) as metrics:
+        bank = Bank(client, project, url)
+        bank.open_accounts(1, balance=0)
+        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+        await until(lambda: len(bank.states()) == 300)
+        assert count(metrics, "saga_trigger_started_total") == 300
+        assert count(metrics, "saga_dead_letters_total") == 5, "d-20 was repeated with another amount"
+        started = await bulk_workflows(client.temporal, project.settings.temporal.task_queue)
+        await client.close()
+    assert {id for id, state in bank.states().items() if state != "COMPLETED"} == {"d-20"}
+    assert bank.query("select count(*) from note") == [(299,)]
+    assert 3 <= started <= 10
+    letters = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
+    assert sum("another input" in one for one in letters) == 2
+    assert sum("is not JSON" in one or "is not valid" in one or "/" in one for one in letters) == 3
+
+
+async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
+    kafka: Broker, temporal: TemporalServer, bank_project: tuple[Project, str]
+) -> None:
+    """Killed after workflows have started, and before their offsets are committed."""
+    base, url = bank_project
+    topic, prefix, total = kafka.create_topic(partitions=2), fresh("b"), 600
+    project = with_trigger(base, kafka.settings(prefix=prefix), topic, "{max: 50, wait: 20ms}")
+    root = project.settings.root
+    with (root / "saga.toml").open("a") as file:
+        file.write(f'bootstrap_servers = "{kafka.address}"\nprefix = "{prefix}"\n')
+        file.write('client = {"session.timeout.ms" = "6000", "heartbeat.interval.ms" = "1000"}\n')
+    group = f"{prefix}-trigger-deposit-{topic}"
+    processes = [TriggerProcess(f"trigger-{number}", root) for number in range(2)]
+    produce_keyed(kafka, topic, [(str(number), deposit(number)) for number in range(total)])
+    async with running_worker(project) as client:
+        bank = Bank(client, project, url)
+        bank.open_accounts(1, balance=0)
+        try:
+            processes[0].start()
+            await until(lambda: len(bank.states()) > 0 or bank.query("select 1 from saga_claim limit 1"))
+            processes[0].kill()
+            assert sum(committed(kafka, group, topic).values()) < total, "it was killed too late"
+            processes[1].start()
+            processes[0].start()
+            await until(lambda: fully_consumed(kafka, group, topic))
+            await until(lambda: len(bank.states()) == total)
+        finally:
+            for one in processes:
+                one.kill()
+        await client.close()
+    assert set(bank.states().values()) == {"COMPLETED"}
+    assert bank.balances() == {"a1": total}
+    assert bank.query("select count(*) from note") == [(total,)]
+
+
+async def test_events_are_started_before_there_is_a_worker(
+    kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow is durable, so the offsets are committed; an event that comes again starts no other one."""
+    monkeypatch.setattr(shared_starts, "CLAIM_TIMEOUT", 0.2)
+    base, url = bank_project
+    topic, settings = kafka.create_topic(), kafka.settings()
+    project = with_trigger(base, settings, topic)
+    group = f"{settings.prefix}-trigger-deposit-{topic}"
+    async with triggering(project) as metrics:
+        produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)])
+        await until(lambda: fully_consumed(kafka, group, topic))
+        produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)] + [("k", deposit(0, 2))])
+        await until(lambda: fully_consumed(kafka, group, topic))
+        assert count(metrics, "saga_trigger_started_total") == 30
+        assert count(metrics, "saga_dead_letters_total") == 1
+    async with running_worker(project) as client:
+        bank = Bank(client, project, url)
+        bank.open_accounts(1, balance=0)
+        await until(lambda: len(bank.states()) == 30)
+        await client.close()
+    assert bank.balances() == {"a1": 30}
+
+
+@pytest.mark.slow
+async def test_events_in_bulk_wait_while_temporal_is_down(
+    kafka: Broker, bank_project: tuple[Project, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base, url = bank_project
+    server = TemporalServer(tmp_path / "temporal").start()
+    topic, settings = kafka.create_topic(), kafka.settings()
+    text = (base.settings.root / "saga.toml").read_text()
+    address = base.settings.temporal.address
+    assert address is not None
+    (base.settings.root / "saga.toml").write_text(text.replace(address, server.address))
+    project = with_trigger(base, settings, topic)
+    group = f"{settings.prefix}-trigger-deposit-{topic}"
+    try:
+        async with running_worker(project) as client, triggering(project) as metrics:
+            bank = Bank(client, project, url)
+            bank.open_accounts(1, balance=0)
+            kafka.produce(topic, deposit(0))
+            await until(lambda: fully_consumed(kafka, group, topic))
+            server.kill()
+            produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(1, 200)])
+            await until(lambda: "waiting for a dependency" in caplog.text)
+            await asyncio.sleep(1)
+            assert await asyncio.to_thread(committed, kafka, group, topic) == {0: 1}
+            assert caplog.text.count("waiting for a dependency") < 10, "one line for all events"
+            server.start()
+            await until(lambda: fully_consumed(kafka, group, topic))
+            await until(lambda: len(bank.states()) == 200)
+            assert count(metrics, "saga_dead_letters_total") == 0
+            await client.close()
+        assert bank.balances() == {"a1": 200}
+    finally:
+        server.kill()
+
+
+async def test_bulk_needs_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / "deposit.saga.yaml").write_text(
+        "saga: deposit\ntriggers: {kafka: {topic: deposits, bulk: {}}}\n"
+        "steps: [{id: pause, uses: wait, with: {for: 1s}}]\n"
+    )
+    (tmp_path / "saga.toml").write_text('definitions = ["."]\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n')
+    project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    with pytest.raises(UsageError, match="the trigger of deposit has `bulk`, which needs a ledger"):
+        await run_trigger(project)
+    [result] = check_bulk_triggers(project)
+    assert (result.ok, result.help) == (False, "set [ledger] connection in saga.toml, and run saga setup")

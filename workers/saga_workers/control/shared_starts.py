@@ -1,0 +1,231 @@
+"""Starts of one saga that arrive together share a bulk workflow; each caller gets what its own start would give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import TemporalError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_activities.ledger.claims import Claim
+from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.temporal.refusals import refusal_reason
+from sagas.bulk.wire_format import CLAIMED_UPDATE
+from sagas.definition.saga_ids import check_saga_id, label_problem
+from sagas.errors import UsageError
+from sagas.protocol.payloads import input_digest
+
+MAX_INPUT_BYTES = 1024 * 1024
+"""Bytes of JSON of the inputs of one bulk workflow. Temporal refuses an input above 2 MiB."""
+
+CLAIM_TIMEOUT = 3.0
+"""Seconds to wait until a worker has claimed the ids of a bulk workflow, which is durable by then."""
+
+_MAX_CONCURRENT = 8
+"""Bulk workflows that are started at once; while there are as many, the next one grows."""
+
+_MAX_UNCLAIMED = 10_000
+_UNCLAIMED_FOR = timedelta(seconds=60)
+"""How many ids that no worker has claimed in time are kept in memory, and how long."""
+
+
+@dataclass(slots=True)
+class _Start:
+    id: str
+    request: StartRequest
+    result: asyncio.Future[StartResult]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The starts that will share a workflow. ``repeats`` have the ids of others. ``full``: no further one fits."""
+
+    starts: dict[str, _Start] = field(default_factory=dict)
+    repeats: list[_Start] = field(default_factory=list)
+    size: int = 0
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SharedStarts:
+    """Gathers starts for ``wait`` seconds, at most ``limit`` of them, and starts one bulk workflow for these.
+
+    An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so within
+    ``CLAIM_TIMEOUT``, they count as started, because the workflow is durable.
+    """
+
+    def __init__(self, starter: SagaStarter, ledger: RunLedger, *, limit: int, wait: float) -> None:
+        self._starter = starter
+        self._ledger = ledger
+        self._limit = limit
+        self._wait = wait
+        self._open: _Batch | None = None
+        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
+
+    async def start(self, request: StartRequest, *, id: str | None = None) -> StartResult:
+        """As :meth:`SagaStarter.start`, with the same errors."""
+        saga_id = check_saga_id(id or request.id or self._starter.new_id())
+        if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
+            raise UsageError(problem)
+        size = len(json.dumps(request.input))
+        if size > MAX_INPUT_BYTES // 2:
+            return await self._starter.start(request, id=saga_id)
+        batch = self._batch_for(size)
+        own = _Start(saga_id, request, asyncio.get_running_loop().create_future())
+        if saga_id in batch.starts:
+            batch.repeats.append(own)
+        else:
+            batch.starts[saga_id] = own
+        batch.size += size
+        if len(batch.starts) + len(batch.repeats) >= self._limit:
+            batch.full.set()
+        return await own.result
+
+    async def close(self) -> None:
+        """End what is under way; callers that still wait are cancelled."""
+        for task in set(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- gathering ---------------------------------------------------------------------------------------------
+
+    def _batch_for(self, size: int) -> _Batch:
+        batch = self._open
+        if batch is not None and (batch.full.is_set() or batch.size + size > MAX_INPUT_BYTES):
+            batch.full.set()
+            batch = None
+        if batch is None:
+            batch = self._open = _Batch()
+            self._run(self._gather(batch))
+        return batch
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _gather(self, batch: _Batch) -> None:
+        try:
+            try:
+                async with asyncio.timeout(self._wait):
+                    await batch.full.wait()
+            except TimeoutError:
+                pass
+            async with self._places:
+                if self._open is batch:
+                    self._open = None
+                # A caller that has given up need not be started.
+                await self._answer([one for one in batch.starts.values() if not one.result.done()])
+            await self._answer_each(batch.repeats, await self._known(batch.repeats))
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            _fail([*batch.starts.values(), *batch.repeats], error)
+        finally:
+            for one in (*batch.starts.values(), *batch.repeats):
+                one.result.cancel()
+
+    # --- starting ----------------------------------------------------------------------------------------------
+
+    async def _answer(self, starts: Sequence[_Start]) -> None:
+        known = await self._known(starts)
+        await self._start_bulk([one for one in starts if one.id not in known])
+        await self._answer_each([one for one in starts if one.id in known], known)
+
+    async def _known(self, starts: Sequence[_Start]) -> dict[str, Claim | None]:
+        """The ids that are taken, with the claim of the saga if that is all there is."""
+        if not starts:
+            return {}
+        ids = [one.id for one in starts]
+        # In this order: the claim of a saga that ends meanwhile becomes a row.
+        claims = await self._ledger.claims(ids)
+        rows = await self._ledger.states(ids)
+        since = datetime.now(UTC) - _UNCLAIMED_FOR
+        unclaimed = {id: one for id in ids if (one := self._unclaimed.get(id)) is not None and one.claimed_at > since}
+        return {**unclaimed, **claims, **dict.fromkeys(rows)}
+
+    async def _start_bulk(self, starts: Sequence[_Start]) -> None:
+        if not starts:
+            return
+        try:
+            handle = await self._starter.start_bulk([BulkRow(one.id, one.request) for one in starts])
+        except RPCError as error:
+            if refusal_reason(error) is None:
+                raise
+            await self._start_parts(starts)
+            return
+        taken = await self._taken(handle)
+        if taken is None:
+            self._note_unclaimed(starts, handle.id)
+            taken = frozenset()
+        for one in starts:
+            if one.id not in taken:
+                _succeed(one, StartResult(one.id, "", True, bulk_id=handle.id))
+        others = [one for one in starts if one.id in taken]
+        await self._answer_each(others, await self._known(others))
+
+    async def _start_parts(self, starts: Sequence[_Start]) -> None:
+        """Find the start that Temporal refuses: it must not keep the others from starting."""
+        if len(starts) == 1:
+            await self._answer_each(starts, {})
+            return
+        half = len(starts) // 2
+        await self._start_bulk(starts[:half])
+        await self._start_bulk(starts[half:])
+
+    async def _taken(self, handle: WorkflowHandle[Any, Any]) -> Set[str] | None:
+        """The ids that the workflow could not claim, or that may run on their own; None if no worker tells in time."""
+        try:
+            async with asyncio.timeout(CLAIM_TIMEOUT):
+                try:
+                    claimed = await handle.execute_update(CLAIMED_UPDATE, result_type=dict)
+                except RPCError as error:
+                    if error.status is not RPCStatusCode.NOT_FOUND:
+                        return None
+                    claimed = await handle.result()  # it has ended already
+        except (WorkflowUpdateFailedError, WorkflowFailureError):
+            return frozenset()  # visible in Temporal, as the failure of a saga with a workflow of its own
+        except (TimeoutError, TemporalError):
+            return None
+        return {*claimed["existing"], *claimed.get("alone", ())}
+
+    def _note_unclaimed(self, starts: Sequence[_Start], bulk_id: str) -> None:
+        saga = self._starter.definition.saga
+        for one in starts:
+            digest = input_digest(one.request.input)
+            self._unclaimed[one.id] = Claim(one.id, bulk_id, saga, digest, datetime.now(UTC), one.request.labels)
+        while len(self._unclaimed) > _MAX_UNCLAIMED:
+            self._unclaimed.popitem(last=False)
+
+    async def _answer_each(self, starts: Sequence[_Start], known: Mapping[str, Claim | None]) -> None:
+        await asyncio.gather(*(self._answer_one(one, known.get(one.id)) for one in starts))
+
+    async def _answer_one(self, one: _Start, claim: Claim | None) -> None:
+        try:
+            if claim is not None and claim.bulk_id is not None:
+                self._starter.check_claim(claim, one.request.input)
+                result = StartResult(one.id, "", False, bulk_id=claim.bulk_id)
+            else:
+                result = await self._starter.start(one.request, id=one.id)
+        except Exception as error:  # noqa: BLE001 - its caller raises it
+            _fail([one], error)
+        else:
+            _succeed(one, result)
+
+
+def _succeed(start: _Start, result: StartResult) -> None:
+    if not start.result.done():
+        start.result.set_result(result)
+
+
+def _fail(starts: Sequence[_Start], error: Exception) -> None:
+    for one in starts:
+        if not one.result.done():
+            one.result.set_exception(error)
