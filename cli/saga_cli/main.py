@@ -204,6 +204,12 @@ COMMANDS: tuple[Command, ...] = (
         _WRITE,
     ),
     Command("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
+    Command(
+        "batch",
+        "saga_cli.commands.run.batch:app",
+        "all sagas of one start --from: show, pause, cancel, start failed ones again",
+        _RUN,
+    ),
     Command("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
     Command("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
     Command("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),

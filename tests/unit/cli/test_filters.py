@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_cli.commands.run.start import parse_tolerance
+from saga_cli.commands.run.start_from import parse_tolerance
 from saga_cli.shared_options import parse_time
 from saga_workers.views.parked import ParkedOperation, group_parked
 from saga_workers.views.saga_list import SagaFilter, visibility_query

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
@@ -10,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.ledger import claims, rows
+from saga_activities.ledger import batches, claims, rows
+from saga_activities.ledger.batches import KnownSaga
 from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
 from sagas.definition.times import parse_duration
@@ -70,6 +72,21 @@ class RunLedger:
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
                 found |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
         return found
+
+    async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
+        """Those of these ids that exist already, as a row or as the claim of a bulk workflow."""
+        with self._readable():
+            return await batches.read_known(self.engine, saga_ids)
+
+    async def count_batch(self, batch: str) -> dict[str, int]:
+        """How many sagas with the label ``batch`` are in each state."""
+        with self._readable():
+            return await batches.count_states(self.engine, batch)
+
+    async def running_in_bulk(self, batch: str) -> builtins.list[str]:
+        """The ids of the sagas with the label ``batch`` that bulk workflows run now."""
+        with self._readable():
+            return await batches.running_in_bulk(self.engine, batch)
 
     async def list(self, criteria: RunFilter, limit: int) -> list[RunRow]:
         """The newest rows that match."""

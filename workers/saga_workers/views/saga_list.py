@@ -25,7 +25,7 @@ from saga_workers.views.saga_view import (
     with_undo,
 )
 from sagas.errors import UsageError
-from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX
+from sagas.protocol.payloads import BATCH_WORKFLOW, NOTIFICATION_WORKFLOW, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 16
@@ -74,6 +74,7 @@ def visibility_query(criteria: SagaFilter) -> str:
     """The list filter for Temporal. Raises UsageError if there is no such state."""
     # A notification is a run of its own, but not a saga.
     parts = ["ExecutionStatus != 'ContinuedAsNew'", f"WorkflowType != '{NOTIFICATION_WORKFLOW}'"]
+    parts.append(f"WorkflowType != '{BATCH_WORKFLOW}'")
     if criteria.saga is not None:
         parts.append(f"WorkflowType = {quote(criteria.saga)}")
     elif criteria.task_queue is not None:

@@ -46,7 +46,7 @@ from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from sagas.errors import InfrastructureError, RefusedError
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
 if TYPE_CHECKING:
     from saga_workers.worker.tracing import Tracing
@@ -90,7 +90,7 @@ class SagaPlugin(SimplePlugin):
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
-            workflows=[SagaWorkflow, BulkWorkflow, NotifyWorkflow],
+            workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow],
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
@@ -226,6 +226,8 @@ class CurrentDetailsInterceptor(Interceptor):
 class _CurrentDetailsInbound(WorkflowInboundInterceptor):
     async def handle_query(self, input: HandleQueryInput) -> Any:
         answer = await super().handle_query(input)
-        if input.query == _METADATA_QUERY and isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow):
-            answer.current_details = saga.details()
+        if input.query == _METADATA_QUERY:
+            instance = workflow.instance()
+            if isinstance(instance, SagaWorkflow | BulkWorkflow | BatchWorkflow):
+                answer.current_details = instance.details()
         return answer

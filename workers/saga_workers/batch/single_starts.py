@@ -3,79 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.control.start import AlreadyEnded, SagaStarter, StartRequest
+from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
+from saga_workers.control.start import AlreadyEnded, SagaStarter
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, visible_state
 from saga_workers.views.saga_view import closed_state, read_view, with_blocking_checked
 from sagas.errors import SagaError
 
 _POLL_INTERVAL = 2.0
 """Seconds between two polls of a saga that has not ended; one that is parked frees its slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartRow:
-    """One saga to start. ``location`` names the row for messages."""
-
-    location: str
-    id: str
-    request: StartRequest
-
-
-@dataclass(frozen=True, slots=True)
-class StartLimits:
-    """``rate``: starts per second (None: unlimited). ``concurrency``: how many sagas run at once.
-
-    ``tolerated``: how many rows may fail (refused, or ended other than COMPLETED or PARKED) before starting stops.
-    """
-
-    rate: float | None = None
-    concurrency: int = 50
-    tolerated: int | None = None
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of rows, updated as the sagas start and end.
-
-    ``ended`` counts by state, whoever started the saga and when: a second run over the same file gives the same counts.
-    """
-
-    total: int
-    started: int = 0
-    there: int = 0
-    refused: int = 0
-    ended: dict[str, int] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
-    stopped: str | None = None
-
-    @property
-    def processed(self) -> int:
-        return self.started + self.there + self.refused
-
-    @property
-    def running(self) -> int:
-        """Sagas that were started or found and whose end is not counted yet."""
-        return self.started + self.there - sum(self.ended.values())
-
-    @property
-    def not_started(self) -> int:
-        return self.total - self.processed
-
-    def count_ended(self, state: str) -> None:
-        self.ended[state] = self.ended.get(state, 0) + 1
-
-    @property
-    def failures(self) -> int:
-        return self.refused + sum(count for state, count in self.ended.items() if state not in ("COMPLETED", "PARKED"))
 
 
 async def start_all(
@@ -88,18 +30,18 @@ async def start_all(
     wait_for_end: bool,
     again: bool = False,
     labels: Mapping[str, str] | None = None,
-    stop: asyncio.Event,
+    gate: StartGate,
     progress: Callable[[Tally], None],
 ) -> None:
     """Start the sagas in the order of the rows, counted in ``tally``; with ``wait_for_end`` also wait until they end.
 
-    A saga that exists already is not started again; its end counts like the others. ``stop`` ends the starting and the
+    A saga that exists already is not started again; its end counts like the others. ``gate`` ends the starting and the
     waiting; running sagas go on, and a start under way is counted. A row that cannot be started counts as refused, and
     the others go on. Raises RPCError if the server cannot be reached.
     """
     waiting: set[asyncio.Task[None]] = set()
     places = asyncio.Semaphore(limits.concurrency)
-    began = time.monotonic()
+    pacer = Pacer(limits.rate)
 
     async def one(order: StartRow) -> None:
         try:
@@ -122,34 +64,33 @@ async def start_all(
             progress(tally)
             if started.completed:
                 tally.count_ended("COMPLETED")
-            elif wait_for_end and not stop.is_set():
+            elif wait_for_end and not gate.stopped:
                 task = asyncio.current_task()
                 assert task is not None
                 waiting.add(task)
-                tally.count_ended(await _final_state(temporal, order.id))
+                tally.count_ended(await final_state(temporal, order.id))
         finally:
             places.release()
             progress(tally)
 
-    stopping = asyncio.create_task(stop.wait())
+    stopping = asyncio.create_task(gate.wait_stopped())
     try:
         async with asyncio.TaskGroup() as group:
             tasks = []
-            for number, order in enumerate(rows):
-                if limits.rate is not None:
-                    due = began + number / limits.rate
-                    await asyncio.wait({stopping}, timeout=max(0.0, due - time.monotonic()))
-                await _wait_for_either(stopping, places.acquire())
-                if not stop.is_set() and limits.tolerated is not None and tally.failures > limits.tolerated:
+            for order in rows:
+                await pacer.wait(gate)
+                await wait_for_either(stopping, places.acquire())
+                await gate.wait_open()
+                if not gate.stopped and limits.tolerated is not None and tally.failures > limits.tolerated:
                     tally.stopped = "failures"
                     break
-                if stop.is_set():
+                if gate.stopped:
                     break
                 tasks.append(group.create_task(one(order)))
-            if not stop.is_set() and tasks:
-                await asyncio.wait({asyncio.gather(*tasks), stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set():
-                tally.stopped = "asked"
+            if not gate.stopped and tasks:
+                await wait_for_either(stopping, asyncio.wait(tasks))
+            if gate.stopped:
+                tally.stopped = gate.why
                 for task in waiting:
                     task.cancel()
     except BaseExceptionGroup as several:
@@ -158,7 +99,7 @@ async def start_all(
         stopping.cancel()
 
 
-async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> None:
+async def wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> None:
     """Wait until one of the two is done; ``other`` is cancelled if it is not needed any more."""
     waiting = asyncio.ensure_future(other)
     await asyncio.wait({stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +107,7 @@ async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, An
         waiting.cancel()
 
 
-async def _final_state(temporal: Temporal, saga_id: str) -> str:
+async def final_state(temporal: Temporal, saga_id: str) -> str:
     """The state in which a saga ended, or PARKED."""
     closed = asyncio.ensure_future(_wait_until_closed(temporal, saga_id))
     try:

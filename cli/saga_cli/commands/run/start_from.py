@@ -1,0 +1,348 @@
+"""`saga start --from`: one saga for each row of a file.
+
+All rows are read and checked before anything starts, so a bad row starts nothing. The ids come from the rows, so
+running the same command again continues where it was interrupted: existing runs are found, not started twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saga_cli.context import load_settings
+from saga_cli.inputs import InputRow, InvalidRows, file_digest, read_rows
+from saga_cli.output import INTERRUPTED, echo, on_ctrl_c, print_document, warn
+from saga_cli.shared_options import print_target, warn_without_poller
+from sagas.errors import UsageError
+from sagas.text.shell import saga_command
+
+if TYPE_CHECKING:
+    from saga_workers.batch.batch_control import FailedSaga
+    from saga_workers.batch.tally import StartGate, StartRow, Tally
+    from saga_workers.client import Client
+    from saga_workers.control.start import SagaStarter
+
+_CONCURRENCY = 50
+_BULK_WORKFLOWS = 4
+"""Bulk workflows at once: one can wait for its database while another computes."""
+
+_CHECKED_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The options of `saga start --from`."""
+
+    file: Path
+    batch: str | None
+    rate: float | None
+    concurrency: int | None
+    tolerate: str | None
+    detach: bool
+    again: bool
+    bulk: bool
+    bulk_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the rows of one batch are started. ``tolerated``: failures until the starting stops; None: no limit."""
+
+    batch: str
+    bulk: bool = False
+    bulk_size: int | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    tolerated: int | None = None
+    detach: bool = False
+    again: bool = False
+
+
+def start_many(name: str, options: FileOptions) -> int:
+    """Start them, and report how they ended. Raises UsageError: the file, a row or an option is wrong."""
+    tallies: list[Tally] = []
+    with on_ctrl_c(lambda: _interrupted(tallies)):
+        return _start_many(name, options, tallies)
+
+
+def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
+    from saga_workers.batch.reporter import check_batch_id
+    from saga_workers.client import Client
+    from sagas.settings.project import Project
+
+    if options.batch is not None:
+        check_batch_id(options.batch)
+    settings = load_settings()
+    project = Project(settings)
+    rows, mistakes = read_rows(options.file, project.definition(name).input)
+    tolerated = parse_tolerance(options.tolerate, len(rows))
+    batch = options.batch or file_digest(options.file)
+    run_options = RunOptions(
+        batch,
+        options.bulk,
+        options.bulk_size,
+        options.rate,
+        options.concurrency,
+        tolerated,
+        options.detach,
+        options.again,
+    )
+
+    async def run() -> Tally:
+        async with await Client.connect(project) as client:
+            orders = await make_start_rows(await client.starter(name), rows, mistakes, batch)
+            print_target(settings)
+            await warn_without_poller(client)
+            return await run_batch(client, name, orders, run_options, tallies)
+
+    return report_batch(asyncio.run(run()), run_options)
+
+
+async def run_batch(
+    client: Client, saga: str, rows: Sequence[StartRow], options: RunOptions, tallies: list[Tally]
+) -> Tally:
+    """Start the rows of one batch, and report to its record. The tally is also in ``tallies``, as soon as it exists.
+
+    Raises UsageError if ``options`` want bulk execution and there is no ledger.
+    """
+    from saga_workers.batch.bulk_starts import DEFAULT_BULK_SIZE, BulkStarter
+    from saga_workers.batch.reporter import BatchReporter
+    from saga_workers.batch.single_starts import start_all
+    from saga_workers.batch.tally import StartGate, StartLimits, Tally
+
+    ledger = client.ledger
+    if options.bulk and ledger is None:
+        raise UsageError(
+            "bulk execution needs a ledger, which keeps the states of its sagas",
+            help="set [ledger] connection in saga.toml, and run saga setup",
+        )
+    starter = await client.starter(saga)
+    tally, gate = Tally(len(rows)), StartGate()
+    size = options.bulk_size or DEFAULT_BULK_SIZE
+    concurrency = options.concurrency or (_BULK_WORKFLOWS * size if options.bulk else _CONCURRENCY)
+    limits = StartLimits(options.rate, concurrency, options.tolerated)
+    reporter = BatchReporter(
+        client.temporal,
+        options.batch,
+        saga=saga,
+        bulk=options.bulk,
+        task_queue=client.project.settings.temporal.task_queue,
+        attributes=await client.search_attributes(),
+        tally=tally,
+        gate=gate,
+    )
+    with stop_on_ctrl_c(gate), progress_bar(saga, len(rows), gate, follow=not options.detach) as progress:
+        async with reporter.reporting(warn):
+            tallies.append(tally)
+            if options.bulk and ledger is not None:
+                bulk = BulkStarter(
+                    client.temporal,
+                    starter,
+                    ledger,
+                    tally,
+                    gate,
+                    batch=options.batch,
+                    saga=saga,
+                    wait_for_end=not options.detach,
+                    again=options.again,
+                    progress=progress,
+                )
+                await bulk.start_all(rows, size, limits)
+            else:
+                await start_all(
+                    client.temporal,
+                    starter,
+                    rows,
+                    tally,
+                    limits,
+                    wait_for_end=not options.detach,
+                    again=options.again,
+                    labels={"batch": options.batch},
+                    gate=gate,
+                    progress=progress,
+                )
+    return tally
+
+
+def report_batch(tally: Tally, options: RunOptions) -> int:
+    """Print how the rows have ended; returns the exit code."""
+    print_document(_summary_json(tally, options.batch), human=lambda: _print_summary(tally, options.batch))
+    _print_next_steps(tally, options.batch)
+    return _exit_code(tally, options.tolerated or 0)
+
+
+def _interrupted(tallies: Sequence[Tally]) -> str:
+    """For a Ctrl-C before there was anything to stop in order, and for a second one."""
+    if not tallies or not tallies[0].processed:
+        return "interrupted: nothing was started"
+    tally = tallies[0]
+    return (
+        f"interrupted: {tally.started} sagas were started and are running, {tally.not_started} rows are not started or"
+        " unknown; run the same command again to continue"
+    )
+
+
+async def make_start_rows(
+    starter: SagaStarter, rows: Sequence[InputRow], errors: Sequence[str], prefix: str
+) -> list[StartRow]:
+    """Check every row. Raises InvalidRows with file and line of the mistakes; two rows with one id are one."""
+    from saga_workers.batch.tally import StartRow
+
+    found = list(errors)
+    orders: list[StartRow] = []
+    places: dict[str, str] = {}
+    for count, row in enumerate(rows):
+        if count % _CHECKED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # a file may have a million rows, and Ctrl-C is heard between two turns of the loop
+        try:
+            request = starter.make_request(row.value)
+        except UsageError as error:
+            found.append(f"{row.location}: {error.message}")
+            continue
+        id = request.id or f"{prefix}-{row.number}"
+        if id in places:
+            found.append(f"{row.location}: the id {id} is also that of {places[id]}")
+            continue
+        places[id] = row.location
+        orders.append(StartRow(row.location, id, request))
+    if found:
+        raise InvalidRows(found)
+    return orders
+
+
+def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[StartRow]:
+    """The rows of sagas to start again. Raises InvalidRows if an input does not fit the definition any more."""
+    from saga_workers.batch.tally import StartRow
+
+    problems: list[str] = []
+    rows: list[StartRow] = []
+    for one in sagas:
+        try:
+            rows.append(StartRow(one.id, one.id, starter.make_request(one.input)))
+        except UsageError as error:
+            problems.append(f"{one.id}: {error.message}")
+    if problems:
+        raise InvalidRows(problems)
+    return rows
+
+
+def parse_tolerance(text: str | None, total: int) -> int | None:
+    """`1%` of ``total``, or a number. Raises UsageError: neither."""
+    if text is None:
+        return None
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not math.isfinite(value) or value < 0 or (text.strip().endswith("%") and value > 100):
+        raise UsageError(f"--tolerate takes a percentage like 1% or a number like 20, not {text}")
+    return int(total * value / 100) if text.strip().endswith("%") else int(value)
+
+
+@contextmanager
+def stop_on_ctrl_c(gate: StartGate) -> Iterator[None]:
+    """The first Ctrl-C stops the starting; the second one ends the program as ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        gate.stop("asked")
+
+    loop.add_signal_handler(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def progress_bar(name: str, total: int, gate: StartGate, *, follow: bool) -> Iterator[Any]:
+    """Gives the function that shows a tally; a bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from saga_cli.output import make_console
+
+    columns = (
+        TextColumn(name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=total, now="")
+
+        def show(tally: Tally) -> None:
+            done = sum(tally.ended.values()) + tally.refused if follow else tally.processed
+            bar.update(task, completed=done, now="paused" if gate.paused else _end_counts(tally))
+
+        yield show
+
+
+def _end_counts(tally: Tally) -> str:
+    parts = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
+    return ", ".join(parts + ([f"{tally.there} already existed"] if tally.there else []))
+
+
+def _summary_json(tally: Tally, batch: str) -> dict[str, Any]:
+    return {"batch": batch, **asdict(tally), "running": tally.running, "not_started": tally.not_started}
+
+
+def _print_summary(tally: Tally, batch: str) -> None:
+    """The first two lines add up to all rows."""
+    echo(f"{tally.total} rows: {tally.started} started, {tally.there} already existed, {tally.refused} refused")
+    now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
+    rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
+    echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))
+    echo(f"  batch: {batch}")
+
+
+def _print_next_steps(tally: Tally, batch: str) -> None:
+    for message in tally.troubles[:10]:
+        warn(message)
+    if len(tally.troubles) > 10:
+        warn(f"… and {len(tally.troubles) - 10} more refused rows")
+    left = tally.not_started
+    if tally.stopped == "asked":
+        warn(
+            f"stopped: {tally.started} sagas were started and are running, {left} rows are not started; run the same"
+            " command again to continue"
+        )
+    elif tally.stopped == "cancelled":
+        warn(f"stopped: somebody has cancelled the batch; {left} rows are not started")
+    elif tally.stopped == "taken over":
+        warn("stopped: another command continues this batch")
+    elif tally.stopped == "failures":
+        warn(
+            f"paused: {tally.failures} sagas have failed, more than tolerated; {left} rows are not started; check"
+            f" `{saga_command('batch', 'show', batch)}` and run the same command again, with --again to restart"
+            " compensated sagas or with a higher --tolerate"
+        )
+    if tally.ended.get("PARKED"):
+        warn("some sagas are parked; list them with `saga parked`")
+
+
+def _exit_code(tally: Tally, tolerated: int) -> int:
+    """The same for a first run and for a repeat: it depends only on how the rows have ended."""
+    if tally.stopped == "asked":
+        return INTERRUPTED
+    if tally.stopped in ("cancelled", "taken over"):
+        return 1
+    if tally.failures > tolerated:
+        return 1
+    return 4 if tally.ended.get("PARKED") else 0

@@ -1,0 +1,197 @@
+"""`saga start --from --bulk` and `saga batch` for bulk sagas: through the command, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from tests.helpers.command_processes import eventually, start_process
+from tests.integration.bulk.conftest import Bank
+from tests.integration.cli.conftest import CommandLine, fresh
+
+
+@pytest.fixture
+async def shop(bank: Bank, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The bank's project through the command line."""
+    bank.open_accounts(400)
+    return CommandLine(bank.project.settings.root, capsys, bank.client)
+
+
+def transfers(batch: str, count: int, **changes: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{batch}-{n}", "from": f"a{n}", "to": f"a{n + 200}", "amount": 10, "text": "ok", **changes}
+        for n in range(1, count + 1)
+    ]
+
+
+def write(cli: CommandLine, rows: Sequence[Any], name: str = "rows.jsonl") -> str:
+    file = cli.folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+async def test_a_file_with_rejections_gives_the_same_counts_when_repeated(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("file")
+    rows = transfers(batch, 60)
+    for n in (10, 20):
+        rows[n - 1]["amount"] = 1000
+    rows[29]["text"] = "fails"
+    words = ("start", "transfer", "--from", write(shop, rows), "--bulk", "--bulk-size", "25", "--batch", batch)
+    first = await shop.saga("--json", *words)
+    assert first.code == 1, first
+    assert (first.json["started"], first.json["there"]) == (60, 0)
+    assert first.json["ended"] == {"COMPLETED": 57, "COMPENSATED": 3}
+    second = await shop.saga("--json", *words)
+    assert second.code == 1, second
+    assert (second.json["started"], second.json["there"]) == (0, 60)
+    assert second.json["ended"] == first.json["ended"]
+    assert sum(bank.balances().values()) == 400 * 100
+    assert bank.balances()["a1"] == 90
+
+    shown = (await shop.saga("--json", "batch", "show", batch)).json
+    assert shown["sagas"] == {"COMPENSATED": 3, "COMPLETED": 57}
+    assert (shown["state"], shown["total"], shown["bulk"]) == ("STARTED", 60, True)
+    largest = shown["failures"][0]
+    assert (largest["count"], largest["step"], largest["message"]) == (2, "debit", "no money")
+    listed = (await shop.saga("--json", "batch", "list")).json
+    assert [one["id"] for one in listed] == [batch]
+    lines = await shop.saga("batch", "show", batch)
+    assert "2 COMPENSATED rejected at debit: no money" in lines.out
+
+
+async def test_failed_sagas_are_started_again_without_the_file(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("retry")
+    rows = transfers(batch, 10)
+    rows[4]["amount"] = 1000
+    file = write(shop, rows)
+    assert (await shop.saga("start", "transfer", "--from", file, "--bulk", "--batch", batch)).code == 1
+    await asyncio.to_thread(Path(file).unlink)
+    bank.query("update account set balance = 5000 where id = 'a5'")
+    answer = await shop.saga("--json", "batch", "retry-failed", batch)
+    assert answer.code == 0, answer
+    assert (answer.json["total"], answer.json["ended"]) == (1, {"COMPLETED": 1})
+    assert bank.balances()["a5"] == 4000
+    assert (await shop.saga("--json", "batch", "show", batch)).json["sagas"] == {"COMPLETED": 10}
+    nothing = await shop.saga("batch", "retry-failed", batch)
+    assert (nothing.code, nothing.out) == (0, "no saga of the batch has failed\n")
+
+
+async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("leave")
+    rows = [{"id": f"{batch}-{n}", "waits": n <= 2} for n in range(1, 9)]
+    running = asyncio.create_task(
+        shop.saga("--json", "start", "waiting", "--from", write(shop, rows), "--bulk", "--batch", batch)
+    )
+    await eventually(lambda: has_workflow(bank.client, f"{batch}-2"))
+    await bank.client.signal(f"{batch}-1", "go")
+    answer = await command(bank, "batch", "cancel", batch, "--yes")
+    assert answer[0] == 0, answer
+    started = await running
+    assert (started.code, started.json["stopped"]) == (1, "cancelled")
+
+    async def ended() -> bool:
+        states = (await command(bank, "--json", "batch", "show", batch))[1]
+        return json.loads(states)["sagas"] == {"COMPLETED": 7, "COMPENSATED": 1}
+
+    await eventually(ended)
+    assert await counted(bank, "select count(*) = 7 from note")
+
+
+async def test_a_killed_command_is_continued_without_a_second_start(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("kill")
+    file = write(shop, transfers(batch, 120))
+    words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "10", "--batch", batch, "--rate", "40")
+    child = await start_process(shop.folder, *words)
+    await eventually(lambda: counted(bank, "select count(*) >= 10 from saga_run"))
+    child.kill()
+    await child.wait()
+    shown = (await shop.saga("--json", "batch", "show", batch)).json
+    assert shown["state"] == "STARTING"
+    again = await shop.saga("--json", *words[:-2])
+    assert again.code == 0, again
+    assert again.json["ended"] == {"COMPLETED": 120}
+    assert again.json["started"] + again.json["there"] == 120
+    assert again.json["there"] >= 10
+    assert bank.query("select count(*) from saga_outbox") == [(120,)]
+    assert bank.balances()["a1"] == 90
+
+
+async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("pause")
+    file = write(shop, transfers(batch, 200))
+    words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "5", "--batch", batch, "--rate", "20")
+    child = await start_process(shop.folder, *words)
+    await eventually(lambda: counted(bank, "select count(*) >= 5 from saga_run"))
+    paused = await shop.saga("--json", "batch", "pause", batch, "--as", "mia")
+    assert paused.json == {"id": batch, "state": "PAUSED"}
+    await asyncio.sleep(2.5)  # until the command has seen it, and what it had started has ended
+    before = bank.query("select count(*) from saga_run")
+    await asyncio.sleep(1)
+    assert bank.query("select count(*) from saga_run") == before
+    assert "PAUSED by mia" in (await shop.saga("batch", "show", batch)).out
+    assert (await shop.saga("batch", "resume", batch)).code == 0
+    await eventually(lambda: counted(bank, f"select count(*) > {before[0][0]} from saga_run"))
+    child.send_signal(signal.SIGINT)
+    _, error = await child.communicate()
+    assert child.returncode == 130, error
+    assert "run the same command again to continue" in error.decode()
+    assert (await shop.saga("--json", "batch", "show", batch)).json["state"] == "STOPPED"
+    refused = await shop.saga("batch", "pause", batch)
+    assert refused.code == 9
+    assert "no command starts rows of the batch" in refused.err
+
+
+async def test_failures_above_the_tolerance_stop_the_starting(shop: CommandLine) -> None:
+    batch = fresh("bad")
+    words = ("start", "transfer", "--from", write(shop, transfers(batch, 50, amount=1000)), "--bulk")
+    answer = await shop.saga("--json", *words, "--bulk-size", "5", "--concurrency", "5", "--tolerate", "4%")
+    assert answer.code == 1
+    assert answer.json["stopped"] == "failures"
+    assert answer.json["started"] == 5
+    assert answer.json["not_started"] == 45
+
+
+async def test_another_input_under_an_existing_id_is_refused(shop: CommandLine) -> None:
+    batch = fresh("other")
+    words = ("start", "transfer", "--bulk", "--batch", batch)
+    assert (await shop.saga(*words, "--from", write(shop, transfers(batch, 3)))).code == 0
+    changed = transfers(batch, 4, text="changed")
+    answer = await shop.saga("--json", *words, "--from", write(shop, changed, "changed.jsonl"))
+    assert answer.code == 1
+    assert (answer.json["refused"], answer.json["started"]) == (3, 1)
+    assert "with another input" in answer.json["troubles"][0]
+
+
+async def test_detached_rows_end_without_the_command(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("detach")
+    file = write(shop, transfers(batch, 20))
+    answer = await shop.saga("--json", "start", "transfer", "--from", file, "--bulk", "--batch", batch, "--detach")
+    assert answer.code == 0, answer
+    assert answer.json["started"] == 20
+    await eventually(lambda: counted(bank, "select count(*) = 20 from saga_run"))
+    repeated = await shop.saga("--json", "start", "transfer", "--from", file, "--bulk", "--batch", batch, "--detach")
+    assert (repeated.json["started"], repeated.json["there"]) == (0, 20)
+
+
+async def counted(bank: Bank, query: str) -> bool:
+    return bank.query(query) == [(True,)]
+
+
+async def has_workflow(client: Client, id: str) -> bool:
+    from saga_workers.temporal.temporal_runs import describe_run
+
+    return await describe_run(client.temporal, id) is not None
+
+
+async def command(bank: Bank, *words: str) -> tuple[int | None, str, str]:
+    """The exit code and the output of a command in a process of its own."""
+    child = await start_process(bank.project.settings.root, *words)
+    out, error = await child.communicate()
+    return child.returncode, out.decode(), error.decode()

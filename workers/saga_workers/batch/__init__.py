@@ -1,0 +1,1 @@
+"""Batches: all sagas of one `saga start --from`."""

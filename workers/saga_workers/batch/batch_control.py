@@ -1,0 +1,174 @@
+"""What operators do with a batch: pause and resume its starting, cancel it, and collect what has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import Client as Temporal
+
+from saga_activities.ledger.batches import BATCH_LABEL
+from saga_activities.ledger.rows import RunFilter
+from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
+from saga_workers.batch.reporter import query_record, read_record
+from saga_workers.control.interventions import ask_each
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.temporal.temporal_runs import describe_run, first_input, list_runs, visible_state
+from sagas.errors import RefusedError, SagaError
+from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord
+from sagas.protocol.payloads import BATCH_PREFIX, input_digest
+from sagas.text.printable import printable_line
+
+_PAGE = 200
+_CLOSE_TIMEOUT = 10.0
+"""Seconds a command has to stop starting rows after its batch was cancelled."""
+
+_SETTLE_INTERVAL = 1.0
+"""Seconds until the running sagas are listed again: Temporal's visibility store lags behind."""
+
+CancelOne = Callable[[str], Awaitable[Any]]
+
+
+async def pause(temporal: Temporal, batch: str, by: str | None) -> BatchRecord | None:
+    """Hold up the starting of rows. Raises RefusedError if no command starts rows, UsageError without such a batch."""
+    return await _ask(temporal, batch, PAUSE_SIGNAL, by)
+
+
+async def resume(temporal: Temporal, batch: str, by: str | None) -> BatchRecord | None:
+    """Go on starting rows. Raises like :func:`pause`."""
+    return await _ask(temporal, batch, RESUME_SIGNAL, by)
+
+
+async def _ask(temporal: Temporal, batch: str, signal: str, by: str | None) -> BatchRecord | None:
+    described = await describe_run(temporal, BATCH_PREFIX + batch)
+    if described is None:
+        raise unknown_batch_error(batch)
+    if not described.run.running:
+        raise RefusedError(
+            f"no command starts rows of the batch {printable_line(batch)}",
+            help="run saga start --from again to continue it; saga batch cancel    cancels its sagas",
+        )
+    handle = temporal.get_workflow_handle(BATCH_PREFIX + batch)
+    await handle.signal(signal, {"by": by or temporal.identity})
+    return await query_record(temporal, batch)
+
+
+@dataclass(slots=True)
+class CancelReport:
+    """``asked``: the sagas whose cancel was accepted. ``refused``: id and reason of those that cannot be cancelled."""
+
+    asked: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+async def running_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> list[str]:
+    """The ids of the sagas of a batch that run, also in bulk workflows. Nested sagas follow their parents."""
+    query = sagas_query(batch, task_queue, "ExecutionStatus = 'Running'")
+    ids = [run.id async for run in list_runs(temporal, query) if run.parent_id is None]
+    if ledger is not None:
+        ids += await ledger.running_in_bulk(batch)
+    return list(dict.fromkeys(ids))
+
+
+async def cancel(
+    temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str, by: str | None, cancel_one: CancelOne
+) -> CancelReport:
+    """Stop the starting of rows, and cancel every saga that runs with ``cancel_one``.
+
+    The running sagas are listed until a list has no new ones, after the command has stopped.
+    """
+    record = await describe_run(temporal, BATCH_PREFIX + batch)
+    if record is not None and record.run.running:
+        handle = temporal.get_workflow_handle(BATCH_PREFIX + batch)
+        await handle.signal(CANCEL_SIGNAL, {"by": by or temporal.identity})
+        await _wait_until_closed(temporal, batch)
+    report = CancelReport()
+    quiet = 0
+    while quiet < 2:
+        new = [
+            id
+            for id in await running_sagas(temporal, ledger, batch, task_queue)
+            if id not in report.asked and id not in report.refused
+        ]
+        quiet = 0 if new else quiet + 1
+        for id, answer in zip(new, await ask_each(new, cancel_one), strict=True):
+            if isinstance(answer, SagaError):
+                report.refused[id] = answer.message
+            else:
+                report.asked.append(id)
+        if quiet < 2:
+            await asyncio.sleep(_SETTLE_INTERVAL)
+    return report
+
+
+async def _wait_until_closed(temporal: Temporal, batch: str) -> None:
+    """Wait until the command has stopped; one that was killed never does."""
+    until = time.monotonic() + _CLOSE_TIMEOUT
+    while time.monotonic() < until:
+        described = await describe_run(temporal, BATCH_PREFIX + batch)
+        if described is None or not described.run.running:
+            return
+        await asyncio.sleep(0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSaga:
+    """A saga of a batch that was undone, with its input."""
+
+    id: str
+    saga: str
+    input: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSagas:
+    """``sagas`` can be started again. ``lost`` ids cannot, because their inputs are no longer known."""
+
+    sagas: Sequence[FailedSaga]
+    lost: Sequence[str]
+    record: BatchRecord | None
+
+
+async def failed_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> FailedSagas:
+    """The sagas of a batch that ended COMPENSATED or RESIDUE. Raises UsageError if there is no such batch."""
+    record = await read_record(temporal, batch)
+    sagas: list[FailedSaga] = []
+    lost: list[str] = []
+    if ledger is None:
+        await _failed_in_temporal(temporal, batch, task_queue, sagas)
+    else:
+        await _failed_in_ledger(ledger, batch, sagas, lost)
+    if record is None and not sagas and not lost and not await running_sagas(temporal, ledger, batch, task_queue):
+        raise unknown_batch_error(batch)
+    return FailedSagas(sagas, lost, record)
+
+
+async def _failed_in_ledger(ledger: RunLedger, batch: str, sagas: list[FailedSaga], lost: list[str]) -> None:
+    criteria = RunFilter(states=("COMPENSATED", "RESIDUE"), labels={BATCH_LABEL: batch})
+    while page := await ledger.list(criteria, _PAGE):
+        for row in page:
+            view = row.view
+            # A story keeps a long input only in part.
+            if row.input_digest in (None, input_digest(view.input)):
+                sagas.append(FailedSaga(view.id, view.saga, view.input))
+            else:
+                lost.append(view.id)
+        criteria = RunFilter(
+            criteria.saga, criteria.states, None, criteria.labels, (page[-1].started_at, page[-1].view.id)
+        )
+
+
+async def _failed_in_temporal(temporal: Temporal, batch: str, task_queue: str, sagas: list[FailedSaga]) -> None:
+    seen: set[str] = set()
+    async for run in list_runs(temporal, sagas_query(batch, task_queue)):
+        if run.id in seen or run.parent_id is not None:
+            continue
+        seen.add(run.id)
+        if visible_state(run) not in ("COMPENSATED", "RESIDUE"):
+            continue
+        described = await describe_run(temporal, run.id, run.run_id)
+        if described is not None:
+            sagas.append(FailedSaga(run.id, run.workflow_type, await first_input(temporal, described)))
