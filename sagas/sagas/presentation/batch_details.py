@@ -5,6 +5,7 @@ from __future__ import annotations
 from sagas.presentation.web_ui_text import table_row
 from sagas.protocol.batch_record import BatchRecord
 from sagas.text.markdown import markdown_code, markdown_text
+from sagas.text.shell import saga_command
 
 
 def batch_details(record: BatchRecord) -> str:
@@ -21,6 +22,6 @@ def batch_details(record: BatchRecord) -> str:
     lines += [table_row(str(count), state) for state, count in sorted(record.ended.items())]
     if record.stopped:
         lines += ["", f"Stopped: {markdown_text(record.stopped)}"]
-    command = markdown_code(f"saga batch show {record.id}")
+    command = markdown_code(saga_command("batch", "show", record.id))
     lines += ["", f"{command} counts the sagas themselves. **Terminate** ends only this record."]
     return "\n".join(lines)
