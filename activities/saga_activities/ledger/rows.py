@@ -292,7 +292,7 @@ async def _stories_of_machines(
 def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str, Any]:
     if definition is None:
         return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
-    snapshot = {**decompress_state(machine), "definition": definition}
+    snapshot = expand(decompress_state(machine), definition)
     return Machine.restore(snapshot).view(snapshot["now"]).to_json()
 
 
