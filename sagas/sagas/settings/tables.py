@@ -398,6 +398,13 @@ SERVE = SettingsTable(
             "1000000",
             most=2_000_000,
         ),
+        Setting(
+            "bulk_wait",
+            "duration",
+            "starts that arrive within this time, up to 1s, share a workflow; needs a ledger. 0s: each has its own",
+            '"20ms"',
+            '"0s"',
+        ),
         Setting("tokens", "table", "further tokens, one table for each, see below", ""),
     ),
 )

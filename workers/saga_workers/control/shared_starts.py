@@ -90,12 +90,6 @@ class SharedStarts:
             batch.full.set()
         return await own.result
 
-    async def close(self) -> None:
-        """End what is under way; callers that still wait are cancelled."""
-        for task in set(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
     # --- gathering ---------------------------------------------------------------------------------------------
 
     def _batch_for(self, size: int) -> _Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -19,20 +20,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.client import Client
-from saga_workers.control.start import AlreadyEnded, StartResult
+from saga_workers.control.shared_starts import SharedStarts
+from saga_workers.control.start import AlreadyEnded, SagaStarter, StartResult
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, using_ledger
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.serve.bulk_wait import MAX_SHARED, bulk_wait, why_not_shared
 from saga_workers.serve.callers import Caller, Callers, Scope
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
+from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import FINAL_STATES, read_view
+from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -51,6 +56,9 @@ REQUEST_TIMEOUT = 15.0
 
 DEFAULT_MAX_BODY_BYTES = 1_000_000
 
+MAX_SHARED_STARTS = MAX_MEMBERS
+"""Maximum concurrent starts that share workflows; further ones wait."""
+
 _QUERY_TIMEOUT = timedelta(seconds=3)
 
 
@@ -59,7 +67,10 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class SagaApi:
-    """Answers requests. Without ``client`` no saga can be started. ``ledger`` knows what Temporal has forgotten."""
+    """Answers requests. Without ``client`` no saga can be started. ``ledger`` knows what Temporal has forgotten.
+
+    Starts that arrive within ``bulk_wait`` seconds share a workflow; that needs the ledger, and 0 switches it off.
+    """
 
     def __init__(
         self,
@@ -69,14 +80,19 @@ class SagaApi:
         *,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         ledger: RunLedger | None = None,
+        bulk_wait: float = 0.0,
     ) -> None:
         self._temporal = temporal
+        self._bulk_wait = bulk_wait
+        self._outcomes = None if ledger is None else SharedOutcomes(temporal, ledger)
+        self._shared: dict[str, SharedStarts] = {}
         self._ledger = ledger
         self._callers = callers
         self._client = client
         self._max_body_bytes = max_body_bytes
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
+        self._shared_slots = asyncio.Semaphore(MAX_SHARED_STARTS)
         self.requests = requests_counter(CollectorRegistry())
         self.app = http_app(
             [
@@ -150,7 +166,7 @@ class SagaApi:
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
         try:
             body = parse_start(request.headers.get("content-type", ""), await read_body(request, self._max_body_bytes))
-            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 started = await self._start_once(self._client, name, body)
             return await self._started_response(started, body.wait)
         except BadRequest as error:
@@ -167,24 +183,63 @@ class SagaApi:
     async def _start_once(self, client: Client, name: str, body: StartBody) -> StartResult:
         """Raises BadRequest if the input or the id is not valid, RefusedError if the id belongs to another start."""
         try:
-            starter = await client.starter(name)
-            # The schema may be slow for a large input; other requests go on meanwhile.
-            start = await asyncio.to_thread(starter.make_request, body.input)
-            return await starter.start(start, id=body.id)
+            async with self._request_slots:
+                starter = await client.starter(name)
+                # The schema may be slow for a large input; other requests go on meanwhile.
+                start = await asyncio.to_thread(starter.make_request, body.input)
+                shared = self._shared_starts(client, starter)
+                if shared is None:
+                    return await starter.start(start, id=body.id)
+            async with self._shared_slots:
+                return await shared.start(start, id=body.id)
         except UsageError as error:
             raise BadRequest(422, error.message) from None
 
+    def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
+        """What gathers the starts of this saga; None if each has a workflow of its own."""
+        definition = starter.definition
+        if self._bulk_wait <= 0 or client.ledger is None or why_not_shared(definition) is not None:
+            return None
+        if definition.saga not in self._shared:
+            self._shared[definition.saga] = SharedStarts(starter, client.ledger, limit=MAX_SHARED, wait=self._bulk_wait)
+        return self._shared[definition.saga]
+
     async def _started_response(self, started: StartResult, wait: float) -> Response:
         """202 while the saga runs, 200 with its outcome once it has ended."""
-        ended = started.completed or (wait > 0 and await self._wait(started.id, wait))
-        outcome = None
-        if ended:
-            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
-                view = await self._read_view(started.id)
-            outcome = public_outcome(view) if view.state in FINAL_STATES else None
+        view = None
+        if started.bulk_id is not None:
+            view = await self._wait_shared(started.bulk_id, started.id, wait) if wait > 0 else None
+        elif started.completed or (wait > 0 and await self._wait(started.id, wait)):
+            view = await self._read_ended(started.id)
+        outcome = public_outcome(view) if view is not None and view.state in FINAL_STATES else None
         document = {"id": started.id, "run_id": started.run_id, "started": started.started, "outcome": outcome}
         location = f"/sagas/{quote(started.id, safe='')}"
         return json_response(202 if outcome is None else 200, document, {"Location": location})
+
+    async def _read_ended(self, saga_id: str) -> SagaView:
+        async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+            return await self._read_view(saga_id)
+
+    async def _wait_shared(self, bulk_id: str, saga_id: str, seconds: float) -> SagaView | None:
+        """The view of a saga of a bulk workflow, if it ends within this time."""
+        if self._outcomes is None or self._wait_slots.locked():
+            return None
+        began = time.monotonic()
+        async with self._wait_slots:
+            try:
+                async with asyncio.timeout(seconds):
+                    view = await self._outcomes.wait(bulk_id, saga_id)
+            except TimeoutError:
+                return None
+        if view is not None:
+            return view
+        try:
+            left = await self._wait(saga_id, seconds - (time.monotonic() - began))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None  # its bulk workflow was terminated
+        return await self._read_ended(saga_id) if left else None
 
     async def _wait(self, saga_id: str, seconds: float) -> bool:
         """Whether the saga ends within this time."""
@@ -220,9 +275,11 @@ def _ledger_is_down(error: LedgerUnavailable, about: str) -> Response:
 async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises UsageError without a token or if a port is taken, ServerDownError without a server.
+    Raises UsageError without a token, if a setting is not possible, or if a port is taken; ServerDownError without a
+    server.
     """
     callers = Callers(settings)
+    wait = bulk_wait(settings)
     stop = stop_on_signals()
     temporal = await connect(settings)
     client = Client(temporal, Project(settings)) if callers.may_start else None
@@ -233,7 +290,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
         ledger = await stack.enter_async_context(using_ledger(settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        api = SagaApi(temporal, callers, client, max_body_bytes=max_body_bytes, ledger=ledger)
+        api = SagaApi(temporal, callers, client, max_body_bytes=max_body_bytes, ledger=ledger, bulk_wait=wait)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

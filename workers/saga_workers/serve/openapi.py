@@ -50,7 +50,7 @@ _STARTED = {
     "required": ["id", "run_id", "started", "outcome"],
     "properties": {
         "id": _TEXT,
-        "run_id": _TEXT,
+        "run_id": {"type": "string", "description": "empty for a saga that shares a workflow with others"},
         "started": {"type": "boolean", "description": "false: the id existed, with the same saga and input"},
         "outcome": {"anyOf": [{"$ref": "#/components/schemas/Outcome"}, {"type": "null"}]},
     },

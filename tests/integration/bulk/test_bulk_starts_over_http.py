@@ -1,0 +1,148 @@
+"""Starts over HTTP that share a workflow: each caller gets what it would get without the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.control import shared_starts
+from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.runtime.http_server import HttpServer
+from saga_workers.serve.api import SagaApi
+from saga_workers.serve.bulk_wait import bulk_wait
+from saga_workers.serve.callers import Callers
+from saga_workers.temporal.temporal_client import connect
+from sagas.errors import UsageError
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.database_servers import HOST
+from tests.integration.bulk.conftest import Bank
+
+
+@contextlib.asynccontextmanager
+async def serving(project: Project, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller of the API, which runs in this process."""
+    monkeypatch.setenv("SHOP_TOKEN", "token")
+    token = {"secret": {"env": "SHOP_TOKEN"}, "scopes": ["read", "start"]}
+    serve = {"tokens": {"shop": token}, "bulk_wait": "100ms", "starts_per_second": 1000}
+    settings = replace(project.settings, serve=serve)
+    client = Client(await connect(settings), Project(settings))
+    async with using_ledger(settings) as ledger:
+        wait = bulk_wait(settings)
+        api = SagaApi(client.temporal, Callers(settings), client, ledger=ledger, bulk_wait=wait)
+        async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
+            headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
+            url = f"http://{HOST}:{server.port}"
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=limits) as caller:
+                yield caller
+    await client.close()
+
+
+def withdrawal(number: int, amount: int = 10, **fields: Any) -> dict[str, Any]:
+    return {"input": {"id": f"w-{number}", "account": f"a{number}", "amount": amount}, **fields}
+
+
+async def bulk_workflows(bank: Bank) -> int:
+    queue = bank.project.settings.temporal.task_queue
+    query = f"TaskQueue = '{queue}' AND WorkflowType = 'saga.bulk'"
+    return (await bank.client.temporal.count_workflows(query)).count
+
+
+async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank.open_accounts(60)
+    async with serving(bank.project, monkeypatch) as caller:
+
+        async def post(**body: Any) -> httpx.Response:
+            return await caller.post("/sagas/withdrawal", json=body)
+
+        bodies = [withdrawal(n, 1000 if n % 10 == 0 else 10, wait="10s") for n in range(1, 61)]
+        answers = await asyncio.gather(*(post(**body) for body in bodies))
+        assert [answer.status_code for answer in answers] == [200] * 60
+        for number, answer in enumerate(answers, 1):
+            document = answer.json()
+            assert (document["id"], document["started"], document["run_id"]) == (f"w-{number}", True, "")
+            assert document["outcome"]["state"] == ("COMPENSATED" if number % 10 == 0 else "COMPLETED")
+        assert answers[9].json()["outcome"]["reason"]["message"] == "no money"
+        assert (await caller.get("/sagas/w-3")).json() == answers[2].json()["outcome"]
+        started = await bulk_workflows(bank)
+        assert started <= 3
+
+        again = await asyncio.gather(*(post(**withdrawal(3)) for _ in range(5)))
+        assert [(one.status_code, one.json()) for one in again] == [(200, {**answers[2].json(), "started": False})] * 5
+        undone, other, invalid = await asyncio.gather(
+            post(**withdrawal(10, 1000)), post(**withdrawal(3, 11)), post(**withdrawal(3, id="a/b"))
+        )
+        assert (undone.status_code, undone.json()["state"]) == (409, "COMPENSATED")
+        assert (other.status_code, "another input" in other.json()["error"]) == (409, True)
+        assert (invalid.status_code, "/" in invalid.json()["error"]) == (422, True)
+        assert await bulk_workflows(bank) == started
+    assert sorted(bank.balances().values()) == [90] * 54 + [100] * 6
+
+
+async def test_concurrent_starts_of_one_id_run_one_saga(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank.open_accounts(3)
+    async with serving(bank.project, monkeypatch) as one, serving(bank.project, monkeypatch) as two:
+        bodies = [withdrawal(1), withdrawal(1), withdrawal(1, 20), withdrawal(2, wait="10s"), withdrawal(2, wait="10s")]
+        answers = await asyncio.gather(
+            *(api.post("/sagas/withdrawal", json=body) for body in bodies for api in (one, two))
+        )
+    assert sum(answer.json().get("started", False) for answer in answers) == 2
+    refused = [answer for answer in answers if answer.status_code == 409]
+    amount = 100 - bank.balances()["a1"]
+    assert len(refused) == (2 if amount == 10 else 4)
+    assert all("another input" in answer.json()["error"] for answer in refused)
+    assert {answer.json()["outcome"]["state"] for answer in answers[-4:]} == {"COMPLETED"}
+    assert bank.balances() == {"a1": 100 - amount, "a2": 90, "a3": 100}
+
+
+async def test_a_saga_that_left_is_followed(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(bank.project, monkeypatch) as caller:
+
+        async def post(id: str, *, waits: bool, **fields: Any) -> httpx.Response:
+            return await caller.post("/sagas/waiting", json={"input": {"id": id, "waits": waits}, **fields})
+
+        leaving = asyncio.create_task(post("x-1", waits=True, wait="60s"))
+        quick = await post("x-2", waits=False, wait="10s")
+        assert quick.json()["outcome"]["state"] == "COMPLETED"
+        short = await post("x-3", waits=True, wait="1s")
+        assert (short.status_code, short.json()["outcome"]) == (202, None)
+        repeated, other = await asyncio.gather(post("x-3", waits=True), post("x-3", waits=False))
+        assert (repeated.status_code, repeated.json()["started"]) == (202, False)
+        assert (other.status_code, "another input" in other.json()["error"]) == (409, True)
+        await bank.client.signal("x-1", "go")
+        assert (await leaving).json()["outcome"]["state"] == "COMPLETED"
+
+
+async def test_starts_are_accepted_without_a_worker(
+    bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_starts, "CLAIM_TIMEOUT", 0.3)
+    async with serving(bank_project[0], monkeypatch) as caller:
+        answers = await asyncio.gather(*(caller.post("/sagas/withdrawal", json=withdrawal(n)) for n in (1, 2)))
+        assert [(one.status_code, one.json()["started"]) for one in answers] == [(202, True)] * 2
+        again, other = await asyncio.gather(
+            caller.post("/sagas/withdrawal", json=withdrawal(1, wait="200ms")),
+            caller.post("/sagas/withdrawal", json=withdrawal(1, 11)),
+        )
+        assert (again.status_code, again.json()["started"], other.status_code) == (202, False, 409)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[serve]\nbulk_wait = "20ms"', "serve.bulk_wait needs a ledger"),
+        ('[serve]\nbulk_wait = "2s"\n[ledger]\nconnection = "bank"', "serve.bulk_wait is longer than 1s"),
+    ],
+)
+def test_a_bulk_wait_that_is_not_possible(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "saga.toml").write_text(f'{text}\n[connections.bank]\nurl = "sqlite+aiosqlite:///bank.db"\n')
+    with pytest.raises(UsageError, match=message):
+        bulk_wait(load_settings(config=str(tmp_path / "saga.toml")))
