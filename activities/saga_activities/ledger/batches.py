@@ -20,26 +20,31 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class KnownSaga:
-    """An id that exists. ``bulk_id``: the bulk workflow that runs it now; None if it has ended or runs on its own."""
+    """An id that exists. ``bulk_id``: the bulk workflow that runs it now; None if it has ended or runs on its own.
+
+    ``alone``: it is claimed for a workflow of its own, and only Temporal knows whether that was started.
+    """
 
     saga: str
     state: str
     input_digest: str | None
     bulk_id: str | None = None
+    alone: bool = False
 
 
 async def read_known(engine: AsyncEngine, ids: Sequence[str]) -> dict[str, KnownSaga]:
-    """The newest rows of these ids, or their claims by bulk workflows, which are newer."""
+    """The newest rows of these ids, or their claims, which are newer."""
     known: dict[str, KnownSaga] = {}
     columns = (_RUN.saga_id, _RUN.saga, _RUN.state, _RUN.input_digest)
     async with engine.connect() as connection:
         for at in range(0, len(ids), _AT_ONCE):
             part = ids[at : at + _AT_ONCE]
             # Claims first: a saga that ends in between loses its claim when its row is written.
-            held = await connection.execute(
-                sa.select(claim_table).where(_CLAIM.saga_id.in_(part), _CLAIM.bulk_id.is_not(None))
-            )
-            claims = {row.saga_id: KnownSaga(row.saga, "RUNNING", row.input_digest, row.bulk_id) for row in held}
+            held = await connection.execute(sa.select(claim_table).where(_CLAIM.saga_id.in_(part)))
+            claims = {
+                row.saga_id: KnownSaga(row.saga, "RUNNING", row.input_digest, row.bulk_id, row.bulk_id is None)
+                for row in held
+            }
             rows = sa.select(*columns).where(_RUN.saga_id.in_(part)).order_by(_RUN.started_at)
             for row in await connection.execute(rows):
                 known[row.saga_id] = KnownSaga(row.saga, row.state, row.input_digest)

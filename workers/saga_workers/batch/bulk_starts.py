@@ -18,7 +18,7 @@ from saga_workers.batch.single_starts import final_state, wait_for_either
 from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
 from saga_workers.control.start import BulkRow, SagaStarter
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from saga_workers.views.saga_view import FINAL_STATES
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError
@@ -139,6 +139,10 @@ class BulkStarter:
     ) -> list[StartRow]:
         """Count the rows that the ledger knows; returns the others. Claims decide in the end, see saga.claim."""
         known = await self._ledger.known([row.id for row in part])
+        claimed = [id for id, saga in known.items() if saga.alone]
+        for id, run in zip(claimed, await self._describe(claimed), strict=True):
+            if run is None:
+                del known[id]  # the command that claimed it has not started it; now the bulk workflow does
         new: list[StartRow] = []
         waiting: list[str] = []
         for row in part:
@@ -266,8 +270,10 @@ class BulkStarter:
                     await asyncio.sleep(_POLL_INTERVAL)
 
     async def _open_workflows(self, ids: Collection[str]) -> set[str]:
-        found = await asyncio.gather(*(describe_run(self._temporal, id) for id in ids))
-        return {one.run.id for one in found if one is not None and one.run.running}
+        return {one.run.id for one in await self._describe(ids) if one is not None and one.run.running}
+
+    async def _describe(self, ids: Collection[str]) -> list[RunDescription | None]:
+        return await asyncio.gather(*(describe_run(self._temporal, id) for id in ids))
 
     def _waits(self) -> None:
         task = asyncio.current_task()
