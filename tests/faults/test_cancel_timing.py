@@ -23,8 +23,8 @@ WHOLE = 0.6
 @pytest.mark.parametrize(
     ("tries", "native"),
     [
-        pytest.param(12, False, id="a-few"),
-        pytest.param(12, True, id="a-few-natively"),
+        pytest.param(6, False, id="a-few"),
+        pytest.param(6, True, id="a-few-natively"),
         pytest.param(200, False, id="200", marks=pytest.mark.slow),
         pytest.param(200, True, id="200-natively", marks=pytest.mark.slow),
     ],

@@ -11,9 +11,13 @@ from tests.patterns.pattern import Pattern, patterns
 from tests.patterns.player import Row
 from tests.patterns.table import RECORD, to_record
 
+EVERY_RUN = ("claimed-event", "half-message", "saga", "savepoint", "tcc", "two-phase-commit")
+"""`make test` plays these; what the others are made of, tests/integration visits one by one."""
+
 
 def _parameters() -> list[object]:
-    return [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.uses_spark else []) for one in patterns()]
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(one, id=one.name, marks=marks[one.name in EVERY_RUN]) for one in patterns()]
 
 
 @pytest.mark.parametrize("pattern", _parameters())

@@ -89,6 +89,7 @@ def test_a_project_gets_its_own_broker(with_kafka: Project) -> None:
     assert project.status()["kafka"] == {"state": "stopped", "pid": None}
 
 
+@pytest.mark.slow  # the demo has a broker and a relay in its stack
 def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> None:
     project = with_kafka
     (project.root / "definitions" / "listen.saga.yaml").write_text(LISTEN, encoding="utf-8")
@@ -126,6 +127,7 @@ def test_a_configured_broker_is_not_started(with_kafka: Project) -> None:
     assert with_kafka.status()["temporal"]["state"] == "stopped"
 
 
+@pytest.mark.slow  # the second demo runs without Java
 def test_without_java_kafka_is_not_started_and_one_line_says_so(
     with_kafka: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

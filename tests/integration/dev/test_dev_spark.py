@@ -49,6 +49,7 @@ async def test_status_shows_whether_a_runner_is_alive(project: Project) -> None:
     assert project.status()["spark"] == {"state": "stopped", "pid": None}
 
 
+@pytest.mark.slow  # the second demo runs without Java
 def test_without_java_the_rest_of_the_stack_works_and_doctor_names_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_down_keeps_the_data_and_wipe_deletes_it(project: Project) -> None:
     assert "nothing was running" in project.saga("dev", "down")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_left_to_its_owner(project: Project) -> None:
     first = project.up("--only", "postgres")
     project.saga("dev", "down")
@@ -341,6 +342,7 @@ def test_root_without_user_namespaces_gets_an_explanation(monkeypatch: pytest.Mo
             project.saga("dev", "down", "--wipe")
 
 
+@pytest.mark.slow
 def test_setup_is_repeatable_and_doctor_passes(project: Project) -> None:
     project.up()
     for _ in range(2):

@@ -25,9 +25,8 @@ def up_on_a_small_disk(project: Project, service: str, size: str) -> subprocess.
     return subprocess.run(words, cwd=project.root, capture_output=True, text=True, timeout=180, check=False)
 
 
-@pytest.mark.parametrize(
-    ("service", "size"), [pytest.param("kafka", "16k", marks=pytest.mark.slow), ("temporal", "200k")]
-)
+@pytest.mark.parametrize(("service", "size"), [("kafka", "16k"), ("temporal", "200k")])
+@pytest.mark.slow  # one service is enough, and initdb is the quickest
 def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size: str) -> None:
     if service == "kafka":
         try:
@@ -52,6 +51,7 @@ def test_initdb_on_a_full_disk_is_reported(project: Project) -> None:
     assert message.endswith("No space left on device")
 
 
+@pytest.mark.slow
 def test_up_on_a_full_disk_is_reported(project: Project) -> None:
     script = 'mount -t tmpfs -o size=4k tmpfs "$1" && head -c 4096 /dev/zero > "$1/fill"; shift; exec "$@"'
     (project.root / ".saga").mkdir()

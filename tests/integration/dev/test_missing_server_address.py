@@ -130,6 +130,7 @@ def test_after_down_no_other_server_is_contacted(project: Project) -> None:
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {DOWN}")
 
 
+@pytest.mark.slow
 def test_a_stack_without_temporal_is_reported(project: Project) -> None:
     project.up("--only", "postgres")
     done = project.call("list")

@@ -113,6 +113,7 @@ async def test_a_killed_worker_is_detected_before_the_timeout(env: Environment) 
     assert await lost_attempts(env, saga_id) == [TimeoutType.TIMEOUT_TYPE_HEARTBEAT]
 
 
+@pytest.mark.slow
 async def test_a_slow_attempt_is_not_considered_lost(env: Environment) -> None:
     with WorkerProcess("worker", env.folder):
         saga_id = await env.started("slow")

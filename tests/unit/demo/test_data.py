@@ -100,6 +100,7 @@ def test_the_values_are_those_of_the_standard_library(week):
     assert {type(shelf.units) for shelf in week.shelves} == {int}
 
 
+@pytest.mark.slow
 def test_too_many_requested_baskets_give_all_of_them():
     week = read_week(1_000_000)
     assert len(week.baskets) == week.available > 3000

@@ -149,7 +149,8 @@ def system(tmp_path: Path) -> ShopSystem:
     return ShopSystem(tmp_path)
 
 
-def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSystem) -> None:
+def add_what_is_no_finding(system: ShopSystem) -> None:
+    """What looks like a mismatch and is none: open sagas, old rows, events that are not marked yet."""
     system.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
     system.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
     system.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})
@@ -160,19 +161,24 @@ def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSy
     notified = {"reason": "do", "undone": False, "result": None}
     system.guard |= {("c-0", "notify-0-compensated", 1): notified, ("c-1", "notify-1-parked-2", 1): notified}
     system.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50, None))
-    publish(system, "p-1", "c-1", 4)
-    publish(system, "p-2", "c-2", 5, status="NEW")  # not marked yet
-    publish(system, "p-3", "c-4", ago=3001)  # the topic no longer has it
-    system.events.append(("shop", "c-1", "place", 1, "p-4", "last-only", "PUBLISHED", NOW - 50, NOW - 40))
-    seen(system, "p-5", "c-1", 6, ago=5001)  # the outbox no longer has it
+    publish(system, "q-1", "c-1", 4)
+    publish(system, "q-2", "c-2", 5, status="NEW")  # not marked yet
+    publish(system, "q-3", "c-4", ago=3001)  # the topic no longer has it
+    system.events.append(("shop", "c-1", "place", 1, "q-4", "last-only", "PUBLISHED", NOW - 50, NOW - 40))
+    seen(system, "q-5", "c-1", 6, ago=5001)  # the outbox no longer has it
     answer = {"id": "ask", "state": "DONE", "guarantee": "participant"}
     system.stories["c-1"]["steps"].append(entry(**answer))
-    system.events.append(("shop", "c-1", "ask", 1, "p-6", "commands", "NEW", NOW - 50, None))
-    system.events.append(("shop", "", "consumer/finance", 1, "p-7", "replies", "NEW", NOW - 50, None))
-    system.events.append(("shop", "open", "place", 1, "p-8", "orders", "HELD", NOW - 50, None))
+    system.events.append(("shop", "c-1", "ask", 1, "q-6", "commands", "NEW", NOW - 50, None))
+    system.events.append(("shop", "", "consumer/finance", 1, "q-7", "replies", "NEW", NOW - 50, None))
+    system.events.append(("shop", "open", "place", 1, "q-8", "orders", "HELD", NOW - 50, None))
     system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[LEFT])
     system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
-    system.events.append(("shop", "known", "a", 1, "p-9", "orders", "HELD", NOW - 50, None))
+    system.events.append(("shop", "known", "a", 1, "q-9", "orders", "HELD", NOW - 50, None))
+
+
+@pytest.mark.slow  # test_each_class_is_found has the same system, with mismatches
+def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSystem) -> None:
+    add_what_is_no_finding(system)
     assert system.check(spark) == []
 
 
@@ -254,6 +260,7 @@ def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
 
 
 def test_each_class_is_found(spark: SparkSession, system: ShopSystem) -> None:
+    add_what_is_no_finding(system)
     wanted = corrupt_guard(system) | corrupt_tables(system) | corrupt_topics(system)
     found = system.check(spark)
     assert classes_of(found) == wanted

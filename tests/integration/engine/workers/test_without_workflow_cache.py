@@ -16,7 +16,13 @@ OVERTAKEN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
 ended); it schedules the task again. The code and its replay are correct."""
 
 
-@pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.name)
+def _parameters() -> list[object]:
+    """A third of them in every run: tests/replay replays the recorded histories of all."""
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(one, id=one.name, marks=marks[place % 3 == 0]) for place, one in enumerate(PLAYED)]
+
+
+@pytest.mark.parametrize("scenario", _parameters())
 async def test_every_workflow_task_replays(env: Environment, scenario: Scenario) -> None:
     async with playing(env, scenario, max_cached_workflows=0) as client:
         id, _ = await perform(client, scenario)

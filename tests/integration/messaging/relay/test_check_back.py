@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from sagas.protocol.payloads import Invocation
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 from tests.integration.messaging.relay.events_environment import (
@@ -150,11 +149,8 @@ async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> N
 
 async def saga_relay(env: EventsEnvironment, *options: str) -> tuple[int, str]:
     """The command, as a process: its exit code and what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "saga_cli.main", "relay", *options, cwd=env.folder, stdout=PIPE, stderr=PIPE
-    )
-    out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()
+    done = await asyncio.to_thread(run_command, ["relay", *options], env.folder)
+    return done.returncode, done.stdout
 
 
 async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironment) -> None:

@@ -109,6 +109,7 @@ def test_the_second_relay_is_on_standby_until_the_first_stops(env: OutboxEnviron
     env.check(topic)
 
 
+@pytest.mark.slow  # test_relay_kills.py freezes one in a transaction
 def test_a_frozen_relay_is_fenced_and_resumes_as_standby(env: OutboxEnvironment) -> None:
     topic = env.broker.create_topic()
     first = env.relay().start()

@@ -320,6 +320,7 @@ async def test_an_output_must_be_there(staging: Environment) -> None:
         await staging.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "reject": {"parquet": "r"}})
 
 
+@pytest.mark.slow
 async def test_a_full_disk_and_an_unwritable_stage_area(staging: Environment, small_disk: Path) -> None:
     blocked = staging.root / "a file"
     blocked.write_text("")
@@ -365,6 +366,7 @@ async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> No
     assert process.lost_reason is None
 
 
+@pytest.mark.slow
 async def test_changed_job_sources_are_reloaded(staging: Environment) -> None:
     await staging.one("staged_jobs:numbers")
     source = staging.root / "jobs" / "staged_jobs.py"
