@@ -20,6 +20,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine.arguments import PAUSE
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import (
+    AttemptsMade,
     Call,
     CallEnded,
     CancelCall,
@@ -140,13 +141,19 @@ class BulkMachine:
         """A new workflow task begins. The sagas share its time for expressions; see :meth:`Machine.begin_task`."""
         self._work = WorkMeter()
 
-    def chunk_ended(self, id: int, outcomes: Sequence[Outcome | None], at: float) -> list[BulkCommand]:
-        """The outcome of each call of a chunk, in order; None: it was not attempted, because time ran out."""
+    def chunk_ended(
+        self, id: int, outcomes: Sequence[Outcome | None], at: float, attempt: int = 1
+    ) -> list[BulkCommand]:
+        """The outcome of each call of a chunk, in order; None: it was not attempted, because time ran out.
+
+        ``attempt``: the number of the chunk's attempt with these outcomes. An earlier one may have had its effects.
+        """
         for item, outcome in zip(self._chunks.pop(id), outcomes, strict=True):
             member = self.members[item.saga_id]
             pending = member.calls[item.call.id]
             if outcome is None:
                 pending.performed = False
+                pending.attempts += attempt - 1
                 self._perform_again(member, pending)
                 continue
             verdict = member.attempt_ended(pending, outcome, at)
@@ -276,11 +283,12 @@ class BulkMachine:
         del member.calls[id]
         member.retries.pop(id, None)
         self._withdraw(pending)
-        if pending.last is None:
+        if pending.attempts == 0:
             failure = Failure("Cancelled", "it was cancelled before it started")
             end = CallEnded(id, Outcome("failed", failure=failure, attempt=1, retryable=False), at, 0)
         else:
-            end = end_of_call(pending, pending.last, at)
+            unknown = Outcome("unknown", failure=Failure("Cancelled", "it was cancelled between its attempts"))
+            end = end_of_call(pending, pending.last or unknown, at)
         self._apply(member, end)
 
     def _leave(self, member: Member, why: str) -> None:
@@ -292,6 +300,12 @@ class BulkMachine:
         member.retries.clear()
         for pending in member.calls.values():
             self._withdraw(pending)
+
+    def _count_attempts(self, member: Member, at: float) -> None:
+        """Let the machine know of attempts that its next workflow cannot see: one of them may have had its effect."""
+        for pending in member.calls.values():
+            if pending.attempts:
+                self._apply(member, AttemptsMade(pending.call.id, pending.attempts, at))
 
     def _perform_again(self, member: Member, pending: PendingCall) -> None:
         if member.is_active:
@@ -309,6 +323,8 @@ class BulkMachine:
         leaving = tuple(member.id for member in self.members.values() if member.may_leave)
         if leaving and not self._detaching:
             self._detaching = True
+            for id in leaving:
+                self._count_attempts(self.members[id], at)
             commands.append(Detach(leaving))
         ended = tuple(
             member.id

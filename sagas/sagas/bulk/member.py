@@ -75,6 +75,8 @@ class Member:
         Between the attempts of a call Temporal decides for a saga with a workflow of its own; the rules are the same.
         """
         pending.performed = False
+        if pending.attempts:
+            outcome = replace(outcome, not_started=False)  # an earlier attempt was started, and may have had its effect
         pending.attempts += outcome.attempt or 1
         pending.last = outcome
         if outcome.infrastructure:

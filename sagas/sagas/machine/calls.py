@@ -296,6 +296,14 @@ def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
     operation.retry_baseline += 1
 
 
+def count_earlier_attempts(operation: LedgerEntry | OperationState, attempts: int) -> None:
+    """Count attempts of a call that goes on, with all of its retries, in another workflow."""
+    operation.min_attempts += attempts
+    operation.retry_baseline += attempts
+    if operation.attempts is not None:
+        operation.attempts += attempts
+
+
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
     """The current compensation of the step: the alternate in use, or `compensate.confirmed`."""
     assert step.compensate is not None

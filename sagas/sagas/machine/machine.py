@@ -47,6 +47,7 @@ from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
+    AttemptsMade,
     CallEnded,
     CancelRequested,
     ChildParked,
@@ -224,6 +225,8 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
             _saga_started(run)
         case CallEnded():
             _call_ended(run, event)
+        case AttemptsMade():
+            _attempts_made(run, event)
         case SagaEnded():
             _saga_ended(run, event)
         case ChildParked():
@@ -288,6 +291,16 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
             commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:
         run.post(CarryOutDecision(entry, entry.decision))
+
+
+def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
+    """The call in flight is not the first of its operation any more, so its end alone does not tell what happened."""
+    flight, entry = _flight(run, event.id)
+    if flight is None or entry is None:
+        return
+    operation = {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
+    if operation is not None:
+        calls.count_earlier_attempts(operation, event.attempts)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

@@ -32,6 +32,15 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptsMade:
+    """A ``Call`` goes on in another workflow; ``attempts`` of it were made, and may have had their effect."""
+
+    id: str
+    attempts: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class SagaEnded:
     """A nested saga (or its undo) has ended or vanished. ``view`` is None if unknown."""
 
@@ -136,6 +145,7 @@ class LocksChanged:
 MachineEvent = (
     Started
     | CallEnded
+    | AttemptsMade
     | SagaEnded
     | ChildParked
     | TimerFired

@@ -166,7 +166,7 @@ class BulkWorkflow:
         self._execute(self._current().woken(workflow.time()))
 
     async def _perform_chunk(self, command: PerformChunk) -> None:
-        first = command.calls[0].call
+        first, attempt = command.calls[0].call, 1
         assert self._machine is not None
         try:
             result = await workflow.execute_activity(
@@ -182,13 +182,14 @@ class BulkWorkflow:
                 ),
             )
             outcomes: Sequence[Outcome | None] = decode_outcomes(result, len(command.calls))
+            attempt = int(result["attempt"])
         except ActivityError as error:
             outcomes = [activity_outcome(error)] * len(command.calls)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             unreadable = Failure("Unreadable", f"the result of the chunk cannot be read: {error}")
             outcomes = [Outcome("unknown", failure=unreadable, attempt=1)] * len(command.calls)
         machine = self._current()
-        self._execute(machine.chunk_ended(command.id, outcomes, workflow.time()))
+        self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
         if workflow.info().is_continue_as_new_suggested():
             self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
 

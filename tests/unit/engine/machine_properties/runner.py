@@ -70,6 +70,7 @@ class Runner:
         *,
         generation: int = 1,
         repaired: Definition | None = None,
+        saga_id: str = SAGA_ID,
     ) -> None:
         """``repaired`` is the definition for `saga resolve --definition`."""
         self.scenario = scenario
@@ -77,9 +78,9 @@ class Runner:
         self.definition = definition
         self.now = BEGINNING
         self.env = Environment(definition, scenario.fate, scenario.chance)
-        self.oracle = Oracle(definition, SAGA_ID, self.env.log, input)
+        self.oracle = Oracle(definition, saga_id, self.env.log, input)
         self.env.on_effect = self.oracle.effect
-        make = lambda: Machine(definition, input, SAGA_ID, generation=generation)  # noqa: E731
+        make = lambda: Machine(definition, input, saga_id, generation=generation)  # noqa: E731
         self.machine = make()
         self.segment = _Segment(make, [], [])
         self.calls: dict[str, Flight] = {}
@@ -100,6 +101,10 @@ class Runner:
     def run(self) -> Mapping[str, Any]:
         """Start, run to the end, check it, and perhaps undo it afterwards. Returns the last view."""
         self.feed(Started(self.now))
+        return self.go_on()
+
+    def go_on(self) -> Mapping[str, Any]:
+        """Run to the end, check it, and perhaps undo it afterwards. Returns the last view."""
         self._until_finished()
         if self.story["state"] == "COMPLETED" and self.story["can_undo"] and self.scenario.undo_later():
             self._undo()
@@ -110,6 +115,10 @@ class Runner:
             if self.events > LIMIT:
                 raise Violation("liveness", f"no end after {LIMIT} events: {self.story['state']}")
             self._one()
+        self.check_end()
+
+    def check_end(self) -> None:
+        """The saga has ended: whatever still arrives changes nothing."""
         while self.env.zombies:
             self.env.commit_zombie(0)
         self._check_replay()
@@ -243,25 +252,29 @@ class Runner:
 
     def feed(self, event: MachineEvent) -> None:
         """Feed the machine, let the oracle check it, carry out its commands."""
+        for command in self.observe(event):
+            self._carry_out(command)
+        if self.scenario.crash_now():
+            self._crash()
+
+    def observe(self, event: MachineEvent) -> list[Command]:
+        """Feed the machine, and let the oracle check its commands."""
         self.events += 1
         ledger, before = self.oracle.ledger, self.oracle.ledger.story
         call = ledger.calls.get(event.id) if isinstance(event, CallEnded) else None
         if before:
             self.seen |= coverage.of_event(ledger, call, event)
         self.oracle.before(event)
-        answer = list(self.machine.next(event))
+        answer = list(Machine.next(self.machine, event))
         self.segment.events.append(event)
         self.segment.answers.append(answer)
-        for command in answer:
-            self._carry_out(command)
         self.seen |= coverage.of_commands(answer)
         story = self.machine.view(self.now).to_json()
         self.oracle.after(answer, story, self.machine.finished)
         self.seen |= coverage.of_story(ledger, before, event)
         if isinstance(event, DecisionMade) or self.scenario.chance(5):
             self._try_illegal()
-        if self.scenario.crash_now():
-            self._crash()
+        return answer
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -308,7 +321,10 @@ class Runner:
         """A new run, which knows nothing but the stored state; commands given meanwhile were never carried out."""
         self.seen.add("continued")
         self._check_replay()
-        state = json.loads(json.dumps(self.machine.snapshot()))
+        self.take_over(json.loads(json.dumps(self.machine.snapshot())), "continued")
+
+    def take_over(self, state: Mapping[str, Any], event: str) -> None:
+        """Go on from a stored state, beginning with the timer ``event``."""
         left = dict(self.timers)
         now = self.now
 
@@ -326,7 +342,7 @@ class Runner:
             if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
                 raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
         self.oracle.continued(commands, self.machine.view(self.now).to_json())
-        self.feed(TimerFired("continued", self.now))
+        self.feed(TimerFired(event, self.now))
 
     def _restart(self, make: Callable[[], Machine]) -> None:
         self.machine = make()

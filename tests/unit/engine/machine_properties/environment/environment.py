@@ -96,7 +96,7 @@ class Environment:
         if flight.cancelled:
             return _ended(call, Outcome("unknown", failure=Failure("Cancelled", "cancelled")), at)
         flight.attempt += 1
-        outcome = self._attempt(call, self.fate(call, flight.attempt), at)
+        outcome = self.attempt(call, self.fate(call, flight.attempt), at)
         if outcome.attempt is not None:
             outcome = replace(outcome, attempt=flight.attempt if call.local else None)
         if outcome.kind == "done" and self.chance(25):
@@ -125,7 +125,8 @@ class Environment:
 
     # --- one attempt --------------------------------------------------------------------------------------------
 
-    def _attempt(self, call: Call, fate: Fate, at: float) -> Outcome:
+    def attempt(self, call: Call, fate: Fate, at: float) -> Outcome:
+        """Make one attempt of a call; its number is not part of the outcome."""
         fate = self._possible(call, fate)
         if fate == "late":
             assert call.guard is not None
@@ -138,7 +139,7 @@ class Environment:
         if fate in ("ok", "lost_after", "raised_after", "duplicate"):
             outcome = run(call, lambda action: self._effect(call, action))
             if fate == "duplicate":
-                self._linger(call, at)
+                self.linger(call, at)
             if fate in ("ok", "duplicate"):
                 return outcome
             self.uncertain.add(call.key)
@@ -148,7 +149,7 @@ class Environment:
         if fate in ("lost_before", "zombie", "raised_before"):
             self.uncertain.add(call.key)
             if fate == "zombie":
-                self._linger(call, at)
+                self.linger(call, at)
             return lost if fate != "raised_before" else raised
         if fate == "not_started":
             failure = Failure("NotFoundError", "no worker knows this action")
@@ -178,7 +179,8 @@ class Environment:
                 return "raised_before"
         return fate
 
-    def _linger(self, call: Call, at: float) -> None:
+    def linger(self, call: Call, at: float) -> None:
+        """An attempt of the call is abandoned, and may commit later."""
         if call.op == "probe":
             return
         step = self.step(call.entry)

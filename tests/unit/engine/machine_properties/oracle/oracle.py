@@ -8,6 +8,7 @@ from typing import Any
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.snapshot import from_snapshot
 from sagas.protocol.messages import (
+    AttemptsMade,
     Call,
     CallEnded,
     CancelCall,
@@ -64,6 +65,10 @@ class Oracle:
         match event:
             case CallEnded():
                 self._call_ended(event)
+            case AttemptsMade():
+                name = operation_of(ledger.calls[event.id])
+                known = ledger.attempts.get(name, 0)
+                ledger.attempts[name] = None if known is None else known + event.attempts
             case SagaEnded():
                 started = ledger.sagas.pop(event.id)
                 if event.state != "COMPLETED" and isinstance(started, StartSaga):

@@ -1,0 +1,97 @@
+"""An attempt that nobody heard of again may still have its effect: no later one may make the saga forget it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
+from sagas.definition.model import Compensation, Definition, Operation, Retry, StepDefinition
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Call, CallEnded, TimerFired
+from sagas.protocol.outcomes import Failure, Outcome
+
+REFUSED = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
+LOST = Outcome("unknown", failure=Failure("Timeout", "no answer"), attempt=1)
+NO_WORKER = Outcome("failed", failure=Failure("NotFoundError", "no worker knows it"), attempt=1, not_started=True)
+
+
+@pytest.fixture
+def bulk() -> BulkMachine:
+    charge = Operation(uses="charge", connection="bank", retry=Retry(max_attempts=4, initial_interval=0.1))
+    refund = Operation(uses="refund", connection="bank")
+    step = StepDefinition(
+        id="charge", name="charge", kind="compensatable", do=charge, compensate=Compensation((refund,)),
+        guarantee="guarded",
+    )  # fmt: skip
+    definition = Definition(saga="order", steps=(step,), digest="sha256:order")
+    return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
+
+
+def start(bulk: BulkMachine) -> PerformChunk:
+    return chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
+
+
+def chunk_of(commands: list[BulkCommand]) -> PerformChunk:
+    return next(command for command in commands if isinstance(command, PerformChunk))
+
+
+def ops(chunk: PerformChunk) -> list[str]:
+    return [item.call.op for item in chunk.calls]
+
+
+def retried(bulk: BulkMachine, commands: list[BulkCommand], at: float) -> PerformChunk:
+    assert any(isinstance(command, Wake) for command in commands)
+    return chunk_of(bulk.woken(at))
+
+
+def test_a_rejection_of_the_only_attempt_needs_no_seal(bulk: BulkMachine) -> None:
+    first = start(bulk)
+    bulk.chunk_ended(first.id, [REFUSED], 1.0)
+    assert bulk.counts() == {"COMPENSATED": 1}
+
+
+def test_a_rejection_after_a_lost_attempt_is_sealed(bulk: BulkMachine) -> None:
+    first = start(bulk)
+    again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
+    assert ops(chunk_of(bulk.chunk_ended(again.id, [REFUSED], 3.0))) == ["seal"]
+
+
+def test_a_rejection_in_a_later_attempt_of_the_chunk_is_sealed(bulk: BulkMachine) -> None:
+    first = start(bulk)
+    later = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=2, retryable=False)
+    assert ops(chunk_of(bulk.chunk_ended(first.id, [later], 1.0))) == ["seal"]
+
+
+def test_a_rejection_after_the_time_of_a_repeated_chunk_ran_out_is_sealed(bulk: BulkMachine) -> None:
+    """The chunk's first attempt was lost; its second did not come to this call."""
+    first = start(bulk)
+    again = chunk_of(bulk.chunk_ended(first.id, [None], 1.0, 2))
+    assert again.calls[0].earlier_attempts == 1
+    assert ops(chunk_of(bulk.chunk_ended(again.id, [REFUSED], 2.0))) == ["seal"]
+
+
+def test_a_worker_without_the_action_after_a_lost_attempt_is_sealed(bulk: BulkMachine) -> None:
+    first = start(bulk)
+    at, commands = 1.0, bulk.chunk_ended(first.id, [LOST], 1.0)
+    for _ in range(3):
+        again = retried(bulk, commands, at + 4.0)
+        at, commands = at + 5.0, bulk.chunk_ended(again.id, [NO_WORKER], at + 5.0)
+    assert ops(chunk_of(commands)) == ["seal"]
+
+
+def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
+    """In its own workflow the saga's first attempt is refused, although one of the bulk workflow's may come later."""
+    first = start(bulk)
+    bulk.chunk_ended(first.id, [LOST], 1.0)
+    commands = bulk.detach("order-1", "somebody acts on it", 1.5)
+    assert commands == [Detach(("order-1",))]
+    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].machine.snapshot())))
+    (call,) = [command for command in alone.reissue(2.0) if isinstance(command, Call)]
+    assert call.earlier_attempts == 1
+    alone.next(TimerFired("detached", 2.0))
+    (seal,) = [one for one in alone.next(CallEnded(call.id, REFUSED, 3.0, 1)) if isinstance(one, Call)]
+    assert seal.op == "seal"
+    assert alone.view(3.0).steps[0].attempts == 2

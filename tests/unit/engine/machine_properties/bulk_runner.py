@@ -1,0 +1,307 @@
+"""Drives a bulk machine: several sagas whose chunks end in any order, are lost, repeated, or partly not attempted.
+
+Each saga has an environment and an oracle of its own, so it must keep every rule, whatever happens to its neighbours.
+One that leaves goes on alone, from the snapshot of its machine, under the same oracle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from sagas.bulk import bulk_machine
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, ChunkCall, Detach, NewSaga, PerformChunk, Record, Wake
+from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes, without_definition
+from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.definition.snapshot import to_snapshot
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Command, Finish, MachineEvent, Started
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import decode_call, encode_call
+from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
+from tests.unit.engine.machine_properties.inputs.scenario import Scenario
+from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING, HOME, Case
+from tests.unit.engine.machine_properties.oracle.ledger import Violation
+from tests.unit.engine.machine_properties.runner import LIMIT, Runner
+
+TIMED_OUT = Outcome("unknown", failure=Failure("Timeout", "no heartbeat in time"))
+
+
+class Life(Runner):
+    """One saga of the bulk machine, and later its own workflow."""
+
+    left = False
+
+    def observe(self, event: MachineEvent) -> list[Command]:
+        self.now = max(self.now, event.at)
+        self.env.expire(self.now)
+        answer = super().observe(event)
+        self.finish = next((command for command in answer if isinstance(command, Finish)), self.finish)
+        return answer
+
+    def _options(self) -> dict[str, Callable[[], None]]:
+        options = super()._options()
+        if self.story["phase"] == "backward":
+            # The story does not tell whether what is unknown is the effect or its undo.
+            options.pop("decide early", None)
+        return options
+
+
+class BulkRunner:
+    """Several sagas of one definition, from their start in one bulk machine to all of their ends."""
+
+    def __init__(self, case: Case, choices: ChoiceSequence, make_scenario: Callable[[int], Scenario]) -> None:
+        self.choices = choices
+        self.now = BEGINNING
+        definition = batchable(case.definition, choices)
+        repaired = _repaired(case.repaired, definition)
+        self.lives = {
+            id: Life(
+                definition, case.input, make_scenario(n), generation=case.generation, repaired=repaired, saga_id=id
+            )
+            for n in range(choices.pick((3, 2, 4, 1)))
+            for id in [f"random-{n}"]
+        }
+        self.bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=choices.pick((10, 1, 2)))
+        self.sagas = [NewSaga(id, case.input, {}, case.generation) for id in self.lives]
+        self.chunks: dict[int, PerformChunk] = {}
+        self.detaching: Sequence[str] = ()
+        self.recording: Sequence[str] = ()
+        self.wake_at: float | None = None
+        self.disturbed = choices.pick((10, 50, 0, 50))
+        self.uncertain: set[tuple[str, str]] = set()
+        self.seen: set[str] = set()
+
+    def run(self) -> None:
+        """Start all sagas, and run every one to its end."""
+        with self._observing():
+            self._take(self.bulk.start(self.sagas, self.now))
+        events = 0
+        while not self.bulk.finished:
+            events += 1
+            if events > LIMIT:
+                raise Violation("liveness", f"no end after {LIMIT} events: {self.bulk.counts()}")
+            self.now += 0.25
+            self.bulk.begin_task()
+            self._one()
+        for life in self.lives.values():
+            if not life.left:
+                if life.finish is None or not life.machine.finished:
+                    raise Violation("liveness", f"a saga is recorded in the state {life.machine.state}")
+                self.seen.add(f"ended here {life.machine.state}")
+                life.check_end()
+            self.seen |= life.seen
+
+    def _observing(self) -> AbstractContextManager[Any]:
+        """Every machine that the bulk machine creates shows its events to the oracle of its saga."""
+        lives = self.lives
+
+        class ObservedMachine(Machine):
+            def __init__(self, definition: Definition, input: Any, saga_id: str, **more: Any) -> None:
+                super().__init__(definition, input, saga_id, **more)
+                lives[saga_id].machine = self
+
+            def next(self, event: MachineEvent) -> list[Command]:
+                life = lives[self._run.saga_id]
+                if life.left:
+                    raise Violation("bulk", f"a saga that has left gets {event}")
+                return life.observe(event)
+
+        return patch.object(bulk_machine, "Machine", ObservedMachine)
+
+    # --- one thing happens --------------------------------------------------------------------------------------
+
+    def _one(self) -> None:
+        staying = [id for id, life in self.lives.items() if not life.left and life.finish is None]
+        if staying and self.choices.chance(self.disturbed // 5):
+            self.seen.add("somebody acts")
+            self._take(self.bulk.detach(self.choices.pick(staying), "somebody acts on it", self.now))
+            return
+        if self.choices.chance(self.disturbed // 10):
+            self.seen.add("all leave")
+            self._take(self.bulk.detach_all("the history is long", self.now))
+            return
+        options: list[Callable[[], None]] = [
+            lambda chunk=chunk: self._end_chunk(chunk) for chunk in self.chunks.values()
+        ]
+        if self.detaching:
+            options.append(self._detach)
+        if self.recording:
+            options.append(self._record)
+        if self.wake_at is not None and (not options or self.wake_at <= self.now or self.choices.chance(20)):
+            options.append(self._wake)
+        if not options:
+            raise Violation("liveness", f"nothing is in flight: {self.bulk.counts()}")
+        self.choices.pick(options)()
+
+    def _take(self, commands: Sequence[BulkCommand]) -> None:
+        for command in commands:
+            match command:
+                case PerformChunk():
+                    self._check_chunk(command)
+                    self.chunks[command.id] = command
+                case Wake():
+                    self.wake_at = self.now + command.seconds
+                case Detach():
+                    self.detaching = self._alone(self.detaching, command.sagas)
+                case Record():
+                    self.recording = self._alone(self.recording, command.sagas)
+
+    def _alone(self, before: Sequence[str], sagas: Sequence[str]) -> Sequence[str]:
+        if before:
+            raise Violation("bulk", "a second activity of this kind, before the first has ended")
+        return sagas
+
+    def _check_chunk(self, command: PerformChunk) -> None:
+        """A chunk has calls of different sagas, that have not left; on the wire each is the call of a single saga."""
+        ids = [item.saga_id for item in command.calls]
+        if len({(item.saga_id, item.call.id) for item in command.calls}) != len(ids):
+            raise Violation("bulk", "a call is twice in a chunk")
+        request = json.loads(json.dumps(encode_chunk(command.calls, "random")))
+        for item, sent in zip(command.calls, decode_chunk(request), strict=True):
+            if self.lives[item.saga_id].left:
+                raise Violation("bulk", f"a call of {item.saga_id}, which has left")
+            argument = json.loads(json.dumps(encode_call(item.call, item.saga_id)))
+            alone = decode_call(item.call.action, argument)
+            earlier = item.call.earlier_attempts + item.earlier_attempts
+            wanted = replace(
+                alone, saga=sent.saga, earlier_attempts=earlier, intervals=sent.intervals, ignores_cancel=False
+            )
+            if sent != wanted:
+                raise Violation("wire", f"{sent} instead of {wanted}")
+
+    def _end_chunk(self, command: PerformChunk) -> None:
+        """All attempts that the platform makes of a chunk; each of its transactions commits, or does not."""
+        self.now += self.choices.pick((0.1, 3.0, 40.0))
+        del self.chunks[command.id]
+        lost = self.choices.pick((1, 2, 1, 5)) if self.choices.chance(self.disturbed) else 0
+        for _ in range(lost):
+            commits = self.choices.pick((False, True))
+            self.seen.add("chunk lost after its commit" if commits else "chunk lost")
+            for item in command.calls:
+                life = self.lives[item.saga_id]
+                self.uncertain.add((item.saga_id, item.call.id))
+                life.env.attempt(item.call, "lost_after" if commits else "zombie", self.now)
+        if lost == 5:
+            self.seen.add("chunk given up")
+            outcomes: list[Outcome | None] = [TIMED_OUT] * len(command.calls)
+            self._take(self.bulk.chunk_ended(command.id, outcomes, self.now))
+            return
+        attempt = lost + 1
+        answers = [self._attempt(item, attempt) for item in command.calls]
+        result = json.loads(json.dumps(encode_outcomes(answers, attempt)))
+        self._chunk_ended(command.id, result, answers, attempt)
+
+    def _chunk_ended(self, id: int, result: Any, answers: Sequence[Outcome | None], attempt: int) -> None:
+        outcomes = decode_outcomes(result, len(answers))
+        for answer, outcome in zip(answers, outcomes, strict=True):
+            if _facts(answer, attempt) != _facts(outcome, attempt):
+                raise Violation("wire", f"{outcome} instead of {answer}")
+        self._take(self.bulk.chunk_ended(id, outcomes, self.now, attempt))
+
+    def _attempt(self, item: ChunkCall, attempt: int) -> Outcome | None:
+        if self.choices.chance(self.disturbed // 2):
+            self.seen.add("time ran out")
+            return None
+        env = self.lives[item.saga_id].env
+        # Although an earlier attempt may have had its effect, or have it later.
+        refused = (item.saga_id, item.call.id) in self.uncertain and self.choices.chance(40)
+        return env.attempt(item.call, "rejected" if refused else env.fate(item.call, attempt), self.now)
+
+    def _wake(self) -> None:
+        assert self.wake_at is not None
+        self.now = max(self.now, self.wake_at)
+        self.wake_at = None
+        self._take(self.bulk.woken(self.now))
+
+    def _record(self) -> None:
+        sagas, self.recording = self.recording, ()
+        self._take(self.bulk.recorded(sagas, self.now))
+
+    def _detach(self) -> None:
+        """Each saga runs to its end in a workflow of its own, before anything else happens here."""
+        sagas, self.detaching = self.detaching, ()
+        for id in sagas:
+            self._leave(id, self.lives[id])
+        self._take(self.bulk.detached(sagas, self.now))
+
+    def _leave(self, id: str, life: Life) -> None:
+        member = self.bulk.members[id]
+        if life.left:
+            raise Violation("bulk", f"{id} leaves twice")
+        if any(item.saga_id == id for chunk in self.chunks.values() for item in chunk.calls):
+            raise Violation("bulk", f"{id} leaves while a call of it is performed")
+        self.seen.add(f"leaves: {member.why_leaving}")
+        state = json.loads(json.dumps(without_definition(member.machine.snapshot())))
+        state["definition"] = to_snapshot(self.bulk.definition)
+        life.left = True
+        if member.machine.started_at is None:
+            life.machine = Machine.restore(state)
+            life.feed(Started(self.now))
+        else:
+            life.calls, life.timers = {}, {}
+            life.now = max(life.now, self.now)
+            life.take_over(state, "detached")
+            for pending in member.calls.values():
+                call = pending.call
+                again = life.calls.get(call.id)
+                marked = call.guard is not None and call.guard.mode == "mark"
+                if again is None or call.op == "seal" or marked:
+                    continue
+                if again.call.earlier_attempts != call.earlier_attempts + pending.attempts:
+                    raise Violation("earlier attempts", f"{again.call} after {pending}")
+        life.go_on()
+
+
+def _facts(outcome: Outcome | None, attempt: int) -> Any:
+    """What the machine decides by."""
+    if outcome is None:
+        return None
+    return (
+        outcome.kind,
+        outcome.result,
+        outcome.marker,
+        outcome.kind in ("done", "rejected", "late") or outcome.retryable,
+        outcome.not_started and attempt == 1,
+        outcome.infrastructure,
+        outcome.counted,
+        outcome.park_reason,
+        None if outcome.failure is None else (outcome.failure.type, outcome.failure.message),
+    )
+
+
+# --- definitions whose sagas stay for a while ------------------------------------------------------------------------
+
+
+def batchable(definition: Definition, choices: ChoiceSequence) -> Definition:
+    """The same saga, most of whose steps can be shared; without notifications, with which none would stay."""
+    often, stays = choices.pick((100, 80, 100, 0)), choices.chance(60)
+    steps = tuple(_shareable(step, stays) if choices.chance(often) else step for step in definition.steps)
+    return replace(definition, steps=steps, notify=())
+
+
+def _repaired(repaired: Definition, definition: Definition) -> Definition:
+    """The repaired definition, with the same steps made shareable."""
+    shared = {step.id: step for step in definition.steps}
+    steps = [
+        _shareable(step, True) if shared[step.id].do.uses == "require" or shared[step.id].do.guarded else step
+        for step in repaired.steps
+    ]
+    return replace(repaired, steps=tuple(steps), notify=())
+
+
+def _shareable(step: StepDefinition, stays: bool) -> StepDefinition:
+    """The step with a guard. ``stays``: one that no guard makes shareable becomes a condition."""
+    if step.do.guarded or step.do.uses == "require":
+        return step
+    if step.kind == "read" or step.do.uses in ("saga", "wait"):
+        do = Operation(uses="require", with_={"that": "${{ input.n == 7 }}", "message": "seven"})
+        condition = replace(step, kind="read", do=do, compensate=None, confirm=None, probe=None)
+        return replace(condition, guarantee="at-least-once") if stays else step
+    do = replace(step.do, connection=HOME, local=True, idempotent=True, task_queue=None, heartbeat=None)
+    return replace(step, do=do, probe=None, guarantee="guarded")
