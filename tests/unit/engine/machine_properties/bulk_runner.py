@@ -15,11 +15,12 @@ from unittest.mock import patch
 
 from sagas.bulk import bulk_machine
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, ChunkCall, Detach, NewSaga, PerformChunk, Record, Wake
-from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes, without_definition
+from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.definition.snapshot import to_snapshot
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
+from sagas.machine.snapshot import expand
 from sagas.protocol.messages import Command, Finish, MachineEvent, Started
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_call, encode_call
@@ -237,8 +238,9 @@ class BulkRunner:
         if any(item.saga_id == id for chunk in self.chunks.values() for item in chunk.calls):
             raise Violation("bulk", f"{id} leaves while a call of it is performed")
         self.seen.add(f"leaves: {member.why_leaving}")
-        state = json.loads(json.dumps(without_definition(member.machine.snapshot())))
-        state["definition"] = to_snapshot(self.bulk.definition)
+        state = expand(json.loads(json.dumps(member.machine.compact_snapshot())), to_snapshot(self.bulk.definition))
+        if json.dumps(state, sort_keys=True) != json.dumps(member.machine.snapshot(), sort_keys=True):
+            raise Violation("snapshot", "the compact snapshot is another one")
         life.left = True
         if member.machine.started_at is None:
             life.machine = Machine.restore(state)
