@@ -78,6 +78,7 @@ async def follow_saga(
                 raise
 
     closed = asyncio.ensure_future(end())
+    follows_run = True
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             view = await read_view(temporal, saga_id, web_ui=web_ui, ledger=ledger)
@@ -85,6 +86,13 @@ async def follow_saga(
             yield view
             if view.state in FINAL_STATES or view.source == "ledger":
                 return
+            if view.bulk_workflow is not None:  # it has no run yet whose end could be waited for
+                await asyncio.sleep(interval)
+                follows_run = False
+                continue
+            if not follows_run:
+                closed.cancel()
+                closed, follows_run = asyncio.ensure_future(end()), True
             await asyncio.wait({closed}, timeout=interval)
             if closed.done():
                 closed.result()

@@ -7,6 +7,7 @@ output = await run.result()
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -15,16 +16,21 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.backoff import Backoff
 from saga_workers.control import interventions
 from saga_workers.control.start import SagaStarter
 from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
-from saga_workers.views.saga_view import read_view, web_ui_link
+from saga_workers.views.run_facts import web_ui_link
+from saga_workers.views.saga_view import FINAL_STATES, read_view
 from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from sagas.settings.project import Project
+
+_RESULT_POLLS = Backoff(0.1, 2.0)
+"""Seconds between two looks at a saga that a bulk workflow runs."""
 
 
 class SagaFailed(SagaError):
@@ -53,17 +59,21 @@ class SagaHandle:
     async def result(self) -> Any:
         """Wait for the end and return the saga's output. Raises SagaFailed if it did not complete."""
         handle = self.client.temporal.get_workflow_handle(self.id)
-        try:
-            return await handle.result()
-        except WorkflowFailureError as error:
-            raise SagaFailed(await self.client.view(self.id)) from error
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND or self.client.ledger is None:
-                raise
-            view = await self.client.view(self.id)
-            if view.state != "COMPLETED":
-                raise SagaFailed(view) from error
-            return view.output
+        for interval in _RESULT_POLLS:
+            try:
+                return await handle.result()
+            except WorkflowFailureError as error:
+                view, cause = await self.client.view(self.id), error
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND or self.client.ledger is None:
+                    raise
+                view, cause = await self.client.view(self.id), error
+            if view.bulk_workflow is None or view.state in FINAL_STATES:
+                if view.state != "COMPLETED":
+                    raise SagaFailed(view) from cause
+                return view.output
+            await asyncio.sleep(interval)  # a bulk workflow runs it
+        raise AssertionError("unreachable")
 
     async def story(self) -> dict[str, Any]:
         """The `saga show` document."""
@@ -96,7 +106,8 @@ class Client:
         starter = await self.starter(saga)
         started = await starter.start(starter.make_request(input), id=id, again=again)
         web_ui = None if started.source == "ledger" else self.project.settings.temporal.web_ui
-        link = web_ui_link(web_ui, self.temporal.namespace, started.id, started.run_id)
+        workflow_id = started.bulk_id or started.id
+        link = web_ui_link(web_ui, self.temporal.namespace, workflow_id, started.run_id)
         return SagaHandle(started.id, started.run_id, started.started, link, self, started.source)
 
     async def starter(self, saga: str) -> SagaStarter:
@@ -134,7 +145,7 @@ class Client:
 
         Raises RefusedError past the point of no return, or if the saga has ended.
         """
-        return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
+        return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)).answer
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
@@ -144,13 +155,12 @@ class Client:
         Raises UsageError if no `wait` of the saga has this name. If the saga cannot be queried, the name is not
         checked.
         """
-        await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
+        await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject, ledger=self.ledger)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a parked step. Raises RefusedError if the decision is not possible."""
-        return (
-            await interventions.resolve(self.temporal, saga_id, decision, self.project.settings.definition_keys())
-        ).to_json()
+        keys = self.project.settings.definition_keys()
+        return (await interventions.resolve(self.temporal, saga_id, decision, keys, ledger=self.ledger)).to_json()
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Undo a completed saga. Raises RefusedError if it cannot be undone."""

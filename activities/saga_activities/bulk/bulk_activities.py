@@ -58,9 +58,8 @@ class BulkActivities:
             case _ if activity_type == DETACH_ACTIVITY:
                 states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
                 await self._detach(request, states)
-                await claims.hand_over(
-                    self._engine(), [summary["saga_id"] for summary, _ in states], request["bulk_id"]
-                )
+                ids = [summary["saga_id"] for summary, _ in states]
+                await claims.hand_over(self._engine(), ids, bulk_id=request["bulk_id"])
                 return {}
         raise ValueError(f"{activity_type} is not an activity of bulk execution")
 
@@ -121,7 +120,7 @@ class BulkActivities:
     async def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])
         records = [_record_of(summary, text, request, at) for summary, text in unpack_states(request["sagas"])]
-        await claims.record(self._engine(), records)
+        await claims.record(self._engine(), records, bulk_id=request["bulk_id"])
         return {}
 
 

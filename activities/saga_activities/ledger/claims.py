@@ -18,7 +18,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.ledger.rows import RunRecord, insert_arrays, storable, write_rows
+from saga_activities.ledger.rows import (
+    RunFilter,
+    RunRecord,
+    RunRow,
+    has_label,
+    insert_arrays,
+    read_newest,
+    storable,
+    write_rows,
+)
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
 _CLAIM = claim_table.c
@@ -109,6 +118,34 @@ async def claim(
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class SingleClaim:
+    """``made``: the claim is from this call; else ``held`` is the one that exists. ``row``: the newest of the id."""
+
+    made: bool
+    held: Claim | None
+    row: RunRow | None
+
+
+async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: datetime) -> SingleClaim:
+    """Claim an id for a saga with a workflow of its own, and read what is known of it."""
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        while True:
+            insert = _insert(connection.dialect.name)
+            made = (await connection.execute(insert, _row(new, saga, None, at))).rowcount == 1
+            held = None if made else next(iter(await _read_claims(connection, [new.saga_id])), None)
+            if made or held is not None:  # else the saga has just ended, and its claim was deleted
+                # Read after the insert: whoever has ended the saga has written its row when it deleted the claim.
+                return SingleClaim(made, held, await read_newest(connection, new.saga_id))
+
+
+async def release_single(engine: AsyncEngine, saga_id: str, *, at: datetime) -> None:
+    """Delete the claim of a single saga that was made ``at`` this time, because no saga was started."""
+    ours = sa.and_(_CLAIM.saga_id == saga_id, _CLAIM.bulk_id.is_(None), _CLAIM.claimed_at == at)
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        await connection.execute(sa.delete(claim_table).where(ours))
+
+
 async def read_claim(engine: AsyncEngine, saga_id: str) -> Claim | None:
     """The claim of this id; None if there is none."""
     async with engine.connect() as connection:
@@ -121,33 +158,60 @@ async def read_claims(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str,
         return {one.saga_id: one for one in await _read_claims(connection, saga_ids)}
 
 
-async def list_claims(engine: AsyncEngine, conditions: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Claim]:
-    """The newest claims of bulk workflows that meet the conditions."""
-    query = (
-        sa.select(claim_table)
-        .where(_CLAIM.bulk_id.is_not(None), *conditions)
-        .order_by(_CLAIM.claimed_at.desc(), _CLAIM.saga_id)
-        .limit(limit)
-    )
+async def list_claims(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[Claim]:
+    """The newest claims of bulk workflows that match; a claim has no state."""
+    conditions: list[sa.ColumnElement[bool]] = [_CLAIM.bulk_id.is_not(None)]
+    if criteria.saga is not None:
+        conditions.append(_CLAIM.saga == criteria.saga)
+    if criteria.since is not None:
+        conditions.append(_CLAIM.claimed_at >= criteria.since)
+    conditions += [has_label(_CLAIM.labels, name, value) for name, value in criteria.labels.items()]
+    order = (_CLAIM.claimed_at.desc(), _CLAIM.saga_id)
+    query = sa.select(claim_table).where(*conditions).order_by(*order).limit(limit)
     async with engine.connect() as connection:
         return [_to_claim(row) for row in await connection.execute(query)]
 
 
-async def record(engine: AsyncEngine, records: Sequence[RunRecord]) -> None:
-    """Write rows of ``saga_run`` and delete the claims of their sagas, in one transaction."""
+async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: str | None = None) -> None:
+    """Write rows of ``saga_run`` and delete the claims of sagas that have ended, in one transaction.
+
+    A row with a later state stays as it is. At most one record for each key. ``bulk_id``: the bulk workflow in which
+    the sagas have ended; None: they had workflows of their own.
+    """
     async with _transaction(engine) as connection:
         await write_rows(connection, records)
-        for start in range(0, len(records), _AT_ONCE):
-            ids = [one.saga_id for one in records[start : start + _AT_ONCE]]
-            await connection.execute(sa.delete(claim_table).where(_CLAIM.saga_id.in_(ids)))
+        ended = {one.saga_id: one.ended_at for one in records if one.ended_at is not None}
+        ids = list(ended)
+        for start in range(0, len(ids), _AT_ONCE):
+            of_these = _CLAIM.saga_id.in_(ids[start : start + _AT_ONCE])
+            await connection.execute(sa.delete(claim_table).where(of_these, _CLAIM.bulk_id == bulk_id))
+            if bulk_id is None:
+                await _delete_continued(connection, of_these, ended)
 
 
-async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], bulk_id: str) -> None:
-    """The sagas of a bulk workflow have workflows of their own now, as if they had been started alone."""
+async def _delete_continued(
+    connection: AsyncConnection, of_these: sa.ColumnElement[bool], ended: Mapping[str, datetime]
+) -> None:
+    """Delete the claims of sagas that were continued after their bulk workflow had been terminated.
+
+    Not those of a later generation: the row of an earlier one may be written again.
+    """
+    columns = (_CLAIM.saga_id, _CLAIM.claimed_at)
+    for row in (await connection.execute(sa.select(*columns).where(of_these))).all():
+        if row.claimed_at <= ended[row.saga_id]:
+            own = sa.and_(_CLAIM.saga_id == row.saga_id, _CLAIM.claimed_at == row.claimed_at)
+            await connection.execute(sa.delete(claim_table).where(own))
+
+
+async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: str) -> None:
+    """Make the claims of sagas that have left a bulk workflow those of single sagas.
+
+    They are kept until the sagas have ended: another bulk workflow would run them a second time.
+    """
     async with _transaction(engine) as connection:
         for start in range(0, len(saga_ids), _AT_ONCE):
-            condition = sa.and_(_CLAIM.saga_id.in_(saga_ids[start : start + _AT_ONCE]), _CLAIM.bulk_id == bulk_id)
-            await connection.execute(sa.update(claim_table).where(condition).values(bulk_id=None))
+            ours = sa.and_(_CLAIM.saga_id.in_(saga_ids[start : start + _AT_ONCE]), _CLAIM.bulk_id == bulk_id)
+            await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None))
 
 
 async def _write_definition(connection: AsyncConnection, definition: Mapping[str, Any]) -> None:
@@ -178,12 +242,16 @@ async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 async def _insert_claims(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        insert = postgresql.insert(claim_table).on_conflict_do_nothing()
-        await insert_arrays(connection, claim_table, rows, insert)
-    elif dialect == "sqlite":
-        await connection.execute(sqlite.insert(claim_table).on_conflict_do_nothing(), rows)
+        await insert_arrays(connection, claim_table, rows, _insert(dialect))
     else:
-        await connection.execute(mysql.insert(claim_table).prefix_with("IGNORE"), rows)
+        await connection.execute(_insert(dialect), rows)
+
+
+def _insert(dialect: str) -> Any:
+    """A statement that leaves existing claims as they are."""
+    if dialect in ("mysql", "mariadb"):
+        return mysql.insert(claim_table).prefix_with("IGNORE")
+    return (sqlite.insert if dialect == "sqlite" else postgresql.insert)(claim_table).on_conflict_do_nothing()
 
 
 def _row(new: NewClaim, saga: str, bulk_id: str | None, at: datetime) -> dict[str, Any]:

@@ -123,15 +123,8 @@ def storable(value: Any) -> Any:
 # Writing: one statement for many rows.
 
 
-async def write(engine: AsyncEngine, records: Sequence[RunRecord]) -> None:
-    """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
-    async with engine.connect() as connection:
-        await write_rows(connection, records)
-        await connection.commit()
-
-
 async def write_rows(connection: AsyncConnection, records: Sequence[RunRecord]) -> None:
-    """The same in the connection's transaction."""
+    """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
     values = [{column.name: getattr(record, column.name) for column in _COLUMNS} for record in records]
     if connection.dialect.name == "postgresql" and len(values) > 1:
         await insert_arrays(connection, run_table, values, _upsert("postgresql"))
@@ -200,9 +193,14 @@ _READ = (
 
 async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
     """The newest row of this id; None if there is none."""
-    query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
     async with engine.connect() as connection:
-        rows = await _to_rows(connection, (await connection.execute(query)).all())
+        return await read_newest(connection, saga_id)
+
+
+async def read_newest(connection: AsyncConnection, saga_id: str) -> RunRow | None:
+    """The same on a connection."""
+    query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
+    rows = await _to_rows(connection, (await connection.execute(query)).all())
     return rows[0] if rows else None
 
 
@@ -256,15 +254,19 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
     if criteria.since is not None:
         query = query.where(_COLUMNS.started_at >= criteria.since)
     for name, value in criteria.labels.items():
-        # Not every database has an escape for these in a path; names of labels in definitions have neither.
-        has_label = sa.false() if {'"', "\\"} & set(name) else _COLUMNS.labels[name].as_string() == value
-        query = query.where(has_label)
+        query = query.where(has_label(_COLUMNS.labels, name, value))
     if criteria.before is not None:
         at, saga_id = criteria.before
         later = sa.and_(_COLUMNS.started_at == at, _COLUMNS.saga_id < saga_id)
         query = query.where(sa.or_(_COLUMNS.started_at < at, later))
     async with engine.connect() as connection:
         return await _to_rows(connection, (await connection.execute(query)).all())
+
+
+def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement[bool]:
+    """Whether a column of labels has this one."""
+    # Not every database has an escape for these in a path; names of labels in definitions have neither.
+    return sa.false() if {'"', "\\"} & set(name) else labels[name].as_string() == value
 
 
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:

@@ -300,6 +300,7 @@ class SagaView(JsonView):
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None
+    bulk_workflow: Annotated[str | None, "the id of the bulk workflow that runs the saga", OMITTED] = None
     stuck: Annotated[tuple[str, ...] | None, "why the saga makes no progress by itself", OMITTED] = None
     source: Annotated[
         Literal["ledger"] | None, "where the view was read if Temporal no longer has the run", OMITTED

@@ -234,6 +234,7 @@ class BulkWorkflow:
             request = {
                 "saga": machine.definition.saga,
                 "digest": machine.definition.digest,
+                "bulk_id": workflow.info().workflow_id,
                 "at": at,
                 "sagas": pack_states(part),
             }

@@ -20,6 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.bulk.leaving import leave_bulk_workflow
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
@@ -27,11 +28,10 @@ from saga_workers.temporal.temporal_runs import (
     RunDescription,
     count_pollers,
     describe_run,
-    describe_undo,
     no_poller_message,
     read_definition,
 )
-from saga_workers.views.saga_view import read_view, unknown_saga_error
+from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
@@ -73,14 +73,23 @@ def _just_ended_error(saga_id: str) -> _JustEnded:
     return _JustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
 
 
-async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
+async def cancel(
+    temporal: Temporal,
+    saga_id: str,
+    *,
+    reason: str = "",
+    who: str | None = None,
+    ledger: RunLedger | None = None,
+) -> CancelResult:
     """Request the rollback of a running saga.
 
     A worker answers at once what the cancel means for the saga. If none answers, it is sent as Temporal's own cancel
     request, which the run's history records; the saga takes whichever of the two it processes first. Raises
     RefusedError past the point of no return or if the saga has ended, UsageError if there is no such saga.
+
+    ``ledger`` finds sagas of bulk workflows, here and below: such a saga leaves its bulk workflow first.
     """
-    described = await _open_run(temporal, saga_id)
+    described = await _open_run(temporal, saga_id, ledger)
     try:
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
@@ -124,14 +133,21 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
 
 
 async def signal(
-    temporal: Temporal, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
+    temporal: Temporal,
+    saga_id: str,
+    name: str,
+    data: Any = None,
+    *,
+    who: str | None = None,
+    reject: str | None = None,
+    ledger: RunLedger | None = None,
 ) -> bool:
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
     Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
     the saga has ended, UsageError if there is no such saga or it has no `wait` of that name.
     """
-    described = await _open_run(temporal, saga_id)
+    described = await _open_run(temporal, saga_id, ledger)
     definition = await read_definition(temporal, described.run)
     if definition is not None:
         check_signal(definition, name)
@@ -158,13 +174,18 @@ def check_signal(definition: Definition, name: str) -> None:
 
 
 async def resolve(
-    temporal: Temporal, saga_id: str, decision: Mapping[str, Any], keys: DefinitionKeys | None = None
+    temporal: Temporal,
+    saga_id: str,
+    decision: Mapping[str, Any],
+    keys: DefinitionKeys | None = None,
+    *,
+    ledger: RunLedger | None = None,
 ) -> SagaView:
     """Decide about a parked step; returns the view afterwards. ``keys`` sign new arguments and definitions.
 
     Raises RefusedError if the decision is not possible.
     """
-    described = await _open_run(temporal, saga_id)
+    described = await _open_run(temporal, saga_id, ledger)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     request = dict(decision)
     if keys is not None:
@@ -173,7 +194,9 @@ async def resolve(
     return SagaView.from_json(answer)
 
 
-async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
+async def preview_decision(
+    temporal: Temporal, saga_id: str, decision: Mapping[str, Any], *, ledger: RunLedger | None = None
+) -> list[str]:
     """The immediate consequences of a decision, in words, computed on a copy of the saga's state machine.
 
     Raises RefusedError if the decision is not possible.
@@ -181,7 +204,7 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
     from sagas.machine.machine import Machine
     from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
 
-    described = await _open_run(temporal, saga_id)
+    described = await _open_run(temporal, saga_id, ledger)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     handle = temporal.get_workflow_handle(described.run.id)
     try:
@@ -234,11 +257,13 @@ async def undo(
     A saga that only the ledger knows is undone on ``task_queue``.
     """
     view = await read_view(temporal, saga_id, ledger=ledger)
+    if view.bulk_workflow is not None and view.state == "COMPLETED":
+        await leave_bulk_workflow(temporal, ledger, saga_id)  # its end is in the ledger then
     described = await describe_run(temporal, saga_id)
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
-        running = described is not None and described.run.running
+        running = view.state not in FINAL_STATES
         raise RefusedError(
             f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
             help=saga_command("cancel", saga_id) if running else saga_command("show", saga_id),
@@ -272,19 +297,15 @@ async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: st
     return undo_id
 
 
-async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
+async def _open_run(temporal: Temporal, saga_id: str, ledger: RunLedger | None = None) -> RunDescription:
     """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
-    described = await describe_run(temporal, saga_id)
-    if described is None:
-        raise unknown_saga_error(temporal, saga_id)
-    if described.run.running:
-        return described
-    undoing = await describe_undo(temporal, described.run)
-    if undoing is not None and undoing.run.running:
-        return undoing
-    raise RefusedError(
-        f"{saga_id} has already ended {(await read_view(temporal, saga_id)).state}", help=saga_command("show", saga_id)
-    )
+    running = await running_of(temporal, saga_id)
+    if running is None and await leave_bulk_workflow(temporal, ledger, saga_id):
+        running = await running_of(temporal, saga_id)
+    if running is not None:
+        return running
+    view = await read_view(temporal, saga_id, ledger=ledger)
+    raise RefusedError(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:

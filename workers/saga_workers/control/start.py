@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
@@ -19,13 +21,14 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from saga_activities.ledger.claims import Claim
+from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.ledger.claims import Claim, NewClaim
 from saga_activities.ledger.rows import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import describe_run, first_input
-from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
+from saga_workers.views.saga_view import FINAL_STATES, STARTED_AGAIN, closed_state, may_be_undone, read_view
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
@@ -45,9 +48,6 @@ from sagas.protocol.payloads import (
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
-
-_STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
-"""The states after which `--again` starts a new generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,19 @@ class BulkRow:
 
     id: str
     request: StartRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimedId:
+    """The claim of an id for a single start. ``made_at`` is None if it was claimed before.
+
+    ``bulk``: the claim of the bulk workflow that runs it. ``row``: the newest of the id.
+    """
+
+    saga_id: str
+    made_at: datetime | None
+    bulk: Claim | None
+    row: RunRow | None
 
 
 class SagaStarter:
@@ -154,10 +167,14 @@ class SagaStarter:
         """
         given = id or request.id
         saga_id = check_saga_id(given or self.new_id())
-        past = None if given is None else await self._forgotten_run(saga_id)
+        claim = None if given is None else await self._claim(saga_id, request, labels)
+        if claim is not None and claim.bulk is not None:
+            return await self._run_in_bulk(claim.bulk, request.input)
+        past = None if claim is None else await self._forgotten_run(claim)
         headers = dict(self._headers)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
-        if past is not None and not (again and past.view.state in _STARTED_AGAIN):
+        if past is not None and not (again and past.view.state in STARTED_AGAIN):
+            await self._give_up(claim)
             return self._run_in_ledger(past, request.input)
         if again:
             generation = await _next_generation(self._temporal, saga_id, past)
@@ -178,7 +195,7 @@ class SagaStarter:
                     search_attributes=self._search_attributes(request, labels),
                 )
         except WorkflowAlreadyStartedError:
-            return await self._existing_run(request.input, saga_id)
+            return await self._existing_run(request.input, saga_id, claim)
         except RPCError as error:
             if (reason := refusal_reason(error)) is not None:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
@@ -241,22 +258,52 @@ class SagaStarter:
             raise UsageError(problem)
         return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), values)])
 
-    async def _forgotten_run(self, saga_id: str) -> RunRow | None:
-        """What the ledger has of this id, if Temporal does not know it any more.
+    async def _claim(self, saga_id: str, request: StartRequest, labels: Mapping[str, str] | None) -> _ClaimedId | None:
+        """Claim the id in the ledger, so that no bulk workflow runs it too. None without a ledger.
 
         Raises LedgerUnavailable if it does not answer, and Temporal does not know the id.
         """
-        if self._ledger is None:
+        if self._ledger is None or len(saga_id) > MAX_SAGA_ID:
             return None
+        new = NewClaim(saga_id, input_digest(request.input), {**request.labels, **(labels or {})})
+        at = datetime.now(UTC)
         try:
-            row = await self._ledger.find(saga_id)
+            claim = await self._ledger.claim_single(new, self._definition.saga, at)
+            bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
+            return _ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
         except LedgerUnavailable as error:
             if await describe_run(self._temporal, saga_id) is not None:
                 return None
             raise LedgerUnavailable(
                 f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
             ) from error
-        return None if row is None or await describe_run(self._temporal, saga_id) is not None else row
+
+    async def _forgotten_run(self, claim: _ClaimedId) -> RunRow | None:
+        """What the ledger has of this id, if Temporal does not know it any more, or only an earlier generation."""
+        if claim.row is None:
+            return None
+        described = await describe_run(self._temporal, claim.saga_id)
+        if described is None:
+            return claim.row
+        closed_at = described.run.close_time
+        return claim.row if closed_at is not None and claim.row.started_at > closed_at else None
+
+    async def _give_up(self, claim: _ClaimedId | None) -> None:
+        """Nothing was started under the id. Only with a row it is protected from bulk workflows without the claim."""
+        if self._ledger is not None and claim is not None and claim.made_at is not None and claim.row is not None:
+            with suppress(LedgerUnavailable):  # it is deleted with the ledger's upkeep
+                await self._ledger.release_single(claim.saga_id, claim.made_at)
+
+    async def _run_in_bulk(self, claim: Claim, input: Any) -> StartResult:
+        """The saga that a bulk workflow runs, if it may count as this start."""
+        self.check_claim(claim, input)
+        saga_id = claim.saga_id
+        view = await read_view(self._temporal, saga_id, ledger=self._ledger)
+        if view.state not in FINAL_STATES:
+            return StartResult(saga_id, "", False, bulk_id=view.bulk_workflow)
+        if view.state != "COMPLETED":
+            raise AlreadyEnded(saga_id, view.state)
+        return StartResult(saga_id, "", False, completed=True, source="ledger")
 
     def check_claim(self, claim: Claim, input: Any) -> None:
         """Raise RefusedError unless the saga that has claimed this id may count as this start."""
@@ -276,12 +323,14 @@ class SagaStarter:
             raise AlreadyEnded(view.id, view.state)
         return StartResult(view.id, "", False, completed=True, source="ledger")
 
-    async def _existing_run(self, input: Any, saga_id: str) -> StartResult:
+    async def _existing_run(self, input: Any, saga_id: str, claim: _ClaimedId | None) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start."""
         described = await describe_run(self._temporal, saga_id)
         if described is None:
             raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
         run = described.run
+        if not run.running:
+            await self._give_up(claim)
         if run.workflow_type != self._definition.saga:
             raise _other_saga_error(saga_id, run.workflow_type)
         if await first_input(self._temporal, described) != input:
@@ -317,7 +366,7 @@ class AlreadyEnded(RefusedError):
                 f"{saga_id} was terminated, so it is unknown which of its effects exist",
                 help=f"inspect it with `{saga_command('show', saga_id)}`",
             )
-        elif state in _STARTED_AGAIN:
+        elif state in STARTED_AGAIN:
             super().__init__(
                 f"{saga_id} has ended {state}",
                 help="start it again as a new generation with --again",
@@ -337,7 +386,7 @@ async def _next_generation(temporal: Temporal, saga_id: str, past: RunRow | None
     if past is None and await describe_run(temporal, saga_id) is None:
         return None
     view = await read_view(temporal, saga_id) if past is None else past.view
-    if view.state not in _STARTED_AGAIN:
+    if view.state not in STARTED_AGAIN:
         return None
     return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,7 +14,7 @@ from saga_activities.connections import open_engine
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import batches, claims, rows
 from saga_activities.ledger.batches import KnownSaga
-from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.claims import Claim, NewClaim, SingleClaim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
 from sagas.definition.times import parse_duration
 from sagas.errors import SagaError
@@ -93,10 +94,31 @@ class RunLedger:
         with self._readable():
             return await rows.list_runs(self.engine, criteria, limit)
 
+    async def bulk_claim(self, saga_id: str) -> Claim | None:
+        """The claim of the bulk workflow that runs this saga; None if none does."""
+        with self._readable():
+            found = await claims.read_claim(self.engine, saga_id)
+        return None if found is None or found.bulk_id is None else found
+
+    async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
+        """Claim an id for a saga with a workflow of its own."""
+        with self._readable():
+            return await claims.claim_single(self.engine, new, saga=saga, at=at)
+
+    async def release_single(self, saga_id: str, at: datetime) -> None:
+        """Give up a claim that was made ``at`` this time."""
+        with self._readable():
+            await claims.release_single(self.engine, saga_id, at=at)
+
+    async def bulk_claims(self, criteria: RunFilter, limit: int) -> list[Claim]:
+        """The newest claims of bulk workflows that match; ``states`` of the filter do not count."""
+        with self._readable():
+            return await claims.list_claims(self.engine, criteria, limit)
+
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
         with self._readable():
-            await rows.write(self.engine, records)
+            await claims.record(self.engine, records)
 
     async def close(self) -> None:
         await self.engine.dispose()

@@ -22,7 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.backoff import Backoff
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.ledger.rows import RunRecord, make_record, write
+from saga_activities.ledger import claims
+from saga_activities.ledger.rows import RunRecord, make_record
 from saga_workers.runtime.logs import fields
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.settings.masking import mask
@@ -183,7 +184,7 @@ class LedgerWriter:
         for delay in _DELAYS:
             try:
                 async with asyncio.timeout(_WRITE_TIMEOUT):
-                    await write(engine, batch)
+                    await claims.record(engine, batch)
             except Exception as error:
                 known = classify_database_error(error)
                 if known is None:

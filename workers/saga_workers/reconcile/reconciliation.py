@@ -37,7 +37,7 @@ from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
 from saga_workers.views.locks import list_orphans
-from saga_workers.views.saga_view import iso_time
+from saga_workers.views.run_facts import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings

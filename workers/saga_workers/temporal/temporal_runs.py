@@ -95,9 +95,9 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of the first run of a chain that was continued as new; None if it had none.
+    """The saga's input: that of the first run of a chain that was continued as new; None if it had none.
 
-    For a saga that has left a bulk workflow: the input that it was given there.
+    A saga that has left a bulk workflow was started with its state, which contains it.
     """
     first_run = described.run.raw.first_run_id or described.run.run_id
     handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
@@ -106,10 +106,16 @@ async def first_input(temporal: Temporal, described: RunDescription) -> Any:
     ):
         started = event.workflow_execution_started_event_attributes
         values = await temporal.data_converter.decode(started.input.payloads)
-        if values and DETACHED_HEADER in started.header.fields:
-            return unpack_state(values[0]["machine"])["input"]
-        return values[0] if values else None
+        value = values[0] if values else None
+        return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
     return None
+
+
+def _input_of_state(value: Any) -> Any:
+    try:
+        return unpack_state(value["machine"])["input"]
+    except (KeyError, TypeError, ValueError):
+        return value  # any client may send the header
 
 
 async def describe_undo(temporal: Temporal, run: RunInfo) -> RunDescription | None:

@@ -31,6 +31,7 @@ DUE = 10.0
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
 _RECENT_EVENTS = 5
+_ANSWER: Any = dict[str, Any] | None
 
 
 class NoAnswer(Exception):
@@ -65,8 +66,8 @@ class Workers:
             run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
         )
 
-    async def query(self, described: RunDescription, name: str, timeout: timedelta) -> Any:
-        """The response of the run. Raises NoAnswer."""
+    async def query(self, described: RunDescription, name: str, timeout: timedelta, *arguments: Any) -> Any:
+        """The response of the run, a JSON object or null. Raises NoAnswer."""
         run = described.run
         if not await self.polled(run.task_queue):
             raise NoAnswer(no_poller_message(run.task_queue))
@@ -74,7 +75,7 @@ class Workers:
             raise NoAnswer(nobody_answers(run.task_queue))
         handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
-            answer = await handle.query(name, result_type=dict, rpc_timeout=timeout)
+            answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
         except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
             raise await self._why(described, error, timeout) from None
         self._answered.add(run.task_queue)

@@ -9,10 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
+from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
 from saga_workers.views.answering import Workers
+from saga_workers.views.bulk_view import claimed_view, describe_bulk_workflows, view_in_bulk
+from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import (
     bare_view,
     can_be_queried,
@@ -21,11 +24,10 @@ from saga_workers.views.saga_view import (
     may_be_undone,
     read_view,
     view_of_run,
-    web_ui_link,
     with_undo,
 )
 from sagas.errors import UsageError
-from sagas.protocol.payloads import BATCH_WORKFLOW, NOTIFICATION_WORKFLOW, UNDO_SUFFIX
+from sagas.protocol.payloads import BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 16
@@ -72,9 +74,9 @@ class SagaFilter:
 
 def visibility_query(criteria: SagaFilter) -> str:
     """The list filter for Temporal. Raises UsageError if there is no such state."""
-    # A notification is a run of its own, but not a saga.
-    parts = ["ExecutionStatus != 'ContinuedAsNew'", f"WorkflowType != '{NOTIFICATION_WORKFLOW}'"]
-    parts.append(f"WorkflowType != '{BATCH_WORKFLOW}'")
+    # These are runs of their own, but not sagas.
+    parts = ["ExecutionStatus != 'ContinuedAsNew'"]
+    parts += [f"WorkflowType != '{one}'" for one in (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW)]
     if criteria.saga is not None:
         parts.append(f"WorkflowType = {quote(criteria.saga)}")
     elif criteria.task_queue is not None:
@@ -110,9 +112,9 @@ async def query_sagas(
     ask_running: bool = False,
     ledger: RunLedger | None = None,
 ) -> AsyncIterator[SagaView]:
-    """One view per saga, newest first; then those that only the ledger knows. Raises UsageError if a filter is invalid.
+    """One view per saga, newest first; then those of bulk workflows; then those that only the ledger knows.
 
-    Raises LedgerUnavailable after the sagas that Temporal has.
+    Raises UsageError if a filter is invalid, LedgerUnavailable after the sagas that Temporal has.
 
     Without ``ask_running``, open sagas are described by the visibility store alone, which is fast and leaves fields
     empty. With it each open saga is queried; one that does not answer at once keeps those fields and says so in
@@ -140,11 +142,52 @@ async def query_sagas(
             found += 1
             if found >= limit:
                 return
+    ask = workers if ask_running else None
+    for view in await bulk_views(temporal, ledger, criteria, limit - found, without=seen, web_ui=web_ui, ask=ask):
+        seen.add(view.id)
+        yield view
+        found += 1
+    if found >= limit:
+        return
     async for view in ledger_views(temporal, ledger, criteria, without=seen):
         yield view
         found += 1
         if found >= limit:
             return
+
+
+async def bulk_views(
+    temporal: Temporal,
+    ledger: RunLedger | None,
+    criteria: SagaFilter,
+    limit: int,
+    *,
+    without: Collection[str] = (),
+    web_ui: str | None = None,
+    ask: Workers | None = None,
+) -> list[SagaView]:
+    """The sagas that bulk workflows run and that match, newest first.
+
+    None with a filter in Temporal's syntax. Raises LedgerUnavailable. Only with ``ask`` the bulk workflows are queried;
+    without it a saga is RUNNING until it has ended, or TERMINATED if its bulk workflow was.
+    """
+    states = criteria.states or STATES
+    if ledger is None or criteria.where is not None or not (ask or {"RUNNING", "TERMINATED"} & set(states)):
+        return []
+    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
+    claims = await ledger.bulk_claims(rows, limit + len(without))
+    found = await describe_bulk_workflows(temporal, claims, without=without)
+    if ask is None:
+        views = [claimed_view(temporal, one.claim, one.bulk, web_ui=web_ui) for one in found]
+    else:
+        gate = asyncio.Semaphore(_CONCURRENCY)
+
+        async def query(claim: Claim) -> SagaView:
+            async with gate:
+                return await view_in_bulk(temporal, claim, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=ask)
+
+        views = await asyncio.gather(*(query(one.claim) for one in found))
+    return [view for view in views if view.state in states][:limit]
 
 
 async def ledger_views(

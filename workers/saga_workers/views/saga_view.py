@@ -15,17 +15,18 @@ from typing import Any, Protocol, TypeVar
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
-from temporalio.client import (
-    WorkflowExecutionStatus,
-    WorkflowHistoryEventFilterType,
-)
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.rows import RunRow
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, describe_undo, visible_state
 from saga_workers.views.answering import NoAnswer, Workers
+from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
+from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
@@ -42,6 +43,9 @@ from sagas.workflow.failures import activity_outcome
 
 TERMINATED_STATES = ("TERMINATED",)
 FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
+STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
+"""The states after which `--again` starts a new generation."""
+
 QUERY_TIMEOUT = timedelta(seconds=5)
 _ENDED_FROM_OUTSIDE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 
@@ -75,7 +79,7 @@ async def read_view(
     saga_id = saga_id.removesuffix(UNDO_SUFFIX)
     described = await describe_run(temporal, saga_id)
     if described is None:
-        return await _view_from_ledger(temporal, ledger, saga_id, timeout, workers)
+        return await _view_without_run(temporal, ledger, saga_id, web_ui, timeout, workers)
     if described.run.workflow_type == NOTIFICATION_WORKFLOW:
         saga = described.run.parent_id or "a saga"
         raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
@@ -84,18 +88,64 @@ async def read_view(
         undo = await describe_undo(temporal, described.run)
         if undo is not None:
             view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
+    if ledger is not None and view.state in STARTED_AGAIN:
+        later = await _later_in_bulk(temporal, ledger, described.run, web_ui, timeout, workers)
+        if later is not None:
+            return later
     view = await with_notifications(temporal, view)
     return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id))
 
 
-async def _view_from_ledger(
-    temporal: Temporal, ledger: RunLedger | None, saga_id: str, timeout: timedelta, workers: Workers
+async def _view_without_run(
+    temporal: Temporal, ledger: RunLedger | None, saga_id: str, web_ui: str | None, timeout: timedelta, workers: Workers
 ) -> SagaView:
-    """The view of a saga that Temporal does not know; its undo may have been started since."""
-    row = None if ledger is None else await ledger.find(saga_id)
-    if row is None:
+    """The view of a saga of which Temporal has no run: a bulk workflow runs it, or it is only in the ledger."""
+    if ledger is None:
         raise unknown_saga_error(temporal, saga_id)
-    undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    # The claim first: when it is deleted, there is a row.
+    claim = await ledger.bulk_claim(saga_id)
+    if claim is not None:
+        return await _view_of_claim(temporal, claim, web_ui, timeout, workers)
+    row = await ledger.find(saga_id)
+    if row is not None:
+        return await _with_undo_of_row(temporal, row, timeout, workers)
+    if await describe_run(temporal, saga_id) is not None:  # it has left its bulk workflow meanwhile
+        return await read_view(temporal, saga_id, web_ui=web_ui, timeout=timeout, workers=workers, ledger=ledger)
+    raise unknown_saga_error(temporal, saga_id)
+
+
+async def _later_in_bulk(
+    temporal: Temporal, ledger: RunLedger, run: RunInfo, web_ui: str | None, timeout: timedelta, workers: Workers
+) -> SagaView | None:
+    """The view of a later generation of this undone saga, which was started in a bulk workflow; None if none was."""
+    try:
+        claim = await ledger.bulk_claim(run.id)
+        if claim is not None:
+            return await _view_of_claim(temporal, claim, web_ui, timeout, workers)
+        row = await ledger.find(run.id)
+    except LedgerUnavailable:
+        return None  # Temporal's run is the best there is
+    if row is None or run.close_time is None or row.started_at <= run.close_time:
+        return None
+    return await _with_undo_of_row(temporal, row, timeout, workers)
+
+
+async def _view_of_claim(
+    temporal: Temporal, claim: Claim, web_ui: str | None, timeout: timedelta, workers: Workers
+) -> SagaView:
+    """The view in the bulk workflow; if that was terminated, the saga may have been continued since."""
+    view = await view_in_bulk(temporal, claim, web_ui=web_ui, timeout=timeout, workers=workers)
+    if not may_be_undone(view.state):
+        return view
+    undo = await describe_run(temporal, claim.saga_id + UNDO_SUFFIX)
+    if undo is None or undo.run.workflow_type != claim.saga or undo.run.start_time < claim.claimed_at:
+        return view
+    return with_undo(view, await view_of_run(temporal, undo, timeout, workers))
+
+
+async def _with_undo_of_row(temporal: Temporal, row: RunRow, timeout: timedelta, workers: Workers) -> SagaView:
+    """The view of a row of the ledger; its undo may have been started since."""
+    undo = await describe_run(temporal, row.view.id + UNDO_SUFFIX)
     if undo is None or undo.run.workflow_type != row.view.saga or undo.run.start_time < row.started_at:
         return row.view
     if not may_be_undone(row.view.state) and not undo.run.running:
@@ -210,7 +260,7 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -
     terminated = run.status in _ENDED_FROM_OUTSIDE
     if view.reason and not terminated:
         return view
-    reason = await _close_reason(temporal, run)
+    reason = await close_reason(temporal, run)
     view = replace(view, ended_at=iso_time(run.close_time), can_undo=False)
     if not terminated:
         return replace(view, reason=reason)
@@ -218,25 +268,6 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -
         # Why a run was terminated is known from its message only; an earlier cause of the rollback is kept in `before`.
         reason = replace(reason, details={"before": view.reason.to_json()})
     return replace(view, state="TERMINATED", reason=reason)
-
-
-async def _close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
-    """The ``reason`` given by a run's close event."""
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    kind, type_, message = "terminated", None, "closed by Temporal"
-    async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
-        if event.HasField("workflow_execution_terminated_event_attributes"):
-            end = event.workflow_execution_terminated_event_attributes
-            message = f"terminated by {end.identity or 'an unknown client'}" + (f": {end.reason}" if end.reason else "")
-        elif event.HasField("workflow_execution_timed_out_event_attributes"):
-            message = "the run timeout has passed; sagas must be started without one"
-        elif event.HasField("workflow_execution_failed_event_attributes"):
-            failure = event.workflow_execution_failed_event_attributes.failure
-            kind, message = "failed", failure.message
-            type_ = failure.application_failure_info.type or None
-            if type_ == "SagaRefused":
-                kind = "rejected"
-    return ReasonView(kind=kind, type=type_, message=message)
 
 
 async def closed_view(run: RunWithMemo) -> SagaView | None:
@@ -273,19 +304,6 @@ async def bare_view(run: RunInfo) -> SagaView:
 def labels_of(run: RunInfo) -> dict[str, str]:
     written = run.attributes.get("SagaLabels") or ()
     return dict(one.split("=", 1) for one in written if "=" in one)
-
-
-def iso_time(timestamp: datetime | None) -> str | None:
-    return None if timestamp is None else timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def web_ui_link(web_ui: str | None, namespace: str, saga_id: str, run_id: str) -> str | None:
-    """The address of a run in the Temporal Web UI; None if no Web UI is configured."""
-    if not web_ui:
-        return None
-    from urllib.parse import quote
-
-    return f"{web_ui.rstrip('/')}/namespaces/{quote(namespace)}/workflows/{quote(saga_id, safe='')}/{run_id}/history"
 
 
 # Pending activities: attempts so far, the last failure, and the last heartbeat.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
+from saga_activities.ledger.rows import RunFilter
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
@@ -26,10 +27,12 @@ from saga_workers.temporal.temporal_runs import (
     read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
+from saga_workers.views.bulk_view import claimed_view, describe_bulk_workflows
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
+from sagas.bulk.wire_format import BULK_ACTIVITIES
 from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 
@@ -37,6 +40,8 @@ MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
 
 _CONCURRENCY = 16
+_MAX_CLAIMS = 10_000
+_NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
 
@@ -47,10 +52,12 @@ async def list_stuck(
     limit: int,
     web_ui: str | None = None,
     prepared: Mapping[str, Sequence[str]] | None = None,
+    ledger: RunLedger | None = None,
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    ``prepared``: further reasons by saga id, of prepared transactions.
+    ``prepared``: further reasons by saga id, of prepared transactions. ``ledger`` knows the sagas of bulk workflows.
+    Raises LedgerUnavailable after the sagas that Temporal has.
     """
     prepared = prepared or {}
     workers = Workers(temporal)
@@ -85,6 +92,38 @@ async def list_stuck(
             seen.add(saga_id)
             found += 1
             yield view
+    for view in await _stuck_in_bulk(temporal, ledger, criteria, workers, web_ui, without=seen):
+        if found >= limit:
+            return
+        found += 1
+        yield view
+
+
+async def _stuck_in_bulk(
+    temporal: Temporal,
+    ledger: RunLedger | None,
+    criteria: SagaFilter,
+    workers: Workers,
+    web_ui: str | None,
+    *,
+    without: Collection[str],
+) -> list[SagaView]:
+    """The sagas of bulk workflows that make no progress, or that were closed by Temporal."""
+    if ledger is None or criteria.where is not None:
+        return []
+    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
+    claimed = await describe_bulk_workflows(temporal, await ledger.bulk_claims(rows, _MAX_CLAIMS), without=without)
+    reasons: dict[str | None, list[str]] = {}
+    stuck = []
+    for one in claimed:
+        bulk_id = one.claim.bulk_id
+        if bulk_id not in reasons:
+            runs = one.bulk is not None and one.bulk.run.running
+            reasons[bulk_id] = await temporal_reasons(temporal, one.bulk, workers) if one.bulk and runs else [_NOT_OVER]
+        view = claimed_view(temporal, one.claim, one.bulk, web_ui=web_ui)
+        if (not criteria.states or view.state in criteria.states) and reasons[bulk_id]:
+            stuck.append(replace(view, stuck=tuple(reasons[bulk_id])))
+    return stuck
 
 
 async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
@@ -110,7 +149,10 @@ async def read_view_with_stuck(
     """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(temporal)
     view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers, ledger=ledger)
-    described = None if view.state in FINAL_STATES else await running_of(temporal, view.id)
+    if view.state in FINAL_STATES:
+        return view
+    bulk_id = view.bulk_workflow
+    described = await (running_of(temporal, view.id) if bulk_id is None else describe_run(temporal, bulk_id))
     if described is None:
         return view
     shown = {step.id for step in view.steps}
@@ -159,6 +201,8 @@ async def temporal_reasons(
         reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
     for activity in raw.pending_activities:
         what = "loading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
+        if activity.activity_type.name in BULK_ACTIVITIES:
+            what = activity.activity_type.name
         queue = activity.activity_options.task_queue.name or run.task_queue
         scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED

@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import (
     HandleQueryInput,
     Interceptor,
@@ -34,16 +33,16 @@ from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
 from saga_workers.bulk.detaching import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
-from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, open_ledger
+from saga_workers.ledger.run_ledger import RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
+from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
-from sagas.errors import InfrastructureError, RefusedError
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
@@ -177,18 +176,6 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
 
 
 def _definition_loader(client: Client, project: Project, ledger: RunLedger | None) -> DefinitionLoader:
-    async def read_machine(saga_id: str) -> str | None:
-        handle = client.get_workflow_handle(saga_id)
-        try:
-            described = await handle.describe()
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return await _machine_in_ledger(ledger, saga_id)
-            raise
-        if described.status is WorkflowExecutionStatus.RUNNING:
-            raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
-        return await handle.query("machine", result_type=str)
-
     names: list[str] = []
 
     async def list_attributes() -> list[str]:
@@ -196,14 +183,7 @@ def _definition_loader(client: Client, project: Project, ledger: RunLedger | Non
             names.extend(await existing_attributes(client))
         return names
 
-    return DefinitionLoader(project, read_machine, list_attributes)
-
-
-async def _machine_in_ledger(ledger: RunLedger | None, saga_id: str) -> str | None:
-    try:
-        return None if ledger is None else await ledger.machine(saga_id)
-    except LedgerUnavailable as error:
-        raise InfrastructureError(error.message) from error  # Temporal tries again
+    return DefinitionLoader(project, LastStates(client, ledger), list_attributes)
 
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event

@@ -14,6 +14,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from saga_workers.ledger.run_ledger import RunLedger
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -51,13 +52,16 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
     parse_deadline(timeout)
 
     async def ask(client: Client, settings: Settings) -> SagaView | None:
+        from saga_workers.ledger.run_ledger import using_ledger
+
         print_target(settings)
-        row = await _ask(client, saga_id, reason, by)
-        if not wait:
-            print_document(row, human=lambda: echo(_message(row)))
-            return None
-        warn(_message(row))
-        return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
+        async with using_ledger(settings) as ledger:
+            row = await _ask(client, ledger, saga_id, reason, by)
+            if not wait:
+                print_document(row, human=lambda: echo(_message(row)))
+                return None
+            warn(_message(row))
+            return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui, ledger=ledger)
 
     ended = with_client(ask)
     return 0 if ended is None else print_end(saga_id, ended)
@@ -82,8 +86,10 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
 
     async def ask_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
         from saga_workers.control.interventions import ask_each
+        from saga_workers.ledger.run_ledger import using_ledger
 
-        return await ask_each(ids, lambda id: _ask(client, id, reason, by))
+        async with using_ledger(settings) as ledger:
+            return await ask_each(ids, lambda id: _ask(client, ledger, id, reason, by))
 
     from saga_workers.control.interventions import worst_code
 
@@ -100,10 +106,10 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     return worst_code(answers)
 
 
-async def _ask(client: Client, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+async def _ask(client: Client, ledger: RunLedger | None, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
     from saga_workers.control.interventions import cancel as ask
 
-    answer = await ask(client, saga_id, reason=reason, who=by)
+    answer = await ask(client, saga_id, reason=reason, who=by, ledger=ledger)
     return {"id": saga_id, "answer": answer.answer, "note": answer.note}
 
 

@@ -138,12 +138,15 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     async def run(client: Client, settings: Settings) -> dict[str, Any]:
         from saga_workers.control.interventions import preview_decision, resolve
+        from saga_workers.ledger.run_ledger import using_ledger
 
         decision = {**fields, "who": fields["who"] or client.identity}
-        if dry_run:
-            return {"id": saga_id, "dry_run": True, "next": await preview_decision(client, saga_id, decision)}
-        print_target(settings)
-        view = await resolve(client, saga_id, decision, _signing_keys(settings, decision))
+        async with using_ledger(settings) as ledger:
+            if dry_run:
+                consequences = await preview_decision(client, saga_id, decision, ledger=ledger)
+                return {"id": saga_id, "dry_run": True, "next": consequences}
+            print_target(settings)
+            view = await resolve(client, saga_id, decision, _signing_keys(settings, decision), ledger=ledger)
         return {**view.to_json(), "id": saga_id}
 
     answer = with_client(run)

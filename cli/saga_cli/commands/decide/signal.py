@@ -28,9 +28,11 @@ def send_signal(
 
     async def send(client, settings) -> bool:
         from saga_workers.control.interventions import signal
+        from saga_workers.ledger.run_ledger import using_ledger
 
         print_target(settings)
-        return await signal(client, saga_id, name, value, who=operator_name(as_), reject=reject)
+        async with using_ledger(settings) as ledger:
+            return await signal(client, saga_id, name, value, who=operator_name(as_), reject=reject, ledger=ledger)
 
     checked = with_client(send)
     what = "rejected" if reject is not None else "sent"

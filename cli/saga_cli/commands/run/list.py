@@ -84,7 +84,7 @@ def _find(
     if stuck:
         from saga_workers.views.stuck import list_stuck
 
-        return list_stuck(client, asked, limit=limit, web_ui=web_ui, prepared=prepared)
+        return list_stuck(client, asked, limit=limit, web_ui=web_ui, prepared=prepared, ledger=ledger)
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents

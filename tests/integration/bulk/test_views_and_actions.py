@@ -1,0 +1,151 @@
+"""Sagas of a bulk workflow are seen and acted on like any others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+
+from saga_workers.control.interventions import start_undo
+from saga_workers.control.start import BulkRow
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.views.stuck import list_stuck
+from sagas.errors import RefusedError
+from sagas.protocol.saga_view import SagaView
+from tests.integration.bulk.conftest import Bank
+from tests.integration.bulk.test_bulk_execution import transfer
+
+
+@asynccontextmanager
+async def blocked_accounts(bank: Bank) -> AsyncIterator[None]:
+    """No account can be changed inside the block."""
+    connection = await psycopg.AsyncConnection.connect(bank.url)
+    async with connection:
+        await connection.execute("lock table account in share mode")
+        yield
+
+
+async def start_bulk(bank: Bank, saga: str, inputs: Sequence[Any]) -> WorkflowHandle[Any, Any]:
+    starter = await bank.client.starter(saga)
+    return await starter.start_bulk([BulkRow(one["id"], starter.make_request(one)) for one in inputs])
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it does not hold within 10 s")
+
+
+async def wait_until(bank: Bank, saga_id: str, state: str) -> SagaView:
+    async with asyncio.timeout(20):
+        while True:
+            if bank.query("select 1 from saga_claim where saga_id = %s", saga_id) or bank.states().get(saga_id):
+                view = await bank.client.view(saga_id)
+                if view.state == state and (view.steps or state == "TERMINATED"):
+                    return view
+            await asyncio.sleep(0.05)
+
+
+async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank) -> None:
+    bank.open_accounts(200)
+    async with blocked_accounts(bank):
+        bulk = await start_bulk(bank, "transfer", [transfer(number) for number in (1, 2, 3)])
+        view = await wait_until(bank, "t-1", "RUNNING")
+        assert view.bulk_workflow == bulk.id
+        assert view.labels == {"from": "a1"}
+        assert view.steps[0].state == "RUNNING"
+        listed = [
+            one async for one in query_sagas(bank.client.temporal, SagaFilter(), limit=10, ledger=bank.client.ledger)
+        ]
+        assert {one.id: one.state for one in listed} == {f"t-{n}": "RUNNING" for n in (1, 2, 3)}
+        of_one = SagaFilter("transfer", ("RUNNING",), labels={"from": "a2"})
+        asked = query_sagas(bank.client.temporal, of_one, limit=10, ledger=bank.client.ledger, ask_running=True)
+        assert [(one.id, len(one.steps)) async for one in asked] == [("t-2", 3)]
+        with pytest.raises(RefusedError, match="t-3 is RUNNING; only a COMPLETED saga"):
+            await bank.client.undo("t-3", reason="test", who="me")
+        cancelled = asyncio.ensure_future(bank.client.cancel("t-2", reason="not wanted", who="me"))
+        await asyncio.sleep(0.3)
+    assert await cancelled == "accepted"
+    result = await bulk.result()
+    assert result["counts"] == {"COMPLETED": 2, "LEFT": 1}
+    with pytest.raises(WorkflowFailureError):
+        await bank.client.temporal.get_workflow_handle("t-2").result()
+    view = await bank.client.view("t-2")
+    assert view.state == "COMPENSATED"
+    assert view.reason is not None
+    assert view.reason.kind == "cancelled"
+    balances = bank.balances()
+    assert [balances[f"a{n}"] for n in (1, 2, 3, 101, 102, 103)] == [90, 100, 90, 110, 100, 110]
+    with pytest.raises(RefusedError, match="t-1 has already ended COMPLETED"):
+        await bank.client.cancel("t-1")
+
+    undo = await bank.client.undo("t-1", reason="wrong account", who="me")
+    await bank.client.temporal.get_workflow_handle(undo.id).result()
+    assert (await bank.client.view("t-1")).state == "COMPENSATED"
+    assert bank.balances()["a1"] == 100
+
+
+async def test_a_handle_waits_for_a_saga_in_a_bulk_workflow(bank: Bank) -> None:
+    bank.open_accounts(200)
+    async with blocked_accounts(bank):
+        await start_bulk(bank, "transfer", [transfer(1), transfer(2, amount=1000)])
+        await wait_until(bank, "t-1", "RUNNING")
+        same = await bank.client.start("transfer", transfer(1))
+        assert not same.started
+        waiting = asyncio.ensure_future(same.result())
+        with pytest.raises(RefusedError, match="t-2 has been started with another input"):
+            await bank.client.start("transfer", transfer(2))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    assert await waiting == {"moved": 10}
+    assert bank.balances()["a1"] == 90
+
+
+async def test_a_saga_that_has_left_is_undone(bank: Bank) -> None:
+    await bank.start("waiting", [{"id": "x-1", "waits": True}])
+    assert bank.query("select bulk_id from saga_claim where saga_id = 'x-1'") == [(None,)]
+    again = await bank.start("waiting", [{"id": "x-1", "waits": True}])
+    assert again["left"] == ["x-1"]
+    same = await bank.client.start("waiting", {"id": "x-1", "waits": True})
+    assert not same.started
+    with pytest.raises(RefusedError, match="another input"):
+        await bank.client.start("waiting", {"id": "x-1", "waits": False})
+    await bank.client.signal("x-1", "go")
+    await same.result()
+    assert bank.query("select text from note") == [("first",)]
+    undo = await bank.client.undo("x-1", reason="test", who="me")
+    await bank.client.temporal.get_workflow_handle(undo.id).result()
+    assert (await bank.client.view("x-1")).state == "COMPENSATED"
+    assert bank.query("select text from note") == []
+    await eventually(lambda: not bank.query("select 1 from saga_claim"))
+
+
+async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> None:
+    bank.open_accounts(200)
+    temporal = bank.client.temporal
+    async with blocked_accounts(bank):
+        bulk = await start_bulk(bank, "transfer", [transfer(1), transfer(2)])
+        await wait_until(bank, "t-1", "RUNNING")
+        await bulk.terminate(reason="by mistake")
+        view = await bank.client.view("t-1")
+        assert view.state == "TERMINATED"
+        assert view.reason is not None
+        assert "by mistake" in (view.reason.message or "")
+    with pytest.raises(RefusedError, match="was terminated with its bulk workflow"):
+        await bank.client.cancel("t-1")
+    stuck = [one async for one in list_stuck(temporal, SagaFilter(), limit=10, ledger=bank.client.ledger)]
+    assert {one.id for one in stuck} == {"t-1", "t-2"}
+    queue = bank.project.settings.temporal.task_queue
+    undo_id = await start_undo(temporal, "t-1", "transfer", queue, reason="test", who="me")
+    await temporal.get_workflow_handle(undo_id).result()
+    assert (await bank.client.view("t-1")).state == "COMPENSATED"
+    assert bank.balances()["a1"] == 100
+    await eventually(lambda: bank.states().get("t-1") == "COMPENSATED")
+    assert bank.query("select saga_id from saga_claim") == [("t-2",)]

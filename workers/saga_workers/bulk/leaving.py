@@ -1,0 +1,79 @@
+"""Gets one saga out of its bulk workflow, so that it can be acted on like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_activities.ledger.claims import Claim
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, describe_run, no_poller_message
+from sagas.bulk.wire_format import DETACH_UPDATE
+from sagas.errors import RefusedError, UsageError
+from sagas.text.shell import saga_command
+
+LEAVE_TIMEOUT = 30.0
+"""Seconds: the chunk of the saga ends first, and other sagas may be leaving."""
+
+_BUSY = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)
+_BUSY_INTERVAL = 0.2
+
+
+class DidNotLeave(UsageError):
+    """No worker has answered for the bulk workflow."""
+
+
+async def leave_bulk_workflow(temporal: Temporal, ledger: RunLedger | None, saga_id: str) -> bool:
+    """Let a saga leave the bulk workflow that runs it, if one does; False if none does.
+
+    Afterwards the saga has a workflow of its own, or it has ended and is in the ledger. Raises RefusedError if its bulk
+    workflow was closed by Temporal, DidNotLeave if no worker answers, LedgerUnavailable.
+    """
+    claim = None if ledger is None else await ledger.bulk_claim(saga_id)
+    if ledger is None or claim is None or claim.bulk_id is None:
+        return False
+    described = await describe_run(temporal, claim.bulk_id)
+    if described is None or not described.run.running:
+        if await ledger.bulk_claim(saga_id) != claim:
+            return True  # it has left or ended, and then its bulk workflow was over
+        raise RefusedError(
+            f"{saga_id} was terminated with its bulk workflow {claim.bulk_id}",
+            help=f"{saga_command('reconcile', '--repair')}    continues it, backward or forward",
+        )
+    queue = described.run.task_queue
+    if not await count_pollers(temporal, queue):
+        message = f"{no_poller_message(queue)}, so {saga_id} cannot leave its bulk workflow"
+        raise DidNotLeave(message, help=START_WORKER_HELP)
+    await _request(temporal, claim)
+    return True
+
+
+async def _request(temporal: Temporal, claim: Claim) -> None:
+    assert claim.bulk_id is not None
+    handle = temporal.get_workflow_handle(claim.bulk_id)
+    until = time.monotonic() + LEAVE_TIMEOUT
+    while True:
+        left = until - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                await handle.execute_update(DETACH_UPDATE, claim.saga_id, rpc_timeout=timedelta(seconds=LEAVE_TIMEOUT))
+            return
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            raise DidNotLeave(
+                f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {LEAVE_TIMEOUT:g} s",
+                help=saga_command("show", claim.saga_id),
+            ) from None
+        except WorkflowUpdateFailedError as error:
+            raise DidNotLeave(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return  # the bulk workflow has just ended, and so every saga in it has left or ended
+            if error.status not in _BUSY or left < 1.0:
+                raise
+        # Temporal limits the updates in flight of one workflow.
+        await asyncio.sleep(_BUSY_INTERVAL)
