@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import shutil
 import statistics
@@ -16,11 +17,16 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
+from confluent_kafka import Producer
 
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
 from saga_workers.devstack.stack import Stack
@@ -45,6 +51,7 @@ create table if not exists account (id text primary key, balance bigint not null
 create table if not exists hand_barrier (key text, op text, result text, primary key (key, op));
 insert into account select 'a' || n, 1000000000 from generate_series(0, 999) n on conflict do nothing;
 """
+TOPIC = "bench-payments"
 STATEMENT = '"update account set balance = balance {sign} :amount where id = :id"'
 SQL_STEP = """
   - id: {id}
@@ -77,7 +84,17 @@ def make_project(folder: Path) -> None:
     shutil.copy(HERE / "bulk_participants.py", folder)
     (folder / "plain.saga.yaml").write_text(definition("plain", SQL_STEP))
     (folder / "batched.saga.yaml").write_text(definition("batched", BATCH_STEP))
+    (folder / "arriving.saga.yaml").write_text(arriving_definition())
     (folder / "leaving.saga.yaml").write_text(definition("leaving", SQL_STEP, leaving=True))
+
+
+def arriving_definition() -> str:
+    """The same saga, started by events."""
+    triggers = (
+        f'triggers: {{kafka: {{topic: {TOPIC}, id: "pay-${{{{ trigger.value.number }}}}-${{{{ trigger.value.sent }}}}",'
+        " bulk: {max: 500, wait: 50ms}}}\n"
+    )
+    return definition("arriving", SQL_STEP).replace("steps:", f"{triggers}steps:")
 
 
 class Bench:
@@ -137,6 +154,60 @@ class Bench:
         await asyncio.gather(*(one(number) for number in range(count)))
         return count / (time.perf_counter() - begin)
 
+    async def arriving(self, rate: int, length: int) -> Arrivals:
+        """Produce ``rate`` events per second for ``length`` seconds, and watch the sagas end."""
+        producer = Producer(producer_config(self._client.project.settings.kafka))
+        begin, lags, sent = time.time(), [], 0
+        while (elapsed := time.time() - begin) < length:
+            while sent < elapsed * rate:
+                now = int(time.time() * 1000)
+                value = {"account": f"a{sent % ACCOUNTS}", "amount": 1, "number": sent, "sent": now}
+                producer.produce(TOPIC, json.dumps(value).encode(), str(sent % ACCOUNTS))
+                sent += 1
+            producer.poll(0)
+            if len(lags) < int(elapsed):
+                lags.append(sent - await asyncio.to_thread(self._arrived, begin))
+            await asyncio.sleep(0.005)
+        producer.flush(30)
+        while await asyncio.to_thread(self._arrived, begin) < sent:  # noqa: ASYNC110 - only rows tell
+            await asyncio.sleep(0.2)
+        quantiles = await asyncio.to_thread(self._delays, begin)
+        return Arrivals(sent, time.time() - begin, quantiles, lags)
+
+    def _arrived(self, begin: float) -> int:
+        return self._of_arriving("count(*)", begin)[0]
+
+    def _delays(self, begin: float) -> Sequence[float]:
+        delay = "extract(epoch from ended_at) * 1000 - cast(split_part(saga_id, '-', 3) as bigint)"
+        return self._of_arriving(f"percentile_cont(array[0.5, 0.99]) within group (order by {delay})", begin)[0]
+
+    def _of_arriving(self, what: str, begin: float) -> Sequence[Any]:
+        query = f"select {what} from saga_run where saga = 'arriving' and started_at > to_timestamp({begin})"
+        with psycopg.connect(self._url) as connection:
+            row = connection.execute(query).fetchone()  # pyright: ignore[reportArgumentType,reportCallIssue]
+        assert row is not None
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How sagas followed their events. ``delays``: milliseconds from event to end, median and 99th percentile.
+
+    ``lags``: events whose sagas had not ended, once a second.
+    """
+
+    events: int
+    seconds: float
+    delays: Sequence[float]
+    lags: Sequence[int]
+
+    def print(self) -> None:
+        half = len(self.lags) // 2
+        growth = statistics.median(self.lags[half:]) - statistics.median(self.lags[:half])
+        print(f"\n{self.events} events in {self.lags and len(self.lags)} s, all sagas ended after {self.seconds:.1f} s")
+        print(f"event to end: median {self.delays[0]:.0f} ms, 99 of 100 within {self.delays[1]:.0f} ms")
+        print(f"events that wait: median {statistics.median(self.lags):.0f}, second half against first {growth:+.0f}")
+
 
 _PROGRAM = """
 import asyncio, sys
@@ -166,6 +237,9 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
                 if number:  # the first round warms up
                     rates[name].append(rate)
         print_rates(rates)
+        KafkaAdmin(project.settings.kafka).ensure_topic(TOPIC, 4)
+        await bench.arriving(options.events, 3)  # the trigger finds its topic
+        (await bench.arriving(options.events, 3 if options.quick else 20)).print()
     check_balance(url)
 
 
@@ -202,10 +276,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5000, help="sagas of a round")
     parser.add_argument("--size", type=int, default=500, help="sagas of a bulk workflow")
     parser.add_argument("--in-flight", type=int, default=4, help="bulk workflows at once")
+    parser.add_argument("--events", type=int, default=1000, help="events per second for the trigger")
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.count = 1, 500
+        options.rounds, options.count, options.events = 1, 500, 100
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     make_project(folder)
     stack = Stack(load_settings(folder), lambda _: None)
