@@ -15,19 +15,21 @@ from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
     from tests.helpers.kafka_broker import Broker, BrokerProcess
+    from tests.helpers.scheduling import FilesAndFolders
 
 
 LONG_RUNNING = (
     "tests/faults/test_cells.py",
+    "tests/integration/demo/test_demo.py",
+    "tests/unit/spark",
     "tests/docs/test_tutorial.py",
-    "tests/integration/demo",
     "tests/integration/spark",
     "tests/integration/dev",
     "tests/patterns",
-    "tests/unit/spark",
     "tests/unit/engine/machine_properties",
 )
 """Where the longest files are, see :func:`pytest_collection_modifyitems`."""
@@ -63,6 +65,16 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell each process of xdist how tests are distributed: xdist itself hides it from them."""
     node.workerinput["dist"] = node.config.option.dist
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndFolders | None:
+    """``--dist loadfile``, with some folders as one file; any other value is left to xdist."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.helpers.scheduling import FilesAndFolders
+
+    return FilesAndFolders(config, log)
 
 
 @pytest.fixture(autouse=True)

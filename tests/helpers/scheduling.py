@@ -1,0 +1,27 @@
+"""How xdist distributes the tests of a run."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+TOGETHER = ("tests/unit/spark/",)
+"""Folders whose files share something expensive: a Spark session of one process."""
+
+
+class FilesAndFolders(LoadFileScheduling):
+    """Gives each file to one process, as ``--dist loadfile`` does, and the files of some folders to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None) or super()._split_scope(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test whose process has ended. xdist would run it again, and so end the next process, too."""
+        workload = self.assigned_work.pop(node)
+        crashed = next((id for unit in workload.values() for id, ended in unit.items() if not ended), None)
+        if crashed is not None:
+            workload[self._split_scope(crashed)][crashed] = True
+            self.workqueue.update({scope: unit for scope, unit in workload.items() if not all(unit.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+        return crashed
