@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from saga_activities.action_bodies import ActionBodies
@@ -44,12 +44,16 @@ _ACQUIRE_FRACTION = 0.5
 
 @dataclass(slots=True)
 class _Item:
-    """One call of the chunk. ``value``: what it has read already, if it only reads. ``outcome`` None: not attempted."""
+    """One call of the chunk. ``value``: what it has read already, if it only reads. ``outcome`` None: not attempted.
+
+    ``commit_lost``: a COMMIT with its effect was not answered, and may still be carried out.
+    """
 
     call: Invocation
     args_hash: str | None
     value: Any = None
     outcome: Outcome | None = None
+    commit_lost: bool = False
 
 
 class ChunkRunner:
@@ -91,6 +95,8 @@ class ChunkRunner:
             except LostCommit as error:
                 failure = Failure("Infrastructure", f"the response to COMMIT was lost: {error}")
                 outcome, concerns_all = Outcome("unknown", failure=failure, infrastructure=True), True
+                for item in part:
+                    item.commit_lost = True
             except TimeoutError:
                 outcome, concerns_all = timeout_outcome("the attempt timed out; the transaction was rolled back"), True
                 break
@@ -192,7 +198,8 @@ class ChunkRunner:
 
 def _end_all(part: Sequence[_Item], outcome: Outcome) -> None:
     for item in part:
-        item.outcome = outcome
+        # Nothing was learned after a lost COMMIT, so its effect may be there.
+        item.outcome = replace(outcome, kind="unknown", retryable=True) if item.commit_lost else outcome
 
 
 _NO_ERROR = ClassifiedError("", infrastructure=False)
