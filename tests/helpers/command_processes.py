@@ -1,18 +1,45 @@
-"""`saga` commands in processes of their own: only those get signals of their own, or are killed."""
+"""`saga` commands in processes of their own while the test goes on: they get signals of their own, or are killed."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
+import signal
+import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.helpers.forked_commands import ForkedCommand
 
-async def start_process(folder: Path, *words: str) -> asyncio.subprocess.Process:
-    """Start a command with the settings of the project in ``folder``."""
-    pipe = asyncio.subprocess.PIPE
-    argv = [sys.executable, "-P", "-m", "saga_cli.main", *words, "--config", str(folder / "saga.toml")]
-    return await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class RunningCommand:
+    """A command with the settings of the project in ``folder``."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        name = uuid.uuid4().hex
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        words = (*words, "--config", str(folder / "saga.toml"))
+        self._process = ForkedCommand(words, folder, os.environ, self._out, errors=self._err)
+
+    def interrupt(self) -> None:
+        os.kill(self._process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        os.kill(self._process.pid, signal.SIGKILL)
+
+    async def ended(self) -> Ended:
+        code = await asyncio.to_thread(self._process.wait, 60)
+        return Ended(code, self._out.read_text("utf-8"), self._err.read_text("utf-8"))
 
 
 async def eventually(check: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from saga_workers.client import Client
-from tests.helpers.command_processes import eventually, start_process
+from tests.helpers.command_processes import RunningCommand, eventually
 from tests.integration.bulk.conftest import Bank
 from tests.integration.cli.conftest import CommandLine, fresh
 
@@ -86,21 +85,20 @@ async def test_failed_sagas_are_started_again_without_the_file(shop: CommandLine
 async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: CommandLine, bank: Bank) -> None:
     batch = fresh("leave")
     rows = [{"id": f"{batch}-{n}", "waits": n <= 2} for n in range(1, 9)]
-    running = asyncio.create_task(
-        shop.saga("--json", "start", "waiting", "--from", write(shop, rows), "--bulk", "--batch", batch)
-    )
+    words = ("--json", "start", "waiting", "--from", write(shop, rows), "--bulk", "--batch", batch)
+    child = RunningCommand(shop.folder, *words)
     await eventually(lambda: has_workflow(bank.client, f"{batch}-2"))
     await bank.client.signal(f"{batch}-1", "go")
-    answer = await command(bank, "batch", "cancel", batch, "--yes")
-    assert answer[0] == 0, answer
-    started = await running
-    assert (started.code, started.json["stopped"]) == (1, "cancelled")
+    answer = await shop.saga("--json", "batch", "cancel", batch, "--yes")
+    assert (answer.code, answer.json["cancelled"]) == (0, [f"{batch}-2"]), answer
+    started = await child.ended()
+    assert (started.code, json.loads(started.out)["stopped"]) == (1, "cancelled")
 
-    async def ended() -> bool:
-        states = (await command(bank, "--json", "batch", "show", batch))[1]
-        return json.loads(states)["sagas"] == {"COMPLETED": 7, "COMPENSATED": 1}
+    async def settled() -> bool:
+        shown = await shop.saga("--json", "batch", "show", batch)
+        return shown.json["sagas"] == {"COMPLETED": 7, "COMPENSATED": 1}
 
-    await eventually(ended)
+    await eventually(settled)
     assert await counted(bank, "select count(*) = 7 from note")
 
 
@@ -108,10 +106,10 @@ async def test_a_killed_command_is_continued_without_a_second_start(shop: Comman
     batch = fresh("kill")
     file = write(shop, transfers(batch, 120))
     words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "10", "--batch", batch, "--rate", "40")
-    child = await start_process(shop.folder, *words)
+    child = RunningCommand(shop.folder, *words)
     await eventually(lambda: counted(bank, "select count(*) >= 10 from saga_run"))
     child.kill()
-    await child.wait()
+    await child.ended()
     shown = (await shop.saga("--json", "batch", "show", batch)).json
     assert shown["state"] == "STARTING"
     again = await shop.saga("--json", *words[:-2])
@@ -127,7 +125,7 @@ async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLi
     batch = fresh("pause")
     file = write(shop, transfers(batch, 200))
     words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "5", "--batch", batch, "--rate", "20")
-    child = await start_process(shop.folder, *words)
+    child = RunningCommand(shop.folder, *words)
     await eventually(lambda: counted(bank, "select count(*) >= 5 from saga_run"))
     paused = await shop.saga("--json", "batch", "pause", batch, "--as", "mia")
     assert paused.json == {"id": batch, "state": "PAUSED"}
@@ -138,10 +136,10 @@ async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLi
     assert "PAUSED by mia" in (await shop.saga("batch", "show", batch)).out
     assert (await shop.saga("batch", "resume", batch)).code == 0
     await eventually(lambda: counted(bank, f"select count(*) > {before[0][0]} from saga_run"))
-    child.send_signal(signal.SIGINT)
-    _, error = await child.communicate()
-    assert child.returncode == 130, error
-    assert "run the same command again to continue" in error.decode()
+    child.interrupt()
+    ended = await child.ended()
+    assert ended.code == 130, ended
+    assert "run the same command again to continue" in ended.err
     assert (await shop.saga("--json", "batch", "show", batch)).json["state"] == "STOPPED"
     refused = await shop.saga("batch", "pause", batch)
     assert refused.code == 9
@@ -190,8 +188,18 @@ async def has_workflow(client: Client, id: str) -> bool:
     return await describe_run(client.temporal, id) is not None
 
 
-async def command(bank: Bank, *words: str) -> tuple[int | None, str, str]:
-    """The exit code and the output of a command in a process of its own."""
-    child = await start_process(bank.project.settings.root, *words)
-    out, error = await child.communicate()
-    return child.returncode, out.decode(), error.decode()
+async def test_a_saga_that_has_left_is_not_started_twice(shop: CommandLine, bank: Bank) -> None:
+    batch = fresh("left")
+    file = write(shop, [{"id": f"{batch}-{n}", "waits": n == 1} for n in range(1, 4)])
+    words = ("--json", "start", "waiting", "--from", file, "--bulk", "--batch", batch)
+    assert (await shop.saga(*words, "--detach")).json["started"] == 3
+    await eventually(lambda: has_workflow(bank.client, f"{batch}-1"))
+    await eventually(lambda: counted(bank, "select count(*) = 2 from saga_run"))
+    child = RunningCommand(shop.folder, *words)
+    await asyncio.sleep(0.5)
+    await bank.client.signal(f"{batch}-1", "go")
+    ended = await child.ended()
+    counts = json.loads(ended.out)
+    assert (ended.code, counts["started"], counts["there"]) == (0, 0, 3), ended
+    assert counts["ended"] == {"COMPLETED": 3}
+    assert bank.query("select count(*) from note") == [(3,)]

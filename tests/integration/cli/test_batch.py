@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import BATCH_PREFIX
-from tests.helpers.command_processes import eventually, start_process
+from tests.helpers.command_processes import RunningCommand, eventually
 from tests.integration.cli.conftest import CommandLine, fresh
 
 
@@ -77,7 +77,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
     )
     file = write(cli, [{} for _ in range(40)])
     words = ("start", "ask", "--from", file, "--batch", batch, "--rate", "5")
-    child = await start_process(cli.folder, *words)
+    child = RunningCommand(cli.folder, *words)
     await eventually(lambda: exists(cli, f"{batch}-3"))
     assert (await cli.saga("--json", "batch", "pause", batch)).json == {"id": batch, "state": "PAUSED"}
     await asyncio.sleep(1.5)
@@ -90,9 +90,9 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
     assert "add --yes" in refused.err
     cancelled = await cli.saga("--json", "batch", "cancel", batch, "--yes", "--reason", "wrong file")
     assert cancelled.code == 0, cancelled
-    _, error = await child.communicate()
-    assert child.returncode == 1, error
-    assert "somebody has cancelled the batch" in error.decode()
+    ended = await child.ended()
+    assert ended.code == 1, ended
+    assert "somebody has cancelled the batch" in ended.err
     started = await newest(cli, batch)
     assert len(cancelled.json["cancelled"]) == started < 40
     assert (await cli.saga("watch", f"{batch}-1")).code != 0
@@ -104,7 +104,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
 async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     batch = fresh("over")
     file = write(cli, [{"nights": n} for n in range(20)])
-    first = await start_process(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "5")
+    first = RunningCommand(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "5")
     await eventually(lambda: exists(cli, f"{batch}-2"))
     other = await cli.saga("start", "order", "--from", write_orders(cli), "--batch", batch)
     assert other.code == 9
@@ -112,8 +112,9 @@ async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     second = await cli.saga("--json", "start", "trip", "--from", file, "--batch", batch)
     assert second.code == 0, second
     assert second.json["ended"] == {"COMPLETED": 20}
-    _, error = await first.communicate()
-    assert (first.returncode, "another command continues this batch" in error.decode()) == (1, True)
+    ended = await first.ended()
+    assert ended.code == 1, ended
+    assert "another command continues this batch" in ended.err
     assert (await cli.saga("--json", "batch", "show", batch)).json["state"] == "STARTED"
 
 
@@ -148,7 +149,7 @@ async def newest(cli: CommandLine, batch: str) -> int:
 async def test_a_report_that_cannot_be_read_changes_nothing(cli: CommandLine) -> None:
     batch = fresh("hostile")
     file = write(cli, [{"nights": n} for n in range(12)])
-    child = await start_process(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "10")
+    child = RunningCommand(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "10")
     await eventually(lambda: exists(cli, BATCH_PREFIX + batch))
     handle = cli.client.temporal.get_workflow_handle(BATCH_PREFIX + batch)
     for value in ("text", {"client": "other", "total": 7}, {"total": -1, "ended": {"NONSENSE": 1}}, [1] * 100):
@@ -157,6 +158,5 @@ async def test_a_report_that_cannot_be_read_changes_nothing(cli: CommandLine) ->
     await handle.signal("progress")
     await handle.signal("unheard of", 1)
     assert (await cli.saga("--json", "batch", "show", batch)).json["total"] == 12
-    await child.communicate()
-    assert child.returncode == 0
+    assert (await child.ended()).code == 0
     assert (await cli.saga("--json", "batch", "show", batch)).json["rows"]["started"] == 12
