@@ -8,7 +8,7 @@ output = await run.result()
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -18,7 +18,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.backoff import Backoff
 from saga_workers.control import interventions
-from saga_workers.control.start import SagaStarter
+from saga_workers.control.shared_starts import SharedStarts
+from saga_workers.control.start import SagaStarter, StartRequest, StartResult, no_ledger_error
 from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
@@ -31,6 +32,11 @@ from sagas.settings.project import Project
 
 _RESULT_POLLS = Backoff(0.1, 2.0)
 """Seconds between two looks at a saga that a bulk workflow runs."""
+
+_BULK_SIZE = 500
+_GATHERED_FOR = 0.01
+_STARTED_AT_ONCE = 50
+"""How :meth:`Client.start_many` starts: sagas of one bulk workflow, seconds to gather them, single starts at once."""
 
 
 class SagaFailed(SagaError):
@@ -129,6 +135,38 @@ class Client:
             )
             self._starters[saga] = found
         return found
+
+    async def start_many(self, saga: str, inputs: Sequence[Any], *, bulk: bool = False) -> list[SagaHandle]:
+        """Start one saga for each input, or find the runs that their ids already have; one handle for each, in order.
+
+        ``bulk``: many sagas share a workflow, which needs a ledger. All are started before the first error is raised:
+        UsageError or RefusedError, as :meth:`start` raises them. No saga is started if an input is invalid.
+        """
+        starter = await self.starter(saga)
+        requests = [starter.make_request(input) for input in inputs]
+        if bulk and self.ledger is None:
+            raise no_ledger_error()
+        shared = None
+        if bulk and self.ledger is not None:
+            shared = SharedStarts(starter, self.ledger, limit=_BULK_SIZE, wait=_GATHERED_FOR)
+        places = asyncio.Semaphore(len(requests) or 1 if bulk else _STARTED_AT_ONCE)
+
+        async def start(request: StartRequest) -> StartResult:
+            async with places:
+                return await (starter.start(request) if shared is None else shared.start(request))
+
+        results = await asyncio.gather(*(start(one) for one in requests), return_exceptions=True)
+        started: list[StartResult] = []
+        for one in results:
+            if isinstance(one, BaseException):
+                raise one
+            started.append(one)
+        web_ui = self.project.settings.temporal.web_ui
+        links = [web_ui_link(web_ui, self.temporal.namespace, one.bulk_id or one.id, one.run_id) for one in started]
+        return [
+            SagaHandle(one.id, one.run_id, one.started, link, self, one.source)
+            for one, link in zip(started, links, strict=True)
+        ]
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError if there is no such saga."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from saga_workers.client import Client
+from saga_workers.client import Client, SagaFailed
+from sagas.errors import RefusedError
 from tests.helpers.command_processes import RunningCommand, eventually
 from tests.integration.bulk.conftest import Bank
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -82,6 +83,7 @@ async def test_failed_sagas_are_started_again_without_the_file(shop: CommandLine
     assert (nothing.code, nothing.out) == (0, "no saga of the batch has failed\n")
 
 
+@pytest.mark.slow  # tests/integration/cli/test_batch.py cancels single sagas
 async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: CommandLine, bank: Bank) -> None:
     batch = fresh("leave")
     rows = [{"id": f"{batch}-{n}", "waits": n <= 2} for n in range(1, 9)]
@@ -121,6 +123,7 @@ async def test_a_killed_command_is_continued_without_a_second_start(shop: Comman
     assert bank.balances()["a1"] == 90
 
 
+@pytest.mark.slow  # tests/integration/cli/test_batch.py pauses single sagas
 async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLine, bank: Bank) -> None:
     batch = fresh("pause")
     file = write(shop, transfers(batch, 200))
@@ -203,3 +206,20 @@ async def test_a_saga_that_has_left_is_not_started_twice(shop: CommandLine, bank
     assert (ended.code, counts["started"], counts["there"]) == (0, 0, 3), ended
     assert counts["ended"] == {"COMPLETED": 3}
     assert bank.query("select count(*) from note") == [(3,)]
+
+
+async def test_the_python_client_gives_one_handle_per_saga(shop: CommandLine, bank: Bank) -> None:
+    rows = transfers(fresh("many"), 12)
+    rows[3]["amount"] = 1000
+    handles = await bank.client.start_many("transfer", rows, bulk=True)
+    assert [one.id for one in handles] == [row["id"] for row in rows]
+    assert all(one.started for one in handles)
+    await eventually(lambda: counted(bank, "select count(*) = 12 from saga_run"))
+    assert await handles[0].result() == {"moved": 10}
+    with pytest.raises(SagaFailed, match="no money"):
+        await handles[3].result()
+    assert bank.query("select count(*) from saga_outbox") == [(11,)]
+    again = await bank.client.start_many("transfer", rows[:3], bulk=True)
+    assert [one.started for one in again] == [False] * 3
+    with pytest.raises(RefusedError, match="another input"):
+        await bank.client.start_many("transfer", [{**rows[0], "amount": 3}, *rows[1:3]], bulk=True)

@@ -223,10 +223,7 @@ class SagaStarter:
         Raises UsageError if there is no ledger, or an id or a label is not valid.
         """
         if self._ledger is None:
-            raise UsageError(
-                "bulk execution needs a ledger, which keeps the states of its sagas",
-                help="set [ledger] connection in saga.toml, and run saga setup",
-            )
+            raise no_ledger_error()
         extra = {} if batch is None else {"batch": batch}
         rows = [[check_saga_id(one.id), one.request.input, {**one.request.labels, **extra}] for one in sagas]
         for _, _, labels in rows:
@@ -343,6 +340,14 @@ class SagaStarter:
         if state != "COMPLETED":
             raise AlreadyEnded(saga_id, state)
         return StartResult(saga_id, run.run_id, False, completed=True)
+
+
+def no_ledger_error() -> UsageError:
+    """The error of bulk execution in a project without a ledger."""
+    return UsageError(
+        "bulk execution needs a ledger, which keeps the states of its sagas",
+        help="set [ledger] connection in saga.toml, and run saga setup",
+    )
 
 
 def _other_saga_error(saga_id: str, saga: str) -> RefusedError:

@@ -117,13 +117,11 @@ async def run_batch(
     from saga_workers.batch.reporter import BatchReporter
     from saga_workers.batch.single_starts import start_all
     from saga_workers.batch.tally import StartGate, StartLimits, Tally
+    from saga_workers.control.start import no_ledger_error
 
     ledger = client.ledger
     if options.bulk and ledger is None:
-        raise UsageError(
-            "bulk execution needs a ledger, which keeps the states of its sagas",
-            help="set [ledger] connection in saga.toml, and run saga setup",
-        )
+        raise no_ledger_error()
     starter = await client.starter(saga)
     tally, gate = Tally(len(rows)), StartGate()
     size = options.bulk_size or DEFAULT_BULK_SIZE
