@@ -18,7 +18,7 @@ from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import FINAL_STATES, closed_view, iso_time
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
-from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW, BULK_WORKFLOW
+from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.protocol.saga_view import ReasonView
 from sagas.text.printable import printable_line
 
@@ -149,13 +149,7 @@ async def list_batches(temporal: Temporal, task_queue: str, limit: int) -> Async
 
 def sagas_query(batch: str, task_queue: str, more: str | None = None) -> str:
     """Temporal's list filter for the sagas of a batch."""
-    without = f"WorkflowType != '{BULK_WORKFLOW}'"
-    criteria = SagaFilter(
-        labels={BATCH_LABEL: batch},
-        task_queue=task_queue,
-        where=without if more is None else f"{without} AND ({more})",
-    )
-    return visibility_query(criteria)
+    return visibility_query(SagaFilter(labels={BATCH_LABEL: batch}, task_queue=task_queue, where=more))
 
 
 class _Reader:
