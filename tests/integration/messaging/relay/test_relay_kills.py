@@ -132,7 +132,9 @@ async def test_p12_killed_with_the_marks_of_two_batches_missing(env: OutboxEnvir
     await healed(env, topic, 200)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["it lives", "it is killed"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, id="it lives", marks=pytest.mark.slow), pytest.param(True, id="it is killed")]
+)
 async def test_p11_the_response_to_a_commit_is_lost(env: OutboxEnvironment, reached: Reached, killed: bool) -> None:
     topic = await asyncio.to_thread(env.broker.create_topic)
     relay = await started(env.relay())
@@ -194,7 +196,7 @@ async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_
     await asyncio.to_thread(env.check_decided, topic, other)
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.slow)])
 async def test_the_broker_is_killed_or_frozen_during_publishing(
     env: OutboxEnvironment, reached: Reached, how: str
 ) -> None:

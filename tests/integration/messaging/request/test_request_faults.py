@@ -183,6 +183,7 @@ async def test_a_consumer_of_this_project_answers(
     assert row_of(undone, "reserve")["state"] == "COMPENSATED"
 
 
+@pytest.mark.slow
 async def test_two_listeners_share_the_work_and_one_may_die(env: Environment) -> None:
     async with running_worker(env.project):
         first = listener_process(env, "first").start()

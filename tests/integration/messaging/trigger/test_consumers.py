@@ -297,6 +297,7 @@ async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
     assert Counter(number for _, number in shop.effects()) == Counter(range(80))
 
 
+@pytest.mark.slow  # test_bridge_rebalances.py moves partitions, too
 async def test_a_rebalance_during_a_batch_has_one_effect(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
