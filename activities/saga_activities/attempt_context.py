@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -103,6 +103,34 @@ class ObservedAttempt:
         """The step's id in the definition: ``reserve`` for the ledger id ``reserve#0``."""
         return self.invocation.entry.partition("#")[0]
 
+
+@dataclass(slots=True)
+class ObservedChunk:
+    """One attempt of equal calls of several sagas. ``outcomes`` are set when it has ended, in the order of ``calls``.
+
+    None among them: a call that was not attempted, because time ran out.
+    """
+
+    calls: Sequence[Invocation]
+    number: int
+    outcomes: Sequence[Outcome | None] | None = None
+
+    @property
+    def saga(self) -> str:
+        return self.calls[0].saga or ""
+
+    @property
+    def op(self) -> str:
+        return self.calls[0].op
+
+    @property
+    def step(self) -> str:
+        """The step's id in the definition."""
+        return self.calls[0].entry.partition("#")[0]
+
+
+ChunkObserver = Callable[[ObservedChunk], AbstractContextManager[None]]
+"""Entered before the attempt of a chunk and exited after it, even if it is cancelled."""
 
 AttemptObserver = Callable[[ObservedAttempt], AbstractContextManager[None]]
 """Entered before the attempt and exited after it, even if it is cancelled."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from saga_activities.action_bodies import ActionBodies
-from saga_activities.attempt_context import AttemptContext, repeat_heartbeats
+from saga_activities.attempt_context import AttemptContext, ChunkObserver, ObservedChunk, repeat_heartbeats
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
@@ -38,12 +39,18 @@ class BulkActivities:
     """The activities of one worker. ``ledger`` is the connection of the ledger; without one nothing can be claimed."""
 
     def __init__(
-        self, bodies: ActionBodies, databases: DatabaseConnections, ledger: str | None, detach: DetachSagas
+        self,
+        bodies: ActionBodies,
+        databases: DatabaseConnections,
+        ledger: str | None,
+        detach: DetachSagas,
+        observers: Sequence[ChunkObserver] = (),
     ) -> None:
         self._bodies = bodies
         self._databases = databases
         self._ledger = ledger
         self._detach = detach
+        self._observers = tuple(observers)
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
@@ -75,8 +82,12 @@ class BulkActivities:
         outcomes: Sequence[Outcome | None]
         try:
             runner = ChunkRunner(self._databases.guard(guard_spec.connection), self._bodies)
-            async with repeat_heartbeats(attempt) as beaten:
-                outcomes = await runner.perform(calls, beaten)
+            observed = ObservedChunk(calls, attempt.number)
+            with ExitStack() as observing:
+                for observer in self._observers:
+                    observing.enter_context(observer(observed))
+                async with repeat_heartbeats(attempt) as beaten:
+                    outcomes = observed.outcomes = await runner.perform(calls, beaten)
         except UsageError as error:
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
         except ActionNotRegistered as error:

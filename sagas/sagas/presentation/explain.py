@@ -8,6 +8,7 @@ from typing import Any
 
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
 from sagas.builtins.spark import SPARK
+from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.model import Definition, Notification, StepDefinition, checked_entry, is_nested, is_read
 from sagas.errors import UsageError
 from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
@@ -59,7 +60,13 @@ class Explanation:
             "needs": list(step.needs),
             "undone_by": [one.uses for one in step.compensate.alternates] if step.compensate else [],
             "confirmed_by": step.confirm.uses if step.confirm else None,
+            "batchable": (why_not := self.why_not_batchable(step)) is None,
+            "why_not_batchable": why_not,
         }
+
+    def why_not_batchable(self, step: StepDefinition) -> str | None:
+        """Why a saga leaves its bulk workflow at this step at the latest, as a clause; None if it does not."""
+        return why_not_batchable(step) or why_no_member(self.definition)
 
 
 def explain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
@@ -53,6 +53,18 @@ MAX_STATES_BYTES = 512 * 1024
 """Bytes of JSON of the states in one activity."""
 
 
+class BulkObserver(Protocol):
+    """Is told what becomes of the sagas of a bulk workflow, also during replays."""
+
+    def started(self, saga: str, count: int) -> None:
+        """So many sagas have begun."""
+        ...
+
+    def ended(self, saga: str, state: str, reason: str, seconds: float) -> None:
+        """A saga has ended, ``seconds`` after it began. ``reason``: its kind in the view, or empty."""
+        ...
+
+
 @workflow.defn(name=BULK_WORKFLOW)
 class BulkWorkflow:
     """Runs many sagas of one definition."""
@@ -60,6 +72,8 @@ class BulkWorkflow:
     def __init__(self) -> None:
         self.trust: DefinitionTrust | None = None
         """Set by the worker before the run, as for a saga."""
+        self.observer: BulkObserver | None = None
+        """Set by the worker before the run; it must not change what the workflow does."""
         self._machine: BulkMachine | None = None
         self._header: RunHeader | None = None
         self._digests: dict[str, str] = {}
@@ -83,7 +97,11 @@ class BulkWorkflow:
         at = workflow.time()
         sagas = await self._claim(request, at)
         self._machine = machine
-        self._execute(machine.start(sagas, at, alone=self._alone))
+        commands = machine.start(sagas, at, alone=self._alone)
+        if self.observer is not None:
+            began = sum(1 for member in machine.members.values() if member.machine.started_at is not None)
+            self.observer.started(header.definition.saga, began)
+        self._execute(commands)
         await workflow.wait_condition(lambda: machine.finished or self._crash is not None)
         if self._crash is not None:
             raise self._crash
@@ -239,6 +257,11 @@ class BulkWorkflow:
                 "sagas": pack_states(part),
             }
             await _perform(RECORD_ACTIVITY, request, f"record the ends of {len(part)} sagas")
+        if self.observer is not None:
+            for member in (machine.members[id] for id in sagas):
+                began, ended = member.machine.started_at or at, member.machine.ended_at or at
+                reason = (member.finish.reason if member.finish else None) or {}
+                self.observer.ended(machine.definition.saga, member.state, reason.get("kind") or "", ended - began)
         self._execute(self._current().recorded(sagas, workflow.time()))
 
     # --- messages ----------------------------------------------------------------------------------------------

@@ -101,7 +101,12 @@ def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {step["id"]: step["kind"] for step in plan["steps"]}["pack"] == "retriable"
     assert {step["guarantee"] for step in plan["steps"]} == {"guarded"}
     assert plan["undo"] == []
-    assert document(capsys, "explain", "checkout-tcc")["commit_point"] is None
+    tcc = document(capsys, "explain", "checkout-tcc")
+    assert tcc["commit_point"] is None
+    assert [(step["batchable"], step["why_not_batchable"]) for step in tcc["steps"]] == [(True, None)] * 3
+    weekly = {step["id"]: step["why_not_batchable"] for step in document(capsys, "explain", "weekly-order")["steps"]}
+    assert weekly["approve"] == "`wait` needs a workflow of its own"
+    assert plan["steps"][0]["why_not_batchable"] == "`notify` needs a workflow of its own"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,8 @@ def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "explain", "checkout")
     assert "↩ undone by inventory.release" in text
     assert "The commit point is place" in text
+    assert "not batchable: `notify` needs a workflow of its own" in text
+    assert "not batchable: `wait` needs a workflow of its own" in output(capsys, "explain", "weekly-order")
     assert "1. ↩ charge  payments.refund" in output(capsys, "explain", "checkout", "--fail", "place")
 
 

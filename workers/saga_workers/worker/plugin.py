@@ -126,7 +126,9 @@ class SagaPlugin(SimplePlugin):
         locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited)
         task_queue = config.get("task_queue") or self._project.settings.temporal.task_queue
         detach = SagaDetacher(client, task_queue, self._project.settings.definition_keys())
-        bulk = BulkActivities(bodies, databases, self._project.settings.ledger.get("connection"), detach)
+        chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
+        ledger = self._project.settings.ledger.get("connection")
+        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
         activities = SagaActivities(
             dispatcher,
             _definition_loader(client, self._project, self._ledger),

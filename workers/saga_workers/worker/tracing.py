@@ -13,6 +13,7 @@ for the scheduling. So its own spans are switched off, and the part within workf
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,7 +32,7 @@ from temporalio.contrib import opentelemetry as contrib
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import FailureError
 
-from saga_activities.attempt_context import ObservedAttempt
+from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings.masking import mask
 from sagas.workflow import SagaWorkflow
@@ -129,6 +130,31 @@ class Tracing:
                 if not observed.awaits_reply and (outcome is None or outcome.kind not in ("done", "rejected")):
                     message = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
                     current.set_status(Status(StatusCode.ERROR, mask(message)))
+
+    @contextmanager
+    def trace_chunk(self, observed: ObservedChunk) -> Iterator[None]:
+        """A span for one attempt of a chunk; spans of its actions are its children."""
+        span = self._tracer.start_as_current_span(
+            f"{observed.op} {observed.step} × {len(observed.calls)}",
+            attributes={
+                "saga.name": observed.saga,
+                "saga.step.id": observed.step,
+                "saga.step.op": observed.op,
+                "saga.step.attempt": observed.number,
+                "saga.chunk.calls": len(observed.calls),
+            },
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        with span as current:
+            try:
+                yield
+            finally:
+                kinds = Counter("waits" if one is None else one.kind for one in observed.outcomes or ())
+                for kind, count in kinds.items():
+                    current.set_attribute(f"saga.chunk.{kind}", count)
+                if observed.outcomes is None or kinds.keys() - {"done", "rejected", "waits"}:
+                    current.set_status(Status(StatusCode.ERROR))
 
     def flush(self) -> None:
         """Export pending spans, for at most five seconds."""

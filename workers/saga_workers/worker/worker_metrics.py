@@ -32,14 +32,15 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from saga_activities.attempt_context import ObservedAttempt
+from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
 from sagas.definition.model import Definition
-from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.workflow import NotifyWorkflow, SagaWorkflow
+from sagas.protocol.payloads import STARTED_AT_MEMO, UNDO_SUFFIX
+from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
 _SAGA_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 43200, 86400, 604800)
+_CHUNK_CALLS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2000)
 _STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -75,6 +76,13 @@ class WorkerMetrics:
             buckets=_STEP_SECONDS,
             registry=registry,
         )
+        self._chunk_calls = Histogram(
+            "saga_chunk_calls",
+            "Calls of each chunk that bulk workflows had performed.",
+            ["saga", "step", "op"],
+            buckets=_CHUNK_CALLS,
+            registry=registry,
+        )
         self._notifications = Counter(
             "saga_notifications_total",
             "Notifications that ended, delivered or exhausted.",
@@ -100,9 +108,9 @@ class WorkerMetrics:
         """The metrics, as Prometheus collectors return them."""
         return without_created(self._registry)
 
-    def started(self, saga: str) -> None:
-        """Count the start of a saga."""
-        self._started.labels(saga).inc()
+    def started(self, saga: str, count: int = 1) -> None:
+        """Count the start of a saga, or of several."""
+        self._started.labels(saga).inc(count)
 
     def finished(self, saga: str, state: str, reason: str, seconds: float | None) -> None:
         """Count the end of a saga. ``reason``: its kind in the view, or empty; ``seconds`` None: unknown duration."""
@@ -131,6 +139,23 @@ class WorkerMetrics:
                 self._step_duration.labels(observed.saga, observed.step, op).observe(time.monotonic() - began)
                 if outcome.kind == "late" and observed.invocation.guard is not None:
                     self._late.inc()
+
+    @contextmanager
+    def observe_chunk(self, observed: ObservedChunk) -> Iterator[None]:
+        """Observe one attempt of a chunk: an attempt of each of its calls, which took as long as the chunk."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            saga, step, op = observed.saga, observed.step, observed.op
+            outcomes = [one for one in observed.outcomes or () if one is not None]
+            for kind, count in collections.Counter(one.kind for one in outcomes).items():
+                self._attempts.labels(saga, step, op, kind).inc(count)
+                if kind == "late":
+                    self._late.inc(count)
+            if outcomes:
+                self._chunk_calls.labels(saga, step, op).observe(len(observed.calls))
+                self._step_duration.labels(saga, step, op).observe(time.monotonic() - began)
 
 
 # Counts and logs the start and end of sagas and notifications, once per run and never during replay.
@@ -163,11 +188,15 @@ class _MetricsInbound(WorkflowInboundInterceptor):
             finally:
                 if saga.ended is not None and not workflow.unsafe.is_replaying():
                     get_metrics().notified(*saga.ended)
+        if isinstance(saga, BulkWorkflow):
+            saga.observer = _BulkCounter(get_metrics())
         if not isinstance(saga, SagaWorkflow):
             return await super().execute_workflow(input)
         info = workflow.info()
         undo = info.workflow_id.endswith(UNDO_SUFFIX)
-        if info.continued_run_id is None and not undo and not workflow.unsafe.is_replaying():
+        # A saga that has left a bulk workflow was counted there, unless it had not begun.
+        began_before = info.continued_run_id is not None or STARTED_AT_MEMO in workflow.memo()
+        if not began_before and not undo and not workflow.unsafe.is_replaying():
             get_metrics().started(info.workflow_type)
         try:
             result = await super().execute_workflow(input)
@@ -177,6 +206,21 @@ class _MetricsInbound(WorkflowInboundInterceptor):
             raise
         _count_end(saga, get_metrics(), None, undo)
         return result
+
+
+class _BulkCounter:
+    """Counts the sagas of a bulk workflow."""
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+
+    def started(self, saga: str, count: int) -> None:
+        if not workflow.unsafe.is_replaying():
+            self._metrics.started(saga, count)
+
+    def ended(self, saga: str, state: str, reason: str, seconds: float) -> None:
+        if not workflow.unsafe.is_replaying():
+            self._metrics.finished(saga, state, reason, seconds)
 
 
 def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException | None, undo: bool) -> None:

@@ -26,6 +26,9 @@ def explain(
 ) -> None:
     """Describe what a saga does, in which order, what undoes it, and the guarantee of each step.
 
+    A step is batchable if sagas of a bulk workflow share its calls; at any other step a saga leaves the bulk workflow
+    and goes on alone. With -o json these are the fields `batchable` and `why_not_batchable` of each step.
+
     With --isolation: from when to when others can see an effect that may still be undone, and what covers that. With
     -o json it is the field `isolation`, which the page docs/explanation/isolation.md describes.
     """
@@ -125,6 +128,8 @@ def _print_plan(plan: Explanation) -> None:
         # A read has no effect, so its guarantee does not matter.
         word = "" if is_read(step) else f"{step.guarantee}: "
         lines.append(Text.assemble((word, _GUARANTEES[step.guarantee]), explain_guarantee(step)))
+        why = plan.why_not_batchable(step)
+        lines.append(Text("batchable" if why is None else f"not batchable: {why}", style="dim"))
         for line in lines:
             out.print(Padding(line, (0, 0, 0, 4), expand=False))
         out.print()
