@@ -126,15 +126,17 @@ class ChunkRunner:
             return
         scripts = [script for _, script in running]
         known = {id(script): item.value for item, script in running} if part[0].call.reads else {}
-        tx = await self._begin(scripts[0].key, attempt)
+        tx = None
         try:
+            tx = await self._begin(scripts[0].key, attempt)
             async with asyncio.timeout(max(0.05, attempt.deadline - time.time())):
                 effects = ChunkEffects(tx, self._bodies, attempt, began, isolated=isolated, values=known)
                 await run_scripts(scripts, tx, effects.run)
         except BaseException:
             for script in scripts:
                 script.coroutine.close()
-            await _roll_back(tx)
+            if tx is not None:
+                await _roll_back(tx)
             raise
         await uncancellable(_commit(tx))
         for item, script in running:

@@ -118,7 +118,7 @@ class ChunkEffects:
             if isinstance(result, Rejected):
                 script.fail(result)
             else:
-                script.go_on(result)
+                _take_result(script, result)
 
     async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
         """The same statement for all items, in one pipeline; each is judged by its own row count."""
@@ -134,7 +134,7 @@ class ChunkEffects:
             _raise_if_doomed(error)
             raise NeedsSavepoints from error
         for script, result in zip(scripts, results, strict=True):
-            script.go_on(result)
+            _take_result(script, result)
 
     async def _emit(self, scripts: Sequence[EntryScript]) -> None:
         prepared: list[PreparedEvents] = []
@@ -145,7 +145,7 @@ class ChunkEffects:
                 script.fail(error)
                 continue
             prepared.append(events)
-            script.go_on({"events": events.names})
+            _take_result(script, {"events": events.names})
         await insert_prepared(self._tx.new_session(), prepared)
 
     async def _run_alone(self, script: EntryScript) -> None:
@@ -172,13 +172,23 @@ class ChunkEffects:
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
             doom = session.first_error
             await session.close()
-            _raise_if_doomed(doom or error)
+            if doom is not None or not isinstance(error, TimeoutError):  # that of an action is not the database's
+                _raise_if_doomed(doom or error)
             await self._tx.back_to_savepoint()
             # After a timeout `doom` is the cancellation of a statement.
             script.fail(error if doom is None or isinstance(error, Rejected | TimeoutError) else doom)
             return
         await session.close()
         script.go_on(result)
+        if script.error is not None:
+            await self._tx.back_to_savepoint()  # the guard cannot store the result, so the effect must not stay
+
+
+def _take_result(script: EntryScript, result: Any) -> None:
+    """Give the script its result. Raises NeedsSavepoints if it cannot be stored: then its effect must not stay."""
+    script.go_on(result)
+    if script.error is not None:
+        raise NeedsSavepoints
 
 
 def _raise_if_doomed(error: BaseException) -> None:

@@ -1,0 +1,197 @@
+"""Chunks under faults: what one item does concerns it alone, and what is not answered is never guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from saga_activities.action_bodies import ActionBodies
+from saga_activities.bulk import chunk_runner
+from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.guard import watermark
+from saga_activities.guard.result_codec import MAX_RESULT_BYTES
+from sagas.actions import ACTION_ATTRIBUTE, Actions, action
+from sagas.actions.batch import BatchStep, Item
+from sagas.actions.step import Step
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation, idempotency_key
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.fault_proxy import FaultProxy, fault_proxy
+from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
+from tests.integration.guard.test_lost_commit import COMMIT
+
+Proxied = tuple[GuardDatabase, FaultProxy]
+
+
+@action("note", connection="shop")
+async def note(step: Step, how: str = "ok") -> Any:
+    await step.sql.execute("insert into chunk_note values (:id)", id=step.saga_id)
+    step.emit("notes", key=step.saga_id, value={})
+    if how == "hangs":
+        await asyncio.sleep(60)
+    return "x" * (MAX_RESULT_BYTES + 1) if how == "large" else "noted"
+
+
+@action("notes", connection="shop", batch=True)
+async def notes(step: BatchStep, items: list[Item]) -> list[Any]:
+    for item in items:
+        await step.sql.execute("insert into chunk_note values (:id)", id=item.saga_id)
+        item.emit("notes", key=item.saga_id, value={})
+    return ["x" * (MAX_RESULT_BYTES + 1) if item["how"] == "large" else "noted" for item in items]
+
+
+def call(saga_id: str, uses: str = "note", timeout: float = 30.0, **arguments: Any) -> Invocation:
+    key = idempotency_key(saga_id, "pay", 1, "")
+    return Invocation(uses, arguments, key, saga_id, "pay", "do", 1, timeout, GuardSpec("shop"), saga="order")
+
+
+def sql(saga_id: str, run: str, **params: Any) -> Invocation:
+    return call(saga_id, "sql", connection="shop", run=run, params=params)
+
+
+def ids(count: int) -> list[str]:
+    return [f"fault-{uuid4()}" for _ in range(count)]
+
+
+async def perform(database: GuardDatabase, calls: Sequence[Invocation]) -> list[Outcome | None]:
+    actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (note, notes)])
+    runner = ChunkRunner(database.guard, ActionBodies(actions))
+    return await runner.perform(calls, new_attempt())
+
+
+def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
+    return ["none" if one is None else one.kind for one in outcomes]
+
+
+async def left(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
+    """Its effects, guard rows and events."""
+    counts: Mapping[str, str] = {"chunk_note": "id", "saga_guard": "saga_id", "saga_outbox": "saga_id"}
+    found = [
+        (await database.rows(f"select count(*) from {table} where {column} = :id", id=saga_id))[0][0]
+        for table, column in counts.items()
+    ]
+    return found[0], found[1], found[2]
+
+
+async def make_tables(database: GuardDatabase) -> None:
+    await database.rows("create table if not exists chunk_note (id varchar(200) primary key)")
+    await database.rows("create table if not exists chunk_account (id varchar(200) primary key, balance integer)")
+
+
+@pytest.fixture
+async def database(guard_database: GuardDatabase) -> GuardDatabase:
+    await make_tables(guard_database)
+    return guard_database
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+async def behind_proxy(request: pytest.FixtureRequest) -> AsyncIterator[Proxied]:
+    server: DatabaseServer = request.getfixturevalue(f"{request.param}_server")
+    async with fault_proxy(server.port) as proxy:
+        opened = await open_guard_database(request.param, server.url(port=proxy.port))
+        await make_tables(opened)
+        yield opened, proxy
+        await opened.connections.close()
+
+
+@pytest.mark.parametrize("fault", ["cut_after", "cut_before", "swallow_answer"])
+async def test_a_lost_commit_is_repeated(behind_proxy: Proxied, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, proxy = behind_proxy
+    monkeypatch.setattr(chunk_runner, "COMMIT_GRACE", 1.0)
+    sagas = ids(6)
+    proxy.arm(COMMIT[database.kind], fault)
+    assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 6
+    assert proxy.triggered == 1
+    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 6
+
+
+async def test_a_lost_commit_is_unknown_while_nobody_answers(behind_proxy: Proxied) -> None:
+    """Each repetition fails for certain, and none of them tells what became of the first."""
+    database, proxy = behind_proxy
+    sagas = ids(4)
+    proxy.arm(COMMIT[database.kind], "cut_after")
+
+    async def refuse() -> None:
+        while not proxy.triggered:  # noqa: ASYNC110 - the proxy has no event for it
+            await asyncio.sleep(0.0005)
+        proxy.refuse = True
+
+    outcomes, _ = await asyncio.gather(perform(database, [call(id) for id in sagas]), refuse())
+    proxy.refuse = False
+    if kinds(outcomes) != ["done"] * 4:  # the repetition was faster than the fault
+        assert kinds(outcomes) == ["unknown"] * 4
+    assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 4
+    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 4
+
+
+@pytest.mark.parametrize(("uses", "how"), [("note", "hangs"), ("note", "large"), ("notes", "large")])
+async def test_one_item_fails_alone(database: GuardDatabase, uses: str, how: str) -> None:
+    sagas = ids(6)
+    calls = [call(id, uses, timeout=1.0, how=how if n == 2 else "ok") for n, id in enumerate(sagas)]
+    outcomes = await perform(database, calls)
+    assert kinds(outcomes) == ["done", "done", "failed", "done", "done", "done"], outcomes
+    assert [await left(database, id) for id in sagas] == [(0, 0, 0) if n == 2 else (1, 1, 1) for n in range(6)]
+
+
+async def test_a_constraint_at_commit_concerns_its_item(postgres_server: DatabaseServer) -> None:
+    database = await open_guard_database("postgres", postgres_server.url())
+    table = f"deferred_{uuid4().hex}"
+    await database.rows(f"create table {table} (id text unique deferrable initially deferred)")
+    await database.rows(f"insert into {table} values ('taken')")
+    sagas = ids(8)
+    statement = f"insert into {table} values (:id)"
+    calls = [sql(id, statement, id="taken" if n == 5 else id) for n, id in enumerate(sagas)]
+    outcomes = await perform(database, calls)
+    assert kinds(outcomes) == ["done"] * 5 + ["failed"] + ["done"] * 2
+    assert (await database.rows(f"select count(*) from {table}"))[0][0] == 8
+    guards = await database.rows("select saga_id from saga_guard where saga_id = any(:ids)", ids=sagas)
+    assert {id for (id,) in guards} == {*sagas} - {sagas[5]}
+    await database.connections.close()
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_chunks_that_meet_at_the_same_rows(postgres_server: DatabaseServer, isolation: str) -> None:
+    """Opposite orders of locks, and conflicts of snapshots: each call that says done has its effect, exactly once."""
+    database = await open_guard_database("postgres", postgres_server.url(), isolation=isolation)
+    await make_tables(database)
+    accounts = [f"account-{uuid4()}" for _ in range(6)]
+    for account in accounts:
+        await database.rows("insert into chunk_account values (:id, 0)", id=account)
+    statement = "update chunk_account set balance = balance + 1 where id = :account and :order = :order"
+
+    def chunk(order: Sequence[str]) -> list[Invocation]:
+        # Sorted by their arguments, where `a` comes first: so that the chunks lock the rows in opposite orders.
+        return [
+            call(id, "sql", a=n, connection="shop", run=statement, params={"account": account, "order": n})
+            for n, (id, account) in enumerate(zip(ids(len(order)), order, strict=True))
+        ]
+
+    chunks = [chunk(accounts[::step]) for step in (1, -1, 1, -1)]
+    told = await asyncio.gather(*(perform(database, calls) for calls in chunks))
+    for _ in range(20):
+        failed = [one.infrastructure for outcomes in told for one in outcomes if one is not None and one.kind != "done"]
+        if not failed:
+            break
+        assert all(failed), told
+        told = await asyncio.gather(*(perform(database, calls) for calls in chunks))
+    assert [kinds(outcomes) for outcomes in told] == [["done"] * 6] * 4
+    rows = await database.rows("select balance from chunk_account where id = any(:ids)", ids=accounts)
+    assert [balance for (balance,) in rows] == [4] * 6
+    await database.connections.close()
+
+
+async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("watermark")
+    database = await open_guard_database("sqlite", f"sqlite:///{folder / 'own.db'}")
+    await make_tables(database)
+    sagas = ids(3)
+    await watermark.raise_to(database.engine, new_attempt().scheduled_at + 1000.0)
+    outcomes = await perform(database, [call(id) for id in sagas])
+    assert kinds(outcomes) == ["late"] * 3
+    assert [await left(database, id) for id in sagas] == [(0, 0, 0)] * 3
+    await database.connections.close()
