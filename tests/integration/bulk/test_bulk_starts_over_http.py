@@ -135,6 +135,33 @@ async def test_starts_are_accepted_without_a_worker(
         assert (again.status_code, again.json()["started"], other.status_code) == (202, False, 409)
 
 
+async def test_starts_that_are_too_large_together_are_started_in_parts(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporal refuses the whole input of the workflow; a server may allow less than ours does."""
+    monkeypatch.setattr(shared_starts, "MAX_INPUT_BYTES", 16_000_000)
+    bank.open_accounts(4)
+    starter = await bank.client.starter("withdrawal")
+    assert bank.client.ledger is not None
+    shared = shared_starts.SharedStarts(starter, bank.client.ledger, limit=4, wait=0.2)
+
+    async def start(number: int, size: int) -> shared_starts.StartResult:
+        request = starter.make_request({**withdrawal(number)["input"], "note": "x" * size})
+        return await shared.start(request)
+
+    answers = await asyncio.gather(
+        *(start(number, size) for number, size in ((1, 900_000), (2, 900_000), (3, 900_000), (4, 3_000_000))),
+        return_exceptions=True,
+    )
+    assert [type(answer).__name__ for answer in answers] == ["StartResult"] * 3 + ["UsageError"]
+    assert "cannot be started" in str(answers[3])
+    results = [answer for answer in answers if isinstance(answer, shared_starts.StartResult)]
+    assert len({one.bulk_id for one in results}) == 2
+    for one in {one.bulk_id for one in results if one.bulk_id is not None}:
+        await bank.client.temporal.get_workflow_handle(one).result()
+    assert sorted(bank.balances().values()) == [90, 90, 90, 100]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -24,13 +24,14 @@ from sagas.errors import UsageError
 from sagas.protocol.payloads import input_digest
 
 MAX_INPUT_BYTES = 1024 * 1024
-"""Bytes of JSON of the inputs of one bulk workflow. Temporal refuses an input above 2 MiB."""
+"""Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
 
 CLAIM_TIMEOUT = 3.0
 """Seconds to wait until a worker has claimed the ids of a bulk workflow, which is durable by then."""
 
-_MAX_CONCURRENT = 8
-"""Bulk workflows that are started at once; while there are as many, the next one grows."""
+_MAX_CONCURRENT = 2
+"""Bulk workflows that are started and not claimed yet; meanwhile the next one grows, so that busy workers get few large
+ones."""
 
 _MAX_UNCLAIMED = 10_000
 _UNCLAIMED_FOR = timedelta(seconds=60)
@@ -76,7 +77,7 @@ class SharedStarts:
         saga_id = check_saga_id(id or request.id or self._starter.new_id())
         if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
             raise UsageError(problem)
-        size = len(json.dumps(request.input))
+        size = len(json.dumps([saga_id, request.input, dict(request.labels)]))
         if size > MAX_INPUT_BYTES // 2:
             return await self._starter.start(request, id=saga_id)
         batch = self._batch_for(size)

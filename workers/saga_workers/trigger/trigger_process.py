@@ -181,8 +181,8 @@ class TriggerTasks:
         handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
         if not handle.most_shared:
             return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS)
-        # While one workflow starts, the next one fills.
-        most = 2 * handle.most_shared + MAX_CONCURRENT_STARTS
+        # While two workflows start, the next one fills.
+        most = 3 * handle.most_shared + MAX_CONCURRENT_STARTS
         return TopicReader(
             self._settings, group, topic, handle, concurrency=most, ordered=handle.ordered, max_pending=2 * most
         )
