@@ -65,6 +65,20 @@ def with_trigger(project: Project, kafka: KafkaSettings, topic: str, bulk: str =
     return made
 
 
+SIGNALLED = """
+saga: signalled
+id: "${{{{ input.id }}}}"
+input: {{type: object, properties: {{id: {{type: string}}, waits: {{type: boolean}}}}}}
+triggers:
+  kafka:
+    - {{topic: {topic}, bulk: {{wait: 200ms}}, filter: "has(trigger.value.waits)"}}
+    - {{topic: {topic}, id: "${{{{ trigger.value.id }}}}", signal: go, filter: "!has(trigger.value.waits)"}}
+steps:
+  - {{id: first, uses: bank.note, with: {{text: first}}, compensate: bank.forget}}
+  - {{id: pause, uses: wait, with: {{signal: go}}, if: "input.waits"}}
+"""
+
+
 async def bulk_workflows(temporal: Temporal, queue: str) -> int:
     query = f"TaskQueue = '{queue}' AND WorkflowType = 'saga.bulk'"
     return (await temporal.count_workflows(query)).count
@@ -96,35 +110,54 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
     assert sum("is not JSON" in one or "is not valid" in one or "/" in one for one in letters) == 3
 
 
+async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_project: tuple[Project, str]) -> None:
+    """One saga leaves its bulk workflow and gets the signal; the other has ended there, and the signal is too late."""
+    base, url = bank_project
+    topic, settings = kafka.create_topic(), kafka.settings()
+    (base.settings.root / "signalled.saga.yaml").write_text(SIGNALLED.format(topic=topic))
+    project = with_trigger(base, settings, kafka.create_topic())
+    group = f"{settings.prefix}-trigger-signalled-{topic}"
+    async with running_worker(project) as client, triggering(project) as metrics:
+        bank = Bank(client, project, url)
+        produce_keyed(kafka, topic, [(id, {"id": id, "waits": id == "s-1"}) for id in ("s-1", "s-2")])
+        produce_keyed(kafka, topic, [("s-1", {"id": "s-1"})])
+        await until(lambda: bank.states().get("s-2"))
+        produce_keyed(kafka, topic, [("s-2", {"id": "s-2"})])
+        await until(lambda: fully_consumed(kafka, group, topic))
+        await until(lambda: bank.states() == {"s-1": "COMPLETED", "s-2": "COMPLETED"})
+        assert count(metrics, "saga_trigger_signalled_total") == 1
+        await client.close()
+    [letter] = kafka.read_committed(f"{topic}.dlq")
+    assert letter.headers["sagadlqreason"] == "s-2 has already ended COMPLETED"
+
+
 async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
     kafka: Broker, temporal: TemporalServer, bank_project: tuple[Project, str]
 ) -> None:
     """Killed after workflows have started, and before their offsets are committed."""
     base, url = bank_project
-    topic, prefix, total = kafka.create_topic(partitions=2), fresh("b"), 600
+    topic, prefix, total = kafka.create_topic(partitions=2), fresh("b"), 300
     project = with_trigger(base, kafka.settings(prefix=prefix), topic, "{max: 50, wait: 20ms}")
     root = project.settings.root
     with (root / "saga.toml").open("a") as file:
         file.write(f'bootstrap_servers = "{kafka.address}"\nprefix = "{prefix}"\n')
         file.write('client = {"session.timeout.ms" = "6000", "heartbeat.interval.ms" = "1000"}\n')
     group = f"{prefix}-trigger-deposit-{topic}"
-    processes = [TriggerProcess(f"trigger-{number}", root) for number in range(2)]
+    process = TriggerProcess("trigger", root)
     produce_keyed(kafka, topic, [(str(number), deposit(number)) for number in range(total)])
     async with running_worker(project) as client:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)
         try:
-            processes[0].start()
+            process.start()
             await until(lambda: len(bank.states()) > 0 or bank.query("select 1 from saga_claim limit 1"))
-            processes[0].kill()
+            process.kill()
             assert sum(committed(kafka, group, topic).values()) < total, "it was killed too late"
-            processes[1].start()
-            processes[0].start()
+            process.start()
             await until(lambda: fully_consumed(kafka, group, topic))
             await until(lambda: len(bank.states()) == total)
         finally:
-            for one in processes:
-                one.kill()
+            process.kill()
         await client.close()
     assert set(bank.states().values()) == {"COMPLETED"}
     assert bank.balances() == {"a1": total}

@@ -18,20 +18,24 @@ from saga_activities.ledger.claims import Claim
 from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.temporal.temporal_runs import describe_run
 from sagas.bulk.wire_format import CLAIMED_UPDATE
 from sagas.definition.saga_ids import check_saga_id, label_problem
-from sagas.errors import UsageError
+from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
 
 MAX_INPUT_BYTES = 1024 * 1024
 """Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
 
-CLAIM_TIMEOUT = 3.0
+CLAIM_TIMEOUT = 8.0
 """Seconds to wait until a worker has claimed the ids of a bulk workflow, which is durable by then."""
 
 _MAX_CONCURRENT = 2
 """Bulk workflows that are started and not claimed yet; meanwhile the next one grows, so that busy workers get few large
 ones."""
+
+_BUSY_FOR = 1.0
+"""Seconds after which a workflow no longer counts for this limit: without a worker the next callers must not wait."""
 
 _MAX_UNCLAIMED = 10_000
 _UNCLAIMED_FOR = timedelta(seconds=60)
@@ -115,11 +119,17 @@ class SharedStarts:
                     await batch.full.wait()
             except TimeoutError:
                 pass
-            async with self._places:
+            await self._places.acquire()
+            try:
                 if self._open is batch:
                     self._open = None
                 # A caller that has given up need not be started.
-                await self._answer([one for one in batch.starts.values() if not one.result.done()])
+                starts = [one for one in batch.starts.values() if not one.result.done()]
+                answering = asyncio.create_task(self._answer(starts))
+                await asyncio.wait({answering}, timeout=_BUSY_FOR)
+            finally:
+                self._places.release()
+            await answering
             await self._answer_each(batch.repeats, await self._known(batch.repeats))
         except Exception as error:  # noqa: BLE001 - each caller raises it
             _fail([*batch.starts.values(), *batch.repeats], error)
@@ -200,19 +210,33 @@ class SharedStarts:
             self._unclaimed.popitem(last=False)
 
     async def _answer_each(self, starts: Sequence[_Start], known: Mapping[str, Claim | None]) -> None:
-        await asyncio.gather(*(self._answer_one(one, known.get(one.id)) for one in starts))
+        """Answer starts that share nothing with others; ``known``: their claims."""
+        claims = {one.id: claim for one in starts if (claim := known.get(one.id)) is not None}
+        described = {
+            id: await describe_run(self._starter.temporal, id)
+            for id in {claim.bulk_id for claim in claims.values() if claim.bulk_id is not None}
+        }
+        running = {id for id, one in described.items() if one is not None and one.run.running}
+        for one in starts:
+            claim = claims.get(one.id)
+            if claim is not None and claim.bulk_id in running:
+                self._answer_running(one, claim, claim.bulk_id)
+        others = [one for one in starts if not one.result.done()]
+        await asyncio.gather(*(self._answer_alone(one) for one in others))
 
-    async def _answer_one(self, one: _Start, claim: Claim | None) -> None:
+    def _answer_running(self, one: _Start, claim: Claim, bulk_id: str | None) -> None:
         try:
-            if claim is not None and claim.bulk_id is not None:
-                self._starter.check_claim(claim, one.request.input)
-                result = StartResult(one.id, "", False, bulk_id=claim.bulk_id)
-            else:
-                result = await self._starter.start(one.request, id=one.id)
-        except Exception as error:  # noqa: BLE001 - its caller raises it
+            self._starter.check_claim(claim, one.request.input)
+        except RefusedError as error:
             _fail([one], error)
         else:
-            _succeed(one, result)
+            _succeed(one, StartResult(one.id, "", False, bulk_id=bulk_id))
+
+    async def _answer_alone(self, one: _Start) -> None:
+        try:
+            _succeed(one, await self._starter.start(one.request, id=one.id))
+        except Exception as error:  # noqa: BLE001 - its caller raises it
+            _fail([one], error)
 
 
 def _succeed(start: _Start, result: StartResult) -> None:

@@ -206,6 +206,10 @@ class SagaStarter:
     def definition(self) -> Definition:
         return self._definition
 
+    @property
+    def temporal(self) -> Temporal:
+        return self._temporal
+
     def new_id(self) -> str:
         """An id for a saga whose definition and start give none."""
         return f"{self._definition.saga}-{uuid7()}"

@@ -11,6 +11,7 @@ from typing import Any
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
+from saga_workers.bulk.leaving import leave_bulk_workflow
 from saga_workers.client import Client
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter
@@ -102,16 +103,15 @@ class SagaTrigger:
                     await self._signal(one.trigger, message, one.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
+            except LedgerUnavailable as error:
+                raise DependencyUnavailable(error.message) from error
 
     async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
             request = starter.make_request(one.values.input(context))
             saga_id = one.values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
-            try:
-                started = await self._starts(one, starter).start(request, id=saga_id)
-            except LedgerUnavailable as error:
-                raise DependencyUnavailable(error.message) from error
+            started = await self._starts(one, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
         except AlreadyEnded:
@@ -137,9 +137,14 @@ class SagaTrigger:
         assert trigger.signal is not None
         saga_id = values.id(context)
         assert saga_id is not None  # SAGA131 ensures it
-        temporal = self._client.temporal
+        temporal, ledger = self._client.temporal, self._client.ledger
         described = await describe_run(temporal, saga_id)
+        if described is None and await leave_bulk_workflow(temporal, ledger, saga_id):
+            described = await describe_run(temporal, saga_id)
         if described is None:
+            row = None if ledger is None else await ledger.find(saga_id)
+            if row is not None:
+                raise PoisonMessage(f"{saga_id} has already ended {row.view.state}")
             raise SagaNotFound(f"there is no saga {saga_id}")
         if described.run.workflow_type != self._definition.saga:
             raise PoisonMessage(f"{saga_id} is a saga {described.run.workflow_type}, not {self._definition.saga}")
