@@ -123,6 +123,7 @@ async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
     assert (ended.code, ended.json["output"]) == (0, {"by": "ada"})
 
 
+@pytest.mark.slow
 async def test_a_requested_cancel_survives_the_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ async def test_a_requested_cancel_survives_the_server(
             assert (await cli.saga("watch", id, "--timeout", "90s")).code == 6
 
 
+@pytest.mark.slow
 async def test_a_bulk_cancel_reaches_every_saga(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ async def test_signals_timers_and_the_cancel_survive(env: Environment) -> None:
     assert await env.effects() == []
 
 
+@pytest.mark.slow
 async def test_a_cancel_in_one_run_applies_in_the_next(env: Environment) -> None:
     definition = """
         saga: cancelling
@@ -150,6 +151,7 @@ async def test_every_task_replays_in_every_run(env: Environment, scenario: Scena
         assert await runs(client, saga) > 1
 
 
+@pytest.mark.slow
 async def test_parallel_items_with_large_arguments(env: Environment) -> None:
     definition = """
         saga: large
