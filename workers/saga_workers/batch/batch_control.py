@@ -17,6 +17,7 @@ from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.control.interventions import ask_each
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import describe_run, first_input, list_runs, visible_state
+from saga_workers.views.saga_view import FINAL_STATES
 from sagas.errors import RefusedError, SagaError
 from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, input_digest
@@ -58,10 +59,14 @@ async def _ask(temporal: Temporal, batch: str, signal: str, by: str | None) -> B
 
 @dataclass(slots=True)
 class CancelReport:
-    """``asked``: the sagas whose cancel was accepted. ``refused``: id and reason of those that cannot be cancelled."""
+    """``asked``: the sagas whose cancel was accepted. ``refused``: id and reason of those that cannot be cancelled.
+
+    ``ended``: those that had ended before they could be asked.
+    """
 
     asked: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
 
 
 async def running_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> list[str]:
@@ -86,22 +91,29 @@ async def cancel(
         await handle.signal(CANCEL_SIGNAL, {"by": by or temporal.identity})
         await _wait_until_closed(temporal, batch)
     report = CancelReport()
+    seen: set[str] = set()
     quiet = 0
     while quiet < 2:
-        new = [
-            id
-            for id in await running_sagas(temporal, ledger, batch, task_queue)
-            if id not in report.asked and id not in report.refused
-        ]
+        new = [id for id in await running_sagas(temporal, ledger, batch, task_queue) if id not in seen]
+        seen.update(new)
         quiet = 0 if new else quiet + 1
         for id, answer in zip(new, await ask_each(new, cancel_one), strict=True):
-            if isinstance(answer, SagaError):
+            if isinstance(answer, SagaError) and await _has_ended(temporal, ledger, id):
+                report.ended.append(id)
+            elif isinstance(answer, SagaError):
                 report.refused[id] = answer.message
             else:
                 report.asked.append(id)
         if quiet < 2:
             await asyncio.sleep(_SETTLE_INTERVAL)
     return report
+
+
+async def _has_ended(temporal: Temporal, ledger: RunLedger | None, saga_id: str) -> bool:
+    described = await describe_run(temporal, saga_id)
+    if described is not None:
+        return not described.run.running
+    return ledger is not None and (await ledger.states([saga_id])).get(saga_id) in FINAL_STATES
 
 
 async def _wait_until_closed(temporal: Temporal, batch: str) -> None:
