@@ -160,3 +160,17 @@ async def test_a_report_that_cannot_be_read_changes_nothing(cli: CommandLine) ->
     assert (await cli.saga("--json", "batch", "show", batch)).json["total"] == 12
     assert (await child.ended()).code == 0
     assert (await cli.saga("--json", "batch", "show", batch)).json["rows"]["started"] == 12
+
+
+async def test_without_a_worker_the_sagas_are_started_all_the_same(cli_without_worker: CommandLine) -> None:
+    cli, batch = cli_without_worker, fresh("alone")
+    file = write(cli, [{"nights": n} for n in range(3)])
+    answer = await cli.saga("--json", "start", "trip", "--from", file, "--batch", batch, "--detach")
+    assert (answer.code, answer.json["started"]) == (0, 3), answer
+    paused = await cli.saga("batch", "pause", batch)
+    assert "no worker has answered yet" in paused.out
+
+    async def running() -> bool:
+        return (await cli.saga("--json", "batch", "show", batch)).json["sagas"] == {"RUNNING": 3}
+
+    await eventually(running)
