@@ -139,8 +139,10 @@ async def left_by(database: GuardDatabase, saga_id: str) -> Any:
         "select kind from chunk_effect where id = :id order by kind",
         "select topic, event_key, status from saga_outbox where saga_id = :id order by id",
     )
-    found = [sorted(tuple(row) for row in await database.rows(query, id=saga_id)) for query in queries]
-    return without_ids(found, saga_id)
+    found = [
+        sorted(without_ids(tuple(row), saga_id) for row in await database.rows(query, id=saga_id)) for query in queries
+    ]
+    return repr(found)
 
 
 class Bench:
