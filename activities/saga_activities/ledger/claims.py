@@ -146,6 +146,13 @@ async def release_single(engine: AsyncEngine, saga_id: str, *, at: datetime) -> 
         await connection.execute(sa.delete(claim_table).where(ours))
 
 
+async def release_unstarted(engine: AsyncEngine, claim: Claim) -> None:
+    """Delete the claim of a saga that had not begun when its bulk workflow was closed."""
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        ours = sa.and_(_CLAIM.saga_id == claim.saga_id, _CLAIM.bulk_id == claim.bulk_id)
+        await connection.execute(sa.delete(claim_table).where(ours))
+
+
 async def read_claim(engine: AsyncEngine, saga_id: str) -> Claim | None:
     """The claim of this id; None if there is none."""
     async with engine.connect() as connection:

@@ -78,6 +78,11 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "A saga has ended or is parked, and the ledger has no row of it, or has it in another state.",
         repairable=True,
     ),
+    "claim_left": MismatchKind(
+        "saga of a closed bulk workflow",
+        "A bulk workflow was closed by Temporal before this saga had ended, so its effects are open.",
+        repairable=True,
+    ),
     "event_unclaimed": MismatchKind(
         "event that nobody published", "An event is in a topic, but the outbox that it names has not published it."
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,8 +12,8 @@ import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
-from saga_workers.control.interventions import start_undo
 from saga_workers.control.start import BulkRow
+from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
@@ -142,10 +143,18 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
         await bank.client.cancel("t-1")
     stuck = [one async for one in list_stuck(temporal, SagaFilter(), limit=10, ledger=bank.client.ledger)]
     assert {one.id for one in stuck} == {"t-1", "t-2"}
-    queue = bank.project.settings.temporal.task_queue
-    undo_id = await start_undo(temporal, "t-1", "transfer", queue, reason="test", who="me")
-    await temporal.get_workflow_handle(undo_id).result()
+    ledger = bank.client.ledger
+    assert ledger is not None
+    left = await find_left_claims(temporal, ledger, "bank")
+    assert {one.saga_id for one in left} == {"t-1", "t-2"}
+    assert await continue_claimed(temporal, ledger, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
     await eventually(lambda: bank.states().get("t-1") == "COMPENSATED")
     assert bank.query("select saga_id from saga_claim") == [("t-2",)]
+    known = sagas_of_bulk_workflows(temporal, ledger, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
+    views = {one.id: one async for one in known}
+    assert {id: (one.state, bool(one.incomplete)) for id, one in views.items()} == {
+        "t-1": ("COMPENSATED", False),
+        "t-2": ("TERMINATED", True),
+    }

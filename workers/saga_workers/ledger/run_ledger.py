@@ -110,6 +110,11 @@ class RunLedger:
         with self._readable():
             await claims.release_single(self.engine, saga_id, at=at)
 
+    async def release_unstarted(self, claim: Claim) -> None:
+        """Delete the claim of a saga that had not begun when its bulk workflow was closed."""
+        with self._readable():
+            await claims.release_unstarted(self.engine, claim)
+
     async def bulk_claims(self, criteria: RunFilter, limit: int) -> list[Claim]:
         """The newest claims of bulk workflows that match; ``states`` of the filter do not count."""
         with self._readable():

@@ -23,6 +23,8 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_spark.reconcile.reconcile_spec import EffectTable
+from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.databases import driver_message, open_engine
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query
@@ -73,6 +75,12 @@ async def read_input(
                 material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
             async for view in _orphans(temporal, folder, journal.states):
                 journal.add(view)
+            async with using_ledger(settings) as ledger:
+                if ledger is not None:
+                    unknown = sorted(_guarded_ids(folder) - journal.states.keys())
+                    span = {"horizon": material.horizon, "until": material.started_at}
+                    async for view in sagas_of_bulk_workflows(temporal, ledger, unknown, **span):
+                        journal.add(view)
             material.states = journal.states
             material.rows["sagas"] = journal.count
     finally:
@@ -144,10 +152,7 @@ async def _summary(run: RunInfo) -> SagaView:
 
 async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
     """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
-    ids: set[str] = set()
-    for file in sorted((folder / "guard").glob("*.parquet")):
-        for batch in pq.ParquetFile(file).iter_batches(columns=["saga_id"]):
-            ids.update(one for one in batch.column(0).unique().to_pylist() if one not in known)
+    ids = _guarded_ids(folder) - known.keys()
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(saga_id: str) -> SagaView | None:
@@ -158,6 +163,15 @@ async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
             yield replace(view, incomplete="it ended during the reconciliation") if view.state in FINAL_STATES else view
+
+
+def _guarded_ids(folder: Path) -> set[str]:
+    """The ids of all sagas in the guards that were read."""
+    ids: set[str] = set()
+    for file in sorted((folder / "guard").glob("*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["saga_id"]):
+            ids.update(batch.column(0).unique().to_pylist())
+    return ids
 
 
 async def _read_connection(

@@ -33,6 +33,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import check_ledger
+from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
@@ -94,7 +95,7 @@ async def reconcile(
     published = await _check_outputs(temporal, settings, spark, scope, material)
     published += await _check_locks(temporal, settings, scope)
     published += await find_unowned(temporal, settings, scope.saga_id, material.rows)
-    recorded = await _check_ledger(settings, material)
+    recorded = await _check_ledger(temporal, settings, scope, material)
     counts.update(one.kind for one in (*published, *recorded))
     findings = [*findings, *published, *recorded[:MAX_FINDINGS]]
     findings, gone = await _recheck(temporal, settings, findings, material)
@@ -153,9 +154,17 @@ async def _check_locks(temporal: Temporal, settings: Settings, scope: Reconcilia
     ]
 
 
-async def _check_ledger(settings: Settings, inputs: ReconcileInput) -> list[Finding]:
+async def _check_ledger(
+    temporal: Temporal, settings: Settings, scope: ReconciliationScope, inputs: ReconcileInput
+) -> list[Finding]:
     async with using_ledger(settings) as ledger:
-        return [] if ledger is None else await check_ledger(ledger, settings.ledger["connection"], inputs.states)
+        if ledger is None:
+            return []
+        connection = settings.ledger["connection"]
+        left = await find_left_claims(temporal, ledger, connection, scope.saga_id)
+        claimed = {one.saga_id for one in left}
+        states = {saga_id: state for saga_id, state in inputs.states.items() if saga_id not in claimed}
+        return [*left, *await check_ledger(ledger, connection, states)]
 
 
 async def _recheck(

@@ -22,6 +22,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_workers.control.interventions import start_undo
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import write_row
+from saga_workers.reconcile.left_claims import continue_claimed
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
@@ -55,6 +56,12 @@ async def repair_findings(
             for saga_id in unrecorded:
                 message = await write_row(temporal, ledger, saga_id)
                 done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
+    if left := _saga_ids_of_class(findings, "claim_left"):
+        async with using_ledger(settings) as ledger:
+            assert ledger is not None  # its claims were read
+            for saga_id in left:
+                message = await continue_claimed(temporal, ledger, saga_id, who, REASON)
+                done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [one for one in findings if one["class"] == "event_held"]
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
