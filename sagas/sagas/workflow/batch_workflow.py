@@ -28,7 +28,7 @@ from sagas.protocol.batch_record import (
 )
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.workflow.failures import refused_error
-from sagas.workflow.received import UnreadableValue, first_value
+from sagas.workflow.received import NO_INPUT, UnreadableValue, first_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
 
@@ -40,13 +40,13 @@ class BatchWorkflow:
     """Keeps the record of one batch."""
 
     @workflow.init
-    def __init__(self, args: RawValue) -> None:
+    def __init__(self, args: RawValue = NO_INPUT) -> None:
         self._record = BatchRecord.from_json(workflow.info().workflow_id.removeprefix(BATCH_PREFIX), _read([args]))
         self._reports = 0
         self._ended = False
 
     @workflow.run
-    async def run(self, args: RawValue) -> Any:
+    async def run(self, args: RawValue = NO_INPUT) -> Any:
         if not workflow.info().workflow_id.startswith(BATCH_PREFIX):
             raise refused_error(f"the id of {BATCH_WORKFLOW} must begin with {BATCH_PREFIX}")
         while not self._ended:

@@ -33,7 +33,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.failures import activity_outcome, refused_error
 from sagas.workflow.limits import VIEW_LIMIT, limit_summary
-from sagas.workflow.received import UnreadableValue, first_value
+from sagas.workflow.received import NO_INPUT, UnreadableValue, first_value
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 
 CHUNK_HEARTBEAT = timedelta(seconds=5)
@@ -86,7 +86,7 @@ class BulkWorkflow:
         self._task = -1
 
     @workflow.run
-    async def run(self, args: RawValue) -> Any:
+    async def run(self, args: RawValue = NO_INPUT) -> Any:
         try:
             request = read_request(first_value([args]))
         except UnreadableValue as error:

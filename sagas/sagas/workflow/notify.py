@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
@@ -33,7 +32,7 @@ from sagas.protocol.payloads import (
 from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
-from sagas.workflow.received import UnreadableValue, read_payload
+from sagas.workflow.received import NO_INPUT, UnreadableValue, read_payload
 from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
@@ -118,9 +117,6 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
     }
 
 
-_NO_INPUT = RawValue(Payload())
-
-
 def _read_order(input: RawValue) -> dict[str, Any]:
     """The input of the delivering run, which any client may have started. Raises SagaApplicationError."""
     try:
@@ -149,7 +145,7 @@ class NotifyWorkflow:
         return (self._saga, self._status["state"]) if self._status["ended_at"] is not None else None
 
     @workflow.run
-    async def run(self, input: RawValue = _NO_INPUT) -> dict[str, Any]:
+    async def run(self, input: RawValue = NO_INPUT) -> dict[str, Any]:
         refuse_foreign_id(needs_owner=True)
         order = _read_order(input)
         self._refuse_forged(order)

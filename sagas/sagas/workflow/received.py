@@ -19,6 +19,10 @@ BOUNDS_VALUES = "bounds-values"
 """The Temporal patch id of the check of values; only a run that got a value which is refused has its marker."""
 
 
+NO_INPUT = RawValue(Payload())
+"""The argument of a workflow that a client has started without one; it cannot be read."""
+
+
 class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 

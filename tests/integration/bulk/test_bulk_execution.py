@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
 from tests.integration.bulk.conftest import Bank
 
 
@@ -91,3 +97,17 @@ async def test_a_saga_that_waits_leaves_and_goes_on_alone(bank: Bank) -> None:
     view = await bank.client.view("x-2")
     assert view.state == "COMPLETED"
     assert bank.query("select count(*) from note") == [(4,)]
+
+
+@pytest.mark.parametrize("kind", ["saga.bulk", "saga.batch"])
+@pytest.mark.parametrize("id", ["bulk~by-hand", "batch~by-hand", "by-hand"])
+async def test_a_start_by_hand_without_an_argument_is_refused_or_ends(bank: Bank, kind: str, id: str) -> None:
+    """Any client can start them; a workflow task that fails would be repeated until somebody notices."""
+    task_queue = bank.project.settings.temporal.task_queue
+    handle = await bank.client.temporal.start_workflow(kind, id=f"{id}-{uuid.uuid4()}", task_queue=task_queue)
+    if kind == "saga.batch" and id.startswith("batch~"):
+        assert await handle.query("__temporal_workflow_metadata") is not None  # its first workflow task has succeeded
+        return
+    with pytest.raises(WorkflowFailureError) as refused:
+        await asyncio.wait_for(handle.result(), 20)
+    assert getattr(refused.value.cause, "type", None) == "SagaRefused"
