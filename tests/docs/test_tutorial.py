@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.console_blocks import Command, commands, missing
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ def test_missing_output_lines_are_detected() -> None:
     assert missing(("a",), "") == "a"
 
 
+@pytest.mark.slow
 def test_the_tutorial_prints_what_the_page_shows(tmp_path: Path) -> None:
     steps = commands(TUTORIAL)
     assert len(steps) >= 15

@@ -14,7 +14,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from sagas.machine import calls
-from sagas.workflow import NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from tests.replay.scenarios import SCENARIOS
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
@@ -28,7 +28,8 @@ def read(path: Path) -> WorkflowHistory:
 
 async def replay(path: Path) -> Exception | None:
     history = read(path)
-    replayer = Replayer(workflows=[SagaWorkflow, NotifyWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    workflows = [SagaWorkflow, BulkWorkflow, NotifyWorkflow]
+    replayer = Replayer(workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 
 

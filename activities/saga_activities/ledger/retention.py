@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.ledger.partitions import TABLE, Month, existing_months
 from saga_activities.ledger.schema import add_months, alone
-from saga_activities.ledger.tables import run_table
+from saga_activities.ledger.tables import claim_table, run_table
 
 _BATCH = 1000
 _COLUMNS = run_table.c
@@ -56,6 +56,8 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
                     raise
                 refused = " ".join(str(error.orig).split())[:200]
         deleted = await _delete_rows(connection, before)
+        # Of sagas whose end nobody has written: terminated in Temporal, or never started because their client died.
+        await connection.execute(sa.delete(claim_table).where(claim_table.c.claimed_at < before))
     return PurgeResult(tuple(created), tuple(dropped), deleted, refused)
 
 

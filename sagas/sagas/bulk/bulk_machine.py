@@ -24,6 +24,7 @@ from sagas.protocol.messages import (
     Call,
     CallEnded,
     CancelCall,
+    CancelRequested,
     CancelTimer,
     Command,
     Finish,
@@ -181,6 +182,13 @@ class BulkMachine:
     def detach(self, saga_id: str, why: str, at: float) -> list[BulkCommand]:
         """Let a saga leave, if it is still here. Raises KeyError for an id that is not a member's."""
         self._leave(self.members[saga_id], why)
+        return self._commands(at)
+
+    def cancel(self, message: str, at: float) -> list[BulkCommand]:
+        """Cancel every saga that has not ended; those past their commit point go on."""
+        for member in self.members.values():
+            if member.finish is None and not member.left and member.machine.started_at is not None:
+                self._apply(member, CancelRequested(at=at, message=message))
         return self._commands(at)
 
     def detach_all(self, why: str, at: float) -> list[BulkCommand]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -83,6 +83,7 @@ class BulkWorkflow:
         self._crash: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Task[None] | None = None
+        self._cancelled = False
         self._task = -1
 
     @workflow.run
@@ -95,20 +96,38 @@ class BulkWorkflow:
         header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
-        sagas = await self._claim(request, at)
+        claiming = asyncio.create_task(self._claim(request, at))
+        await self._wait(claiming.done)
+        sagas = claiming.result()
         self._machine = machine
         commands = machine.start(sagas, at, alone=self._alone)
         if self.observer is not None:
             began = sum(1 for member in machine.members.values() if member.machine.started_at is not None)
             self.observer.started(header.definition.saga, began)
         self._execute(commands)
-        await workflow.wait_condition(lambda: machine.finished or self._crash is not None)
+        if self._cancelled:
+            self._cancel_sagas()
+        await self._wait(lambda: machine.finished or self._crash is not None)
         if self._crash is not None:
             raise self._crash
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._wait(workflow.all_handlers_finished)
         if self._timer is not None:
             self._timer.cancel()
         return self._result()
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition. A cancel in Temporal does not interrupt it, but cancels each saga."""
+        while not condition():
+            try:
+                await workflow.wait_condition(condition)
+            except asyncio.CancelledError:
+                self._cancelled = True
+                self._cancel_sagas()
+
+    def _cancel_sagas(self) -> None:
+        if self._machine is not None:
+            message = workflow.cancellation_reason() or "the bulk workflow was cancelled"
+            self._execute(self._current().cancel(message, workflow.time()))
 
     async def _claim(self, request: BulkRequest, at: float) -> list[NewSaga]:
         """The sagas to run: those whose ids are free, and those that may have been started on their own."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_workers.control.start import BulkRow
+from tests.helpers.command_processes import eventually
 from tests.integration.bulk.conftest import Bank
 
 
@@ -82,7 +85,7 @@ async def test_a_batch_action_takes_all_items(bank: Bank) -> None:
 
 async def test_a_batch_action_serves_single_sagas(bank: Bank) -> None:
     bank.open_accounts(2)
-    run = await bank.client.start("withdrawal", {"id": "w-1", "account": "a1", "amount": 10})
+    run = await bank.client.start("withdrawal", {"id": "alone-1", "account": "a1", "amount": 10})
     await run.result()
     assert bank.balances() == {"a1": 90, "a2": 100}
 
@@ -111,3 +114,41 @@ async def test_a_start_by_hand_without_an_argument_is_refused_or_ends(bank: Bank
     with pytest.raises(WorkflowFailureError) as refused:
         await asyncio.wait_for(handle.result(), 20)
     assert getattr(refused.value.cause, "type", None) == "SagaRefused"
+
+
+async def test_a_saga_leaves_although_an_earlier_run_had_its_id(bank: Bank) -> None:
+    """The ledger does not know that run: what the bulk workflow has begun must go on all the same."""
+    await (await bank.client.start("waiting", {"id": "old-1"})).result()
+
+    async def written() -> bool:
+        return bool(await asyncio.to_thread(bank.query, "select 1 from saga_run"))
+
+    await eventually(written)
+    bank.query("delete from saga_run")
+    bank.query("delete from saga_guard")
+    bank.query("delete from note")
+    result = await bank.start("waiting", [{"id": "old-1", "waits": True}])
+    assert result["left"] == ["old-1"]
+    await bank.client.signal("old-1", "go")
+    await bank.client.temporal.get_workflow_handle("old-1").result()
+    assert bank.query("select count(*) from note") == [(1,)]
+
+
+async def test_a_cancelled_bulk_workflow_undoes_its_sagas(bank: Bank) -> None:
+    bank.open_accounts(20)
+    with psycopg.connect(bank.url) as blocker:
+        blocker.execute("lock table note in access exclusive mode")  # the last step of every saga waits
+        starter = await bank.client.starter("transfer")
+        inputs = [transfer(number, to=f"a{number + 10}") for number in range(1, 6)]
+        handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+
+        async def credited() -> bool:
+            query = "select 1 from account where id = 'a11' and balance = 110"
+            return bool(await asyncio.to_thread(bank.query, query))
+
+        await eventually(credited)
+        await handle.cancel()
+    result = await handle.result()
+    assert result["counts"] == {"COMPENSATED": 5}
+    assert set(bank.balances().values()) == {100}
+    assert bank.query("select count(*) from note") == [(0,)]

@@ -23,9 +23,9 @@ async def test_sagas_and_chunks_are_counted_and_traced(bank_project: tuple[Proje
         bank.open_accounts(10)
         sagas = [{"id": f"w-{n}", "account": f"a{n}", "amount": 1000 if n == 3 else 10} for n in range(1, 11)]
         await bank.start("withdrawal", sagas)
-        await bank.start("waiting", [{"id": "x-1", "waits": True}, {"id": "x-2"}])
-        await client.signal("x-1", "go")
-        await client.temporal.get_workflow_handle("x-1").result()
+        await bank.start("waiting", [{"id": "counted-1", "waits": True}, {"id": "counted-2"}])
+        await client.signal("counted-1", "go")
+        await client.temporal.get_workflow_handle("counted-1").result()
         await client.close()
     counts = Counter[tuple[str, ...]]()
     for metric in plugin.metrics.collect():

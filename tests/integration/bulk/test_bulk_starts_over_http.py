@@ -109,15 +109,15 @@ async def test_a_saga_that_left_is_followed(bank: Bank, monkeypatch: pytest.Monk
         async def post(id: str, *, waits: bool, **fields: Any) -> httpx.Response:
             return await caller.post("/sagas/waiting", json={"input": {"id": id, "waits": waits}, **fields})
 
-        leaving = asyncio.create_task(post("x-1", waits=True, wait="60s"))
-        quick = await post("x-2", waits=False, wait="10s")
+        leaving = asyncio.create_task(post("http-1", waits=True, wait="60s"))
+        quick = await post("http-2", waits=False, wait="10s")
         assert quick.json()["outcome"]["state"] == "COMPLETED"
-        short = await post("x-3", waits=True, wait="1s")
+        short = await post("http-3", waits=True, wait="1s")
         assert (short.status_code, short.json()["outcome"]) == (202, None)
-        repeated, other = await asyncio.gather(post("x-3", waits=True), post("x-3", waits=False))
+        repeated, other = await asyncio.gather(post("http-3", waits=True), post("http-3", waits=False))
         assert (repeated.status_code, repeated.json()["started"]) == (202, False)
         assert (other.status_code, "another input" in other.json()["error"]) == (409, True)
-        await bank.client.signal("x-1", "go")
+        await bank.client.signal("http-1", "go")
         assert (await leaving).json()["outcome"]["state"] == "COMPLETED"
 
 

@@ -131,6 +131,7 @@ async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_projec
     assert letter.headers["sagadlqreason"] == "s-2 has already ended COMPLETED"
 
 
+@pytest.mark.slow
 async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
     kafka: Broker, temporal: TemporalServer, bank_project: tuple[Project, str]
 ) -> None:

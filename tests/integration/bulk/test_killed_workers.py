@@ -53,7 +53,7 @@ async def held(url: str, statement: str, *values: object) -> AsyncIterator[None]
         await connection.rollback()
 
 
-async def until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+async def until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what} did not come within {seconds:.0f} s"

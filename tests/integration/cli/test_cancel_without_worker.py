@@ -71,6 +71,7 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     assert waited.json["reason"]["message"].startswith("not wanted")
 
 
+@pytest.mark.slow
 async def test_a_cancel_accepted_before_the_worker_died_is_recorded(cli: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("order")
     await cli.saga("start", "order", "--set", f'number="{id}"')

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from tests.helpers.processes import WorkerProcess
 from tests.integration.cli.conftest import CommandLine, CommandResult, fresh
 from tests.integration.cli.test_start_and_show import until
@@ -30,6 +32,7 @@ def assert_readable(answer: CommandResult) -> None:
         assert wrong not in answer.out, answer.out
 
 
+@pytest.mark.slow
 async def test_show_before_the_first_workflow_task(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     worker.kill()
     id = fresh("trip")
@@ -52,6 +55,7 @@ async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: 
     assert document["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 async def test_show_during_compensation(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("ask")
     (cli_with_worker_process.folder / "undo-down").touch()
@@ -84,6 +88,7 @@ async def test_parked(cli_with_worker_process: CommandLine, worker: WorkerProces
     assert re.search(UNANSWERED + r"; parked at (car|hotel)", text)
 
 
+@pytest.mark.slow
 async def test_terminated(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("ask")
     await cli_with_worker_process.saga("start", "ask", "--id", id)

@@ -66,6 +66,7 @@ async def test_an_unresponsive_saga_is_listed_as_stuck_within_seconds(
     assert (await cli_with_worker_process.saga("list", "--stuck")).out.strip() == "nothing is stuck"
 
 
+@pytest.mark.slow
 async def test_a_frozen_worker_is_not_reported_as_a_failing_workflow_task(
     cli_with_worker_process: CommandLine, worker: WorkerProcess
 ) -> None:
@@ -91,6 +92,7 @@ async def test_a_frozen_worker_is_not_reported_as_a_failing_workflow_task(
     assert (await cli_with_worker_process.saga("watch", id, "--timeout", "60s")).code == 0
 
 
+@pytest.mark.slow
 async def test_a_long_list_waits_for_one_timeout(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     ids = {await waiting(cli_with_worker_process), *(fresh("ask") for _ in range(59))}
     await asyncio.gather(*(cli_with_worker_process.client.start("ask", {}, id=id) for id in ids))

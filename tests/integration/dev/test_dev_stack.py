@@ -76,6 +76,7 @@ def test_a_web_page_cannot_reach_temporal(project: Project) -> None:
     assert http_get(ports[0], "/api/v1/namespaces/default")[0] == 403
 
 
+@pytest.mark.slow
 def test_a_connection_has_no_rights_outside_its_database(project: Project) -> None:
     (project.root / "saga.toml").write_text("[connections.shop]\n[connections.finance]\n", encoding="utf-8")
     status = project.up("--only", "postgres")

@@ -122,6 +122,7 @@ def test_doctor_reports_the_missing_server(
     assert (server["ok"], server["message"]) == (False, DOWN)
 
 
+@pytest.mark.slow
 def test_after_down_no_other_server_is_contacted(project: Project) -> None:
     project.up()
     project.saga("list")

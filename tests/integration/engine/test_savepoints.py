@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import text
 
 from sagas import Rejected
@@ -55,6 +56,7 @@ async def test_the_key_of_a_rejected_attempt_is_sealed_before_the_next_run(env: 
     assert ("c", 2, "do", "do") in [tuple(one) for one in rows]
 
 
+@pytest.mark.slow
 async def test_a_further_run_goes_on_on_another_worker(env: Environment) -> None:
     move, begun, _ = gate()
     env.plan["do c"] = [Rejected("full"), {"value": "free"}]

@@ -122,6 +122,7 @@ async def test_a_slow_attempt_is_not_considered_lost(env: Environment) -> None:
     assert await lost_attempts(env, saga_id) == []
 
 
+@pytest.mark.slow
 async def test_an_attempt_kept_alive_by_the_worker_receives_no_cancel(env: Environment) -> None:
     """Only heartbeats configured by the author deliver a cancel to an attempt; this one completes and is undone."""
     with WorkerProcess("worker", env.folder):

@@ -219,6 +219,7 @@ async def test_requests_in_progress_are_answered_before_shutdown() -> None:
     assert await resting == b""
 
 
+@pytest.mark.slow
 async def test_hundreds_of_concurrent_requests() -> None:
     async with serving() as server, httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=30) as client:
         answers = await asyncio.gather(*(client.get(f"/{n}") for n in range(300)))

@@ -93,6 +93,7 @@ def test_equal_sides(spark: SparkSession) -> None:
     assert found["compared"] == ["amount", "note"]
 
 
+@pytest.mark.slow
 def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> None:
     left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is not a difference
     found = compare_tables(left, spark.sql(CORRUPTIONS), ComparisonSpec.parse(NAMES))
@@ -113,6 +114,7 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
     assert "1 missing on the left" in found["message"]
 
 
+@pytest.mark.slow
 def test_tolerance_filter_and_nulls(spark: SparkSession) -> None:
     near = {**NAMES, "compare": "amount", "tolerance": Decimal("0.01"), "filter": "id between 7 and 8"}
     assert compare_tables(spark.sql(LEFT), spark.sql(CORRUPTIONS), ComparisonSpec.parse(near))["verdict"] == "equal"

@@ -259,6 +259,7 @@ def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
     }
 
 
+@pytest.mark.slow
 def test_each_class_is_found(spark: SparkSession, system: ShopSystem) -> None:
     add_what_is_no_finding(system)
     wanted = corrupt_guard(system) | corrupt_tables(system) | corrupt_topics(system)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,11 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
-from sagas.protocol.payloads import DETACHED_HEADER, STARTED_AT_MEMO, pack_state
+from sagas.protocol.payloads import BULK_MEMO, DETACHED_HEADER, STARTED_AT_MEMO, pack_state
 from sagas.settings.definition_keys import DefinitionKeys, detached_content
 from sagas.workflow.limits import run_summary
 
@@ -65,23 +67,40 @@ class SagaDetacher:
         if labels and "SagaLabels" in request["attributes"]:
             pair = SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), labels)
             attributes = TypedSearchAttributes([pair])
-        # A saga that was undone before, and is started again, has a closed run of this id.
-        again = machine.get("generation", 1) > 1
-        try:
+        memo: dict[str, Any] = {BULK_MEMO: request["bulk_id"]}
+        if machine["started_at"] is not None:
+            memo[STARTED_AT_MEMO] = machine["started_at"]
+
+        async def start(reuse: WorkflowIDReusePolicy) -> None:
             with start_headers(headers):
                 await self._temporal.start_workflow(
                     request["saga"],
                     value,
                     id=saga_id,
                     task_queue=self._task_queue,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE
-                    if again
-                    else WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    id_reuse_policy=reuse,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    memo=None if machine["started_at"] is None else {STARTED_AT_MEMO: machine["started_at"]},
+                    memo=memo,
                     static_summary=run_summary(definition.description or definition.saga),
                     static_details=static_details(definition),
                     search_attributes=attributes,
                 )
+
+        try:
+            await start(WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
-            return
+            has_begun = machine["started_at"] is not None or machine.get("generation", 1) > 1
+            if has_begun and await self._is_of_another_start(saga_id, request["bulk_id"]):
+                with contextlib.suppress(WorkflowAlreadyStartedError):
+                    await start(WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+
+    async def _is_of_another_start(self, saga_id: str, bulk_id: str) -> bool:
+        """Whether the run of this id is closed, and is not what this bulk workflow has started in an earlier attempt.
+
+        It may be of an earlier generation, or from before the project had a ledger. What the bulk workflow has begun
+        must go on.
+        """
+        described = await describe_run(self._temporal, saga_id)
+        return described is None or (
+            not described.run.running and (await described.run.memo()).get(BULK_MEMO) != bulk_id
+        )

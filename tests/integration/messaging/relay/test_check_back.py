@@ -122,6 +122,7 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
     assert await decide_event(env.shop, "no-such-event", "drop", reason="x", who="ada") is None
 
 
+@pytest.mark.slow
 async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> None:
     env.write()
     await run_unrecorded_step(env, EntryKey("gone-1", "tell"))

@@ -221,6 +221,7 @@ async def test_events_of_nested_sagas_wait_for_their_own_commit_point(env: Event
     assert await env.statuses(story["id"]) == ["DROPPED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["cut_before", "cut_after", "swallow_answer"])
 async def test_the_response_of_the_local_transaction_is_lost(env: EventsEnvironment, fault: Any) -> None:
     port = int(env.urls["shop"].rsplit(":", 1)[1].split("/")[0])

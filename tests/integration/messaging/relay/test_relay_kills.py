@@ -103,6 +103,7 @@ async def test_p9_killed_before_anything_is_sent(env: OutboxEnvironment, reached
     await healed(env, topic, 100)
 
 
+@pytest.mark.slow
 async def test_p10_killed_in_a_transaction(env: OutboxEnvironment, reached: Reached) -> None:
     topic = await asyncio.to_thread(env.broker.create_topic)
     relay = await started(env.relay())
@@ -152,6 +153,7 @@ async def test_p11_the_response_to_a_commit_is_lost(env: OutboxEnvironment, reac
         await asyncio.to_thread(env.check, topic)
 
 
+@pytest.mark.slow
 async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothing(
     env: OutboxEnvironment, reached: Reached
 ) -> None:
@@ -173,6 +175,7 @@ async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothi
     assert env.statuses() == {"PUBLISHED": 200}
 
 
+@pytest.mark.slow
 async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_most(
     env: OutboxEnvironment, reached: Reached
 ) -> None:
@@ -196,6 +199,7 @@ async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_
     await asyncio.to_thread(env.check_decided, topic, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.slow)])
 async def test_the_broker_is_killed_or_frozen_during_publishing(
     env: OutboxEnvironment, reached: Reached, how: str

@@ -160,6 +160,7 @@ async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, p
         assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, topic)).values())
 
 
+@pytest.mark.slow
 async def test_copies_are_exactly_once_when_clients_are_killed(kafka: Broker, tmp_path: Path) -> None:
     """K12, scaled down: 5,000 messages, a hard and a clean bounce."""
     await _soak(kafka, tmp_path, messages=5_000, bounces=2, processes=2, partitions=2)

@@ -263,6 +263,7 @@ async def note(message: Message) -> None:
 """
 
 
+@pytest.mark.slow
 async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:

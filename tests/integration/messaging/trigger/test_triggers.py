@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from temporalio.client import Client as Temporal
 
@@ -190,6 +191,7 @@ async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
     assert (letters["0"].value, letters["0"].key) == (b"not json", "a")
 
 
+@pytest.mark.slow
 async def test_one_of_two_processes_is_killed_while_processing(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path
 ) -> None:
