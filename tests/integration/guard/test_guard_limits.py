@@ -72,7 +72,7 @@ async def test_waiting_too_long_is_infrastructure(guard_database: GuardDatabase)
 
     doing = asyncio.create_task(guard_database.guard.do(address, "h", slow, **clock()))
     await reached.wait()
-    outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(2))
+    outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(6))
     done.set()
     assert (await doing).kind == "done"
     assert (outcome.kind, outcome.infrastructure) == ("failed", True)
