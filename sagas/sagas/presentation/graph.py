@@ -1,13 +1,15 @@
-"""The graph of a saga: forward and compensation edges between its steps, drawn as Mermaid or SVG."""
+"""The graph of a saga, drawn as Mermaid or SVG: its steps, and the order of their compensations and confirms."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 
 from sagas.builtins.spark import SPARK
-from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.model import Definition, Locks, StepDefinition, checked_entry
+from sagas.definition.times import format_duration
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable, printable_line
 
@@ -40,25 +42,38 @@ COLOURS = {
 }
 """Fill and stroke of each group."""
 
+MAX_KEYS = 3
+"""Keys of `locks` that are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A step. ``undo`` names the actions that undo it; ``group`` and ``note`` describe its state in a run."""
+    """A step. ``undo`` names the actions that undo it, ``confirm`` the one that confirms it after the commit point.
+
+    ``group`` and ``note`` describe its state in a run.
+    """
 
     step: StepDefinition
     undo: tuple[str, ...]
+    confirm: str | None = None
     group: str | None = None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaGraph:
-    """``forward``: from a step to the steps that need it. ``back``: from the undo of a step to the next undo."""
+    """``forward``: from a step to the steps that need it. ``back``: from the undo of a step to the next undo.
+
+    ``confirms``: from the confirm of a step to the next confirm; one of a step after the pivot follows its own step.
+    ``locked``: the steps before which the locks are taken.
+    """
 
     definition: Definition
     nodes: tuple[GraphNode, ...]
     forward: tuple[tuple[str, str], ...]
     back: tuple[tuple[str, str], ...]
+    confirms: tuple[tuple[str, str], ...] = ()
+    locked: tuple[str, ...] = ()
     state: str | None = None
     used_groups: frozenset[str] = field(default_factory=frozenset)
 
@@ -67,11 +82,27 @@ def build_saga_graph(definition: Definition, view: SagaView | None = None) -> Sa
     """The graph of a definition; with the view of a run, in the state of that run."""
     groups, notes = _group_by_step(view) if view else ({}, {})
     nodes = tuple(
-        GraphNode(step, _undo_actions(step), groups.get(step.id), notes.get(step.id, "")) for step in definition.steps
+        GraphNode(
+            step,
+            _undo_actions(step),
+            step.confirm.uses if step.confirm else None,
+            groups.get(step.id),
+            notes.get(step.id, ""),
+        )
+        for step in definition.steps
     )
     forward = tuple((need, step.id) for step in definition.steps for need in step.needs)
     used = frozenset(node.group for node in nodes if node.group)
-    return SagaGraph(definition, nodes, forward, _back_edges(definition), view.state if view else None, used)
+    return SagaGraph(
+        definition,
+        nodes,
+        forward,
+        back=tuple((later, earlier) for earlier, later in _order(definition, lambda step: bool(_undo_actions(step)))),
+        confirms=_order(definition, lambda step: step.confirm is not None and not _is_after_pivot(definition, step)),
+        locked=_locked_steps(definition),
+        state=view.state if view else None,
+        used_groups=used,
+    )
 
 
 def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
@@ -80,18 +111,37 @@ def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
     return ("saga",) if step.do.uses == "saga" and step.kind == "compensatable" else ()
 
 
-def _back_edges(definition: Definition) -> tuple[tuple[str, str], ...]:
-    """Reversed needs between the steps that can be undone, skipping those that cannot (rule 2)."""
+def _order(definition: Definition, is_part: Callable[[StepDefinition], bool]) -> tuple[tuple[str, str], ...]:
+    """The needs between the steps that take part, also through those that do not (rules 2 and 13)."""
     nearest: dict[str, list[str]] = {}
     edges: list[tuple[str, str]] = []
     for step in definition.steps:
         before: list[str] = []
         for need in step.needs:
-            before += [need] if _undo_actions(definition.step(need)) else nearest[need]
+            before += [need] if is_part(definition.step(need)) else nearest[need]
         nearest[step.id] = list(dict.fromkeys(before))
-        if _undo_actions(step):
-            edges += [(step.id, one) for one in nearest[step.id]]
+        if is_part(step):
+            edges += [(id, step.id) for id in nearest[step.id]]
     return tuple(edges)
+
+
+def _is_after_pivot(definition: Definition, step: StepDefinition) -> bool:
+    pivot = definition.pivot
+    ancestors, queue = set[str](), [*step.needs]
+    while queue:
+        id = queue.pop()
+        if id not in ancestors:
+            ancestors.add(id)
+            queue += definition.step(id).needs
+    return pivot is not None and pivot.id in ancestors
+
+
+def _locked_steps(definition: Definition) -> tuple[str, ...]:
+    if definition.locks is None:
+        return ()
+    if definition.locks.from_ is not None:
+        return (definition.locks.from_,)
+    return tuple(step.id for step in definition.steps if not step.needs)
 
 
 def _group_by_step(view: SagaView) -> tuple[dict[str, str], dict[str, str]]:
@@ -109,17 +159,29 @@ def _group_by_step(view: SagaView) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def to_mermaid(graph: SagaGraph) -> str:
-    """A Mermaid flowchart: solid arrows forward, dotted arrows back, the pivot as a hexagon."""
+    """A Mermaid flowchart: solid arrows forward, dotted arrows back, thick arrows for confirms.
+
+    The pivot is a hexagon, a savepoint has two borders, a check is a parallelogram, and the locks are a cylinder.
+    """
     lines = ["flowchart LR"]
+    if graph.definition.locks is not None:
+        keys = "<br/>".join(_escaped(words) for words in locks_text(graph.definition.locks))
+        lines.append(f'  locks[("{keys}")]')
     for node in graph.nodes:
         lines.append(f"  {_id(node.step)}{_shape(node)}")
     for node in graph.nodes:
         if node.undo:
             lines.append(f'  {_id(node.step, "undo_")}(["↩ {_escaped(undo_title(node))}"])')
+    for node in graph.nodes:
+        if node.confirm:
+            lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
+    lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
     lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
     lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
     lines += [f"  {_id(ids[one], 'undo_')} -.-> {_id(ids[two], 'undo_')}" for one, two in graph.back]
+    lines += [f"  {_id(node.step)} === {_id(node.step, 'confirm_')}" for node in graph.nodes if node.confirm]
+    lines += [f"  {_id(ids[one], 'confirm_')} ==> {_id(ids[two], 'confirm_')}" for one, two in graph.confirms]
     undo = ",".join(_id(node.step, "undo_") for node in graph.nodes if node.undo)
     if undo:
         lines += ["  classDef undo stroke-dasharray: 4 3", f"  class {undo} undo"]
@@ -141,19 +203,41 @@ def undo_title(node: GraphNode) -> str:
     return "discard, or revert" if node.step.do.uses == SPARK else " or ".join(node.undo)
 
 
+def locks_text(locks: Locks) -> tuple[str, ...]:
+    """The keys of the locks, how long the saga waits for them and until when it holds them, in one line each."""
+    keys = [str(key) for key in locks.keys] if isinstance(locks.keys, list | tuple) else [str(locks.keys)]
+    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
+    wait = f"wait {format_duration(locks.wait)}" if locks.wait else "no wait"
+    until = "until the commit point" if locks.until == "commit" else "until the end"
+    return ("lock " + ", ".join(keys[:MAX_KEYS]) + more, f"{wait}, {until}")
+
+
+def _attributes(step: StepDefinition) -> list[str]:
+    """What a step is besides its action, in words for a diagram."""
+    words = ["point of no return"] if step.pivot else []
+    if step.savepoint is not None:
+        wait = f", wait {format_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
+        words.append(f"savepoint, {step.savepoint.attempts} runs{wait}")
+    return words
+
+
 def _shape(node: GraphNode) -> str:
-    parts = [f"<b>{_escaped(step_title(node.step))}</b>", _escaped(node.step.do.uses)]
-    if node.step.pivot:
-        parts.append("point of no return")
+    step = node.step
+    parts = [f"<b>{_escaped(step_title(step))}</b>", _escaped(step.do.uses), *_attributes(step)]
     if node.note:
         parts.append(_escaped(node.note))
     words = "<br/>".join(parts)
-    return f'{{{{"{words}"}}}}' if node.step.pivot else f'["{words}"]'
+    if step.pivot:
+        return f'{{{{"{words}"}}}}'
+    if step.savepoint is not None:
+        return f'[["{words}"]]'
+    return f'[/"{words}"/]' if checked_entry(step.id) else f'["{words}"]'
 
 
 def _id(step: StepDefinition, prefix: str = "step_") -> str:
     # The prefix prevents clashes with keywords of Mermaid: a step may be called `end` or `class`.
-    return prefix + step.id
+    checked = checked_entry(step.id)
+    return prefix + step.id if checked is None else "check_" + checked
 
 
 def _escaped(words: str) -> str:
@@ -161,11 +245,15 @@ def _escaped(words: str) -> str:
     return re.sub(r"[#\"<>&`%{}$\\]", lambda found: f"#{ord(found.group())};", printable_line(words.replace("\n", " ")))
 
 
-# SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back.
+# SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back, and its
+# confirm above it.
 
 BOX_WIDTH, BOX_HEIGHT, UNDO_HEIGHT = 190, 58, 30
 GAP_X, GAP_Y, MARGIN = 64, 34, 24
-ROW_HEIGHT = BOX_HEIGHT + 12 + UNDO_HEIGHT + GAP_Y
+BESIDE = 12 + UNDO_HEIGHT
+"""The height of an undo below its step, or of a confirm above it, with the link between them."""
+
+ROW_HEIGHT = BOX_HEIGHT + BESIDE + GAP_Y
 MAX_LETTERS = 26
 """How many characters of a title fit into a box at its font size."""
 
@@ -177,6 +265,9 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 .undo { fill: #fff; stroke: #5e4db2; stroke-dasharray: 4 3 }
 .forward { fill: none; stroke: #57606a; stroke-width: 1.4 }
 .back { fill: none; stroke: #5e4db2; stroke-dasharray: 4 3 }
+.confirm { fill: #fff; stroke: #1a7f37; stroke-width: 2 }
+.inner { fill: none; stroke: #57606a }
+.confirms { fill: none; stroke: #1a7f37; stroke-width: 2 }
 """
 
 
@@ -186,9 +277,13 @@ def to_svg(graph: SagaGraph) -> str:
     across = 1 + max(layer for layer, _ in cells.values())
     down = max(row for _, row in cells.values()) + 1
     width = 2 * MARGIN + across * BOX_WIDTH + (across - 1) * GAP_X
-    height = 2 * MARGIN + down * ROW_HEIGHT - GAP_Y + 26
+    above = BESIDE if any(node.confirm for node in graph.nodes) else 0
+    locks = locks_text(graph.definition.locks) if graph.definition.locks is not None else ()
+    top = MARGIN + 26 + 16 * len(locks)
+    height = top + MARGIN + down * (ROW_HEIGHT + above) - GAP_Y
     boxes = {
-        id: (MARGIN + layer * (BOX_WIDTH + GAP_X), MARGIN + 26 + row * ROW_HEIGHT) for id, (layer, row) in cells.items()
+        id: (MARGIN + layer * (BOX_WIDTH + GAP_X), top + above + row * (ROW_HEIGHT + above))
+        for id, (layer, row) in cells.items()
     }
     heading = graph.definition.saga + (f": {graph.state}" if graph.state else "")
     parts = [
@@ -200,10 +295,15 @@ def to_svg(graph: SagaGraph) -> str:
         f'<rect width="{width}" height="{height:g}" fill="#fff"/>',
         f'<text class="title" x="{MARGIN}" y="{MARGIN + 6}">{escape(heading)}</text>',
     ]
+    parts += [
+        f'<text class="small" x="{MARGIN}" y="{MARGIN + 22 + 16 * row}">{escape(_shortened(words, width // 8))}</text>'
+        for row, words in enumerate(locks)
+    ]
     undoable = {node.step.id for node in graph.nodes if node.undo}
     parts += [_draw_forward_edge(boxes[one], boxes[two]) for one, two in graph.forward]
     parts += [_draw_back_edge(boxes[one], boxes[two]) for one, two in graph.back]
     parts += [_draw_undo_link(boxes[id]) for id in boxes if id in undoable]
+    parts += [_draw_confirm_edge(boxes[one], boxes[two]) for one, two in graph.confirms]
     parts += [_draw_box(node, *boxes[node.step.id]) for node in graph.nodes]
     return printable("\n".join([*parts, "</svg>"]))
 
@@ -241,6 +341,11 @@ def _draw_back_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
     return _draw_curve("back", one[0], one[1] + y, two[0] + BOX_WIDTH + 2, two[1] + y, -GAP_X / 2)
 
 
+def _draw_confirm_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
+    y = UNDO_HEIGHT / 2 - BESIDE
+    return _draw_curve("confirms", one[0] + BOX_WIDTH, one[1] + y, two[0] - 2, two[1] + y, GAP_X / 2)
+
+
 def _draw_curve(style: str, x1: float, y1: float, x2: float, y2: float, bend: float) -> str:
     path = f"M{x1:g} {y1:g} C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
     return f'<path class="{style}" d="{path}" marker-end="url(#tip)"/>'
@@ -256,19 +361,32 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
     fill, line = COLOURS[node.group] if node.group else ("#fff", "#1f2328" if step.pivot else "#57606a")
     paint = f'style="fill:{fill};stroke:{line}{";stroke-width:3" if step.pivot else ""}"'
     second = step.do.uses + (" · no return" if step.pivot else "")
-    lines = [(_shortened(step_title(step)), "title"), (_shortened(second), "small")] + (
-        [(_shortened(node.note), "small")] if node.note else []
-    )
+    lines = [(_shortened(step_title(step)), "title"), (_shortened(second), "small")]
+    if step.savepoint is not None:
+        lines += [(_shortened(words), "small") for words in _attributes(step)]
+    if node.note:
+        lines.append((_shortened(node.note), "small"))
+    corner = BOX_HEIGHT / 2 if checked_entry(step.id) else 8
     top = y + BOX_HEIGHT / 2 - 8 * (len(lines) - 1) + 4
     parts = [
         f"<g><title>{escape(step.id)}: {escape(step.name)}</title>",
-        f'<rect class="step" {paint} x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>',
+        f'<rect class="step" {paint} x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="{corner:g}"/>',
     ]
+    if step.savepoint is not None:
+        parts += [f'<path class="inner" d="M{at:g} {y:g} v{BOX_HEIGHT}"/>' for at in (x + 8, x + BOX_WIDTH - 8)]
     parts += [
         f'<text class="{style}" text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{top + 16 * n:g}">'
         f"{escape(words)}</text>"
         for n, (words, style) in enumerate(lines)
     ]
+    if node.confirm:
+        over = y - BESIDE
+        parts += [
+            f'<path class="confirms" d="M{x + BOX_WIDTH / 2:g} {over + UNDO_HEIGHT:g} V{y:g}"/>',
+            f'<rect class="confirm" x="{x:g}" y="{over:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
+            f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{over + UNDO_HEIGHT / 2 + 4:g}">'
+            f"✓ {escape(_shortened(node.confirm))}</text>",
+        ]
     if node.undo:
         below = y + BOX_HEIGHT + 12
         parts += [
@@ -279,5 +397,5 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
     return "\n".join([*parts, "</g>"])
 
 
-def _shortened(words: str) -> str:
-    return words if len(words) <= MAX_LETTERS else words[: MAX_LETTERS - 1] + "…"
+def _shortened(words: str, limit: int = MAX_LETTERS) -> str:
+    return words if len(words) <= limit else words[: limit - 1] + "…"

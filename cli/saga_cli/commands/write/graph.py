@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from saga_cli.context import load_settings, with_client
 from saga_cli.output import print_document
 from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from sagas.definition.model import Locks
 
 
 def graph(
@@ -18,7 +22,11 @@ def graph(
         Literal["mermaid", "svg"], typer.Option(help="mermaid: text for Markdown; svg: a picture")
     ] = "mermaid",
 ) -> None:
-    """Draw a saga: solid arrows lead forward, dotted ones backward. `--format svg > checkout.svg` writes a picture."""
+    """Draw a saga: solid arrows lead forward, dotted ones backward, thick ones from confirm to confirm.
+
+    `--format svg > checkout.svg` writes a picture.
+    """
+    from sagas.definition.model import checked_entry
     from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
     from sagas.settings.project import Project
 
@@ -36,11 +44,27 @@ def graph(
         "saga": name,
         "state": built.state,
         "nodes": [
-            {"id": node.step.id, "kind": node.step.kind, "undo": list(node.undo), "state": node.note or None}
+            {
+                "id": node.step.id,
+                "kind": node.step.kind,
+                "undo": list(node.undo),
+                "confirm": node.confirm,
+                "savepoint": asdict(node.step.savepoint) if node.step.savepoint else None,
+                "checks": checked_entry(node.step.id),
+                "state": node.note or None,
+            }
             for node in built.nodes
         ],
+        "locks": _locks(definition.locks, built.locked),
         "forward": [list(edge) for edge in built.forward],
         "back": [list(edge) for edge in built.back],
+        "confirms": [list(edge) for edge in built.confirms],
         format: text,
     }
     print_document(document, human=lambda: print(text, flush=True))
+
+
+def _locks(locks: Locks | None, before: tuple[str, ...]) -> dict[str, object] | None:
+    if locks is None:
+        return None
+    return {"keys": locks.keys, "wait": locks.wait, "until": locks.until, "before": list(before)}

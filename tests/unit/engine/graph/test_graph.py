@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import xml.etree.ElementTree as xml
 
+import pytest
+
+from sagas.definition.model import Definition, Locks, Savepoint
 from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
 from sagas.protocol.saga_view import SagaView
 from sagas.simulation import Script, simulate
-from tests.unit.engine.machine.driver import saga, step
+from tests.unit.engine.machine.driver import op, saga, step
 
 DIAMOND = saga(
     step("end"),
@@ -43,15 +46,50 @@ def test_a_run_colours_its_steps() -> None:
     assert "1 PARKED, 1 COMPENSATED" in to_svg(graph)
 
 
-def test_boxes_do_not_overlap_and_lie_inside_the_picture() -> None:
-    picture = xml.fromstring(to_svg(build_saga_graph(DIAMOND)))
+PATTERNS = saga(
+    step("a.check", kind="read", compensate=None, name="check a"),
+    step("a", needs=("a.check",), confirm=op("confirm.a")),
+    step("b", needs=("a",), savepoint=Savepoint(attempts=4, wait=60.0)),
+    step("c", needs=("b",), confirm=op("confirm.c")),
+    step("p", kind="pivot", needs=("c",)),
+    step("z", kind="retriable", compensate=None, needs=("p",), confirm=op("confirm.z")),
+    line=False,
+    locks=Locks(["k-${{ input.n }}", "l", "m", "n"], "shop", wait=0, until="commit"),
+)
+
+
+def test_confirms_locks_savepoints_and_checks_are_drawn() -> None:
+    graph = build_saga_graph(PATTERNS)
+    assert [node.confirm for node in graph.nodes] == [None, "confirm.a", None, "confirm.c", None, "confirm.z"]
+    assert graph.confirms == (("a", "c"),), "the last one follows its own step"
+    assert graph.locked == ("a.check",)
+    lines = to_mermaid(graph).splitlines()
+    assert '  check_a[/"<b>check a</b><br/>act.a.check"/]' in lines
+    assert '  step_b[["<b>b</b><br/>act.b<br/>savepoint, 4 runs, wait 1m"]]' in lines
+    assert '  confirm_a(["✓ confirm.a"])' in lines
+    assert {"  step_a === confirm_a", "  confirm_a ==> confirm_c", "  locks --> check_a"} <= set(lines)
+    [locks] = [line for line in lines if line.startswith("  locks[")]
+    assert "l, m and 1 more<br/>no wait, until the commit point" in locks
+    drawn = to_svg(graph)
+    for words in ("✓ confirm.c", "savepoint, 4 runs, wait 1m", "lock k-${{ input.n }}, l, m and 1 more"):
+        assert words in drawn
+
+
+def test_locks_from_a_later_step_are_drawn_before_it() -> None:
+    definition = saga(step("a"), step("b"), locks=Locks("${{ steps.a.result }}", "shop", from_="b"))
+    assert build_saga_graph(definition).locked == ("b",)
+
+
+@pytest.mark.parametrize("definition", [DIAMOND, PATTERNS], ids=["diamond", "patterns"])
+def test_boxes_do_not_overlap_and_lie_inside_the_picture(definition: Definition) -> None:
+    picture = xml.fromstring(to_svg(build_saga_graph(definition)))
     whole = [float(part) for part in picture.attrib["viewBox"].split()]
     boxes = [
         tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
         for rect in picture.iter("{http://www.w3.org/2000/svg}rect")
-        if rect.attrib.get("class") in ("step", "undo")
+        if rect.attrib.get("class") in ("step", "undo", "confirm")
     ]
-    assert len(boxes) == 8
+    assert len(boxes) == (8 if definition is DIAMOND else 12)
     for x, y, width, height in boxes:
         assert 0 <= x <= whole[2] - width
         assert 0 <= y <= whole[3] - height
