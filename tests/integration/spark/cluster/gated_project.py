@@ -1,0 +1,111 @@
+"""A saga whose Spark step stops in the middle of its write until a test lets it continue, on any kind of cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
+
+TIMEOUT = 240.0
+ROWS = 40
+
+JOB = """
+from __future__ import annotations
+
+import os
+import time
+import uuid
+
+
+def gated(spark, inputs, gate):
+    def rows(batches):
+        from pyspark import TaskContext
+
+        number = TaskContext.get().partitionId()
+        open(os.path.join(gate, f"task-{number}-{uuid.uuid4().hex}"), "w").close()
+        while number >= 2 and not os.path.exists(os.path.join(gate, "open")):
+            time.sleep(0.05)
+        yield from batches
+
+    return spark.range(0, ROWS, 1, 4).selectExpr("id", "cast(id * 1.5 as decimal(12,2)) as amount").mapInArrow(
+        rows, "id long, amount decimal(12,2)")
+""".replace("ROWS", str(ROWS))
+
+SAGA = """
+saga: day
+steps:
+  - id: facts
+    uses: spark
+    heartbeat: 20s
+    retry: {{max_attempts: 2, max_interval: 2s}}
+    with:
+      job: gated_jobs:gated
+      params: {{gate: {gate}}}
+      output: {output}
+      audit:
+        - rows: {{equals: {rows}}}
+        - unique: [id]
+        - not_null: [amount]
+        - sql: select * from output where amount < 0
+"""
+
+
+@dataclass
+class GatedProject:
+    """The project. Its tasks 0 and 1 write at once, 2 and 3 wait for :meth:`open`."""
+
+    day_close: DayCloseProject
+    gate: Path
+
+    @property
+    def project(self) -> Project:
+        return self.day_close.project
+
+    def started(self, task: int) -> int:
+        """How often a task of the job was started."""
+        return len(list(self.gate.glob(f"task-{task}-*")))
+
+    def open(self) -> None:
+        (self.gate / "open").touch()
+
+    async def reach_the_middle(self) -> None:
+        """Wait until two tasks have written, and two more stand in their rows."""
+        await until(lambda: self.started(2) and self.started(3))
+
+
+async def open_gated_project(
+    folder: Path, server: DatabaseServer, temporal_address: str, output: str, changes: dict[str, str]
+) -> GatedProject:
+    """``changes`` replace text in saga.toml."""
+    day_close = await open_day_close_project(folder, server, temporal_address)
+    gate = folder / "gate"
+    gate.mkdir()
+    (folder / "gated_jobs.py").write_text(JOB)
+    (folder / "day.saga.yaml").write_text(SAGA.format(gate=gate, output=output, rows=ROWS))
+    text = (folder / "saga.toml").read_text()
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    (folder / "saga.toml").write_text(text)
+    day_close.project = Project(load_settings(config=str(folder / "saga.toml")))
+    return GatedProject(day_close, gate)
+
+
+def exact_rows(rows: list[dict[str, Any]] | None) -> bool:
+    """Whether these are the rows of the job, each once."""
+    assert rows is not None
+    return sorted((row["id"], float(row["amount"])) for row in rows) == [(n, n * 1.5) for n in range(ROWS)]
+
+
+async def until(found: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(TIMEOUT):
+        while not (value := found()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    return value

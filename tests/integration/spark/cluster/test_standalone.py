@@ -1,0 +1,103 @@
+"""Sagas on a standalone cluster of a master and two workers: published, undone, and with an executor killed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.spark_servers import StandaloneCluster
+from tests.integration.spark.cluster.gated_project import (
+    ROWS,
+    TIMEOUT,
+    GatedProject,
+    exact_rows,
+    open_gated_project,
+    until,
+)
+
+pytestmark = pytest.mark.slow
+WAIT = f"{TIMEOUT:.0f}s"
+TABLE = "sales.facts"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture
+async def gated(
+    cluster: StandaloneCluster, temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
+) -> GatedProject:
+    folder = tmp_path / "shop"
+    stage = (tmp_path / "stage").as_uri()
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    lines = "".join(f'\n"{name}" = "{value}"' for name, value in conf.items())
+    changes = {
+        'master = "local[2]"': f'master = "{cluster.url}"\nmemory = "512m"\nstage = "{stage}"',
+        "[spark.conf]": f"[spark.conf]{lines}\n",
+    }
+    return await open_gated_project(folder, server, temporal.address, f"{{table: lake.{TABLE}}}", changes)
+
+
+async def step(client: Client, saga: str) -> dict[str, Any]:
+    story = await client.show(saga)
+    [facts] = [step for step in story["steps"] if step["id"] == "facts"]
+    return facts
+
+
+async def undo(client: Client, gated: GatedProject, saga: str) -> None:
+    await (await client.undo(saga, reason="wrong day", who="ada")).result()
+    story = await finished(client, saga, WAIT)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "undone")
+    assert gated.day_close.lake(TABLE) == []
+
+
+async def test_a_saga_is_staged_audited_published_and_undone(gated: GatedProject, cluster: StandaloneCluster) -> None:
+    gated.open()
+    async with running_worker(gated.project) as client:
+        saga = f"day-{uuid.uuid4()}"
+        await client.start("day", {}, id=saga)
+        story = await finished(client, saga, WAIT)
+        assert story["state"] == "COMPLETED", story["reason"]
+        facts = await step(client, saga)
+        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
+        assert exact_rows(gated.day_close.lake(TABLE))
+        assert cluster.executors(), "the job ran in executors of the cluster"
+        await undo(client, gated, saga)
+
+
+async def test_an_executor_that_is_killed_changes_nothing(gated: GatedProject, cluster: StandaloneCluster) -> None:
+    async with running_worker(gated.project) as client:
+        saga = f"day-{uuid.uuid4()}"
+        await client.start("day", {}, id=saga)
+        await gated.reach_the_middle()
+        executors = cluster.executors()
+        assert len(executors) == 2
+        executors[0].kill()
+        await until(lambda: gated.started(2) + gated.started(3) == 3)
+        gated.open()
+        story = await finished(client, saga, WAIT)
+        assert story["state"] == "COMPLETED", story["reason"]
+        facts = await step(client, saga)
+        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
+        assert exact_rows(gated.day_close.lake(TABLE))
+        await undo(client, gated, saga)
