@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,7 +43,7 @@ from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.builtins.messaging import REQUEST, default_reply_topic
-from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import encode_result
 from sagas.settings import KafkaSettings
@@ -316,18 +316,8 @@ def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str
         str((one.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
         for definition in definitions.values()
         for step in definition.steps
-        for one in _step_operations(step)
+        for one in step.operations
         if one.uses == REQUEST
     }
     # Sagas of an older definition may still wait for replies in the default topic.
     return sorted(found | {default_reply_topic(prefix)}) if found else []
-
-
-def _step_operations(step: StepDefinition) -> Iterator[Operation]:
-    yield step.do
-    if step.compensate is not None:
-        yield from step.compensate.alternates
-        if step.compensate.confirmed is not None:
-            yield step.compensate.confirmed
-    if step.confirm is not None:
-        yield step.confirm

@@ -41,10 +41,8 @@ def needs_trigger(project: Project) -> bool:
 
 
 def operations_of(step: StepDefinition) -> list[Operation]:
-    """All operations of a step, forward and backward."""
-    undo = step.compensate
-    several = [*undo.alternates, undo.confirmed] if undo else []
-    return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
+    """All operations of a step, forward and backward, and its probe."""
+    return [*step.operations, *([step.probe.operation] if step.probe else [])]
 
 
 def named_topics(project: Project) -> dict[str, frozenset[Access]]:

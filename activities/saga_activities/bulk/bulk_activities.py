@@ -49,26 +49,16 @@ class BulkActivities:
         self._bodies = bodies
         self._databases = databases
         self._ledger = ledger
-        self._detach = detach
+        self._start_detached = detach
         self._observers = tuple(observers)
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
         RefusedError without a ledger, and errors of its database."""
-        match activity_type:
-            case _ if activity_type == CHUNK_ACTIVITY:
-                return await self._perform_chunk(request, attempt)
-            case _ if activity_type == CLAIM_ACTIVITY:
-                return await self._claim(request)
-            case _ if activity_type == RECORD_ACTIVITY:
-                return await self._record(request)
-            case _ if activity_type == DETACH_ACTIVITY:
-                states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
-                await self._detach(request, states)
-                ids = [summary["saga_id"] for summary, _ in states]
-                await claims.hand_over(self._engine(), ids, bulk_id=request["bulk_id"])
-                return {}
-        raise ValueError(f"{activity_type} is not an activity of bulk execution")
+        if activity_type == CHUNK_ACTIVITY:
+            return await self._perform_chunk(request, attempt)
+        perform = {CLAIM_ACTIVITY: self._claim, RECORD_ACTIVITY: self._record, DETACH_ACTIVITY: self._detach}
+        return await perform[activity_type](request)
 
     def _engine(self) -> Any:
         if self._ledger is None:
@@ -127,6 +117,13 @@ class BulkActivities:
                 existing[id] = {"state": "RUNNING", "same": same}
         generations = {id: run.generation + 1 for id, run in result.earlier.items()}
         return {"existing": existing, "alone": alone, "generations": generations}
+
+    async def _detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
+        await self._start_detached(request, states)
+        ids = [summary["saga_id"] for summary, _ in states]
+        await claims.hand_over(self._engine(), ids, bulk_id=request["bulk_id"])
+        return {}
 
     async def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])

@@ -104,10 +104,10 @@ async def claim(
         async with _transaction(engine) as connection:
             await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
             ids = [one.saga_id for one in part]
-            held = {one.saga_id: one for one in await _read_claims(connection, ids)}
+            held = {one.saga_id: one for one in await claims_of(connection, ids)}
             ours = [id for id in ids if (own := held.get(id)) is not None and own.bulk_id == bulk_id]
             # Read after the insert: whoever has ended such a saga has deleted its claim in the same transaction.
-            earlier = await _read_runs(connection, ours)
+            earlier = await runs_of(connection, ours)
             refused = [id for id, run in earlier.items() if not (again and run.state in _STARTED_AGAIN)]
             if refused:
                 await connection.execute(sa.delete(claim_table).where(_CLAIM.saga_id.in_(refused)))
@@ -133,7 +133,7 @@ async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: dat
         while True:
             insert = _insert(connection.dialect.name)
             made = (await connection.execute(insert, _row(new, saga, None, at))).rowcount == 1
-            held = None if made else next(iter(await _read_claims(connection, [new.saga_id])), None)
+            held = None if made else next(iter(await claims_of(connection, [new.saga_id])), None)
             if made or held is not None:  # else the saga has just ended, and its claim was deleted
                 # Read after the insert: whoever has ended the saga has written its row when it deleted the claim.
                 return SingleClaim(made, held, await read_newest(connection, new.saga_id))
@@ -141,28 +141,29 @@ async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: dat
 
 async def release_single(engine: AsyncEngine, saga_id: str, *, at: datetime) -> None:
     """Delete the claim of a single saga that was made ``at`` this time, because no saga was started."""
-    ours = sa.and_(_CLAIM.saga_id == saga_id, _CLAIM.bulk_id.is_(None), _CLAIM.claimed_at == at)
-    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        await connection.execute(sa.delete(claim_table).where(ours))
+    await _delete(engine, _CLAIM.saga_id == saga_id, _CLAIM.bulk_id.is_(None), _CLAIM.claimed_at == at)
 
 
 async def release_unstarted(engine: AsyncEngine, claim: Claim) -> None:
     """Delete the claim of a saga that had not begun when its bulk workflow was closed."""
+    await _delete(engine, _CLAIM.saga_id == claim.saga_id, _CLAIM.bulk_id == claim.bulk_id)
+
+
+async def _delete(engine: AsyncEngine, *conditions: sa.ColumnElement[bool]) -> None:
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        ours = sa.and_(_CLAIM.saga_id == claim.saga_id, _CLAIM.bulk_id == claim.bulk_id)
-        await connection.execute(sa.delete(claim_table).where(ours))
+        await connection.execute(sa.delete(claim_table).where(*conditions))
 
 
 async def read_claim(engine: AsyncEngine, saga_id: str) -> Claim | None:
     """The claim of this id; None if there is none."""
     async with engine.connect() as connection:
-        return next(iter(await _read_claims(connection, [saga_id])), None)
+        return next(iter(await claims_of(connection, [saga_id])), None)
 
 
 async def read_claims(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, Claim]:
     """The claim of each id that has one."""
     async with engine.connect() as connection:
-        return {one.saga_id: one for one in await _read_claims(connection, saga_ids)}
+        return {one.saga_id: one for one in await claims_of(connection, saga_ids)}
 
 
 async def list_claims(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[Claim]:
@@ -272,7 +273,8 @@ def _row(new: NewClaim, saga: str, bulk_id: str | None, at: datetime) -> dict[st
     }
 
 
-async def _read_claims(connection: AsyncConnection, ids: Sequence[str]) -> list[Claim]:
+async def claims_of(connection: AsyncConnection, ids: Sequence[str]) -> list[Claim]:
+    """The claims of these ids."""
     rows = await connection.execute(sa.select(claim_table).where(_CLAIM.saga_id.in_(ids)))
     return [_to_claim(row) for row in rows]
 
@@ -281,7 +283,8 @@ def _to_claim(row: Any) -> Claim:
     return Claim(row.saga_id, row.bulk_id, row.saga, row.input_digest, row.claimed_at, row.labels or {})
 
 
-async def _read_runs(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, EarlierRun]:
+async def runs_of(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, EarlierRun]:
+    """The newest row of each of these ids that has one."""
     if not ids:
         return {}
     columns = (_RUN.saga_id, _RUN.saga, _RUN.state, _RUN.input_digest, _RUN.generation)

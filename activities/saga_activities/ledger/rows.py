@@ -282,10 +282,7 @@ async def _stories_of_machines(
     columns = (_COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga)
     query = sa.select(*columns).where(_COLUMNS.saga_id.in_({saga_id for saga_id, _ in keys}))
     rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
-    definitions: dict[str, Any] = {}
-    for digest in {row.digest for row in rows}:
-        wanted = sa.select(definition_table.c.definition).where(definition_table.c.digest == digest)
-        definitions[digest] = (await connection.execute(wanted)).scalar_one_or_none()
+    definitions = {digest: await _read_definition(connection, digest) for digest in {row.digest for row in rows}}
     return {
         (row.saga_id, row.started_at): _story_of_machine(row.machine, definitions[row.digest], row.saga) for row in rows
     }
@@ -300,9 +297,13 @@ def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str
 
 async def _with_definition(connection: AsyncConnection, machine: bytes, digest: str | None) -> dict[str, Any] | None:
     """The whole snapshot of a machine of a bulk workflow; None if its definition was not kept."""
-    query = sa.select(definition_table.c.definition).where(definition_table.c.digest == digest)
-    definition = (await connection.execute(query)).scalar_one_or_none()
+    definition = await _read_definition(connection, digest)
     return None if definition is None else expand(decompress_state(machine), definition)
+
+
+async def _read_definition(connection: AsyncConnection, digest: str | None) -> Any:
+    query = sa.select(definition_table.c.definition).where(definition_table.c.digest == digest)
+    return (await connection.execute(query)).scalar_one_or_none()
 
 
 def _to_row(row: Any, story: Mapping[str, Any]) -> RunRow:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins import messaging
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.model import Definition, Operation, StepDefinition
-from sagas.protocol.messages import Call
+from sagas.protocol.messages import Call, GuardSpec
 
 _SHARED_BUILTINS = frozenset({"sql", messaging.EMIT, messaging.PUBLISH, messaging.RELEASE, messaging.DROP})
 _WITHOUT_CALL = frozenset({"require"})
@@ -16,10 +16,7 @@ _WITHOUT_CALL = frozenset({"require"})
 
 def why_not_batchable(step: StepDefinition) -> str | None:
     """Why a saga leaves its bulk workflow at this step at the latest; None if all its operations may be shared."""
-    for operation in _operations(step):
-        if operation.uses not in _WITHOUT_CALL and (reason := _why_not_operation(operation)) is not None:
-            return reason
-    return None
+    return next((why for one in step.operations if (why := _why_not_operation(one)) is not None), None)
 
 
 def why_no_member(definition: Definition) -> str | None:
@@ -36,39 +33,25 @@ def why_not_callable(call: Call) -> str | None:
     guard = call.guard
     if guard is None:
         return "only calls with a guard are shared"
-    if guard.two_phase:
-        return _TWO_PHASE
-    if guard.images:
-        return _IMAGES
     if call.op == "probe":
         return "a probe is not shared"
-    if call.action in BUILTINS or call.task_queue is not None or not call.local:
-        return _why_not(call.action, guard.connection, call.arguments, call.task_queue, local=call.local)
-    return None
-
-
-_TWO_PHASE = "a transaction of two-phase commit belongs to one saga"
-_IMAGES = "the images of `compensate: auto` are stored by one saga at a time"
-
-
-def _operations(step: StepDefinition) -> Iterator[Operation]:
-    yield step.do
-    if step.compensate is not None:
-        yield from step.compensate.alternates
-        if step.compensate.confirmed is not None:
-            yield step.compensate.confirmed
-    if step.confirm is not None:
-        yield step.confirm
+    return _why_not_guarded(guard) or _why_not(
+        call.action, guard.connection, call.arguments, call.task_queue, local=call.local
+    )
 
 
 def _why_not_operation(operation: Operation) -> str | None:
-    if operation.two_phase:
-        return _TWO_PHASE
-    if operation.images:
-        return _IMAGES
-    return _why_not(
+    if operation.uses in _WITHOUT_CALL:
+        return None
+    return _why_not_guarded(operation) or _why_not(
         operation.uses, operation.connection, operation.with_ or {}, operation.task_queue, local=operation.local
     )
+
+
+def _why_not_guarded(guarded: Operation | GuardSpec) -> str | None:
+    if guarded.two_phase:
+        return "a transaction of two-phase commit belongs to one saga"
+    return "the images of `compensate: auto` are stored by one saga at a time" if guarded.images else None
 
 
 def _why_not(

@@ -165,6 +165,19 @@ class StepDefinition:
     def pivot(self) -> bool:
         return self.kind == "pivot"
 
+    @property
+    def compensations(self) -> tuple[Operation, ...]:
+        """Every action that may undo it: the alternates, then that of a confirmed step."""
+        if self.compensate is None:
+            return ()
+        confirmed = self.compensate.confirmed
+        return self.compensate.alternates if confirmed is None else (*self.compensate.alternates, confirmed)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The forward action, what undoes it, and the confirm; not the probe."""
+        return (self.do, *self.compensations, *(() if self.confirm is None else (self.confirm,)))
+
 
 @dataclass(frozen=True, slots=True)
 class BulkTrigger:

@@ -152,19 +152,10 @@ def non_commutative_statement(step: StepDefinition) -> str | None:
     A row that the step itself has inserted may be deleted again.
     """
     inserted = _tables(step, ("insert",))
-    for operation in operations_of(step):
+    for operation in (step.do, *step.compensations):
         for one in statements_of(operation, step.do):
             effect = statement_effect(one["sql"])
             if effect is None or effect.commutes or (operation is not step.do and effect.table in inserted):
                 continue
             return one["sql"]
     return None
-
-
-def operations_of(step: StepDefinition) -> Iterator[Operation]:
-    """The forward action and everything that undoes it."""
-    yield step.do
-    if step.compensate is not None:
-        yield from step.compensate.alternates
-        if step.compensate.confirmed is not None:
-            yield step.compensate.confirmed

@@ -333,9 +333,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
 def _arguments_needed_later(run: SagaRun, entry: LedgerEntry) -> bool:
     """True when a confirm or compensation in short form reuses the arguments of the forward call."""
     step = run.step(entry)
-    later = [step.confirm] if step.confirm else []
-    if step.compensate is not None:
-        later += [*step.compensate.alternates, *([step.compensate.confirmed] if step.compensate.confirmed else [])]
+    later = (*step.compensations, *((step.confirm,) if step.confirm else ()))
     return any(action.with_ is None for action in later)
 
 

@@ -89,7 +89,8 @@ RUN_DEFAULTS: Mapping[str, Any] = {
     "children": {},
     "trouble_shown": False,
 }
-"""The usual values of a saga that has ended without incident."""
+"""The usual values of a saga that has ended without incident. Ledgers hold states that were written without them, so
+an entry never changes or goes, and a new one may only be added for a key that older states cannot have."""
 
 
 def dump_compact(run: SagaRun) -> dict[str, Any]:

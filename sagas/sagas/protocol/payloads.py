@@ -294,7 +294,7 @@ def canonical_hash(text: str) -> str:
 
 def input_digest(input: Any) -> str:
     """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1 and 1.0."""
-    text = json.dumps(_with_equal_numbers(input), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = _CANONICAL.encode(_with_equal_numbers(input))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

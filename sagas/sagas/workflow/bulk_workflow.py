@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
@@ -31,10 +32,12 @@ from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
-from sagas.workflow.failures import activity_outcome, refused_error
+from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.failures import activity_message, activity_outcome, refused_error
 from sagas.workflow.limits import VIEW_LIMIT, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, first_value
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
+from sagas.workflow.task_set import TaskSet
 
 CHUNK_HEARTBEAT = timedelta(seconds=5)
 """Without a sign of life for this long, a chunk's worker is taken for dead. The guard makes a mistake harmless."""
@@ -44,10 +47,9 @@ _CHUNK_ATTEMPTS = 5
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
-_ENGINE_RETRY = RetryPolicy(
-    initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
-)
-"""Without limit: the engine's own activities must be carried out, and show their error while they cannot be."""
+
+_TIMER = "timer"
+"""The only timer of a run: the next retry, pause or deadline of any of its sagas."""
 
 MAX_STATES_BYTES = 512 * 1024
 """Bytes of JSON of the states in one activity."""
@@ -80,9 +82,7 @@ class BulkWorkflow:
         self._existing: dict[str, dict[str, Any]] = {}
         self._alone: dict[str, str] = {}
         self._left: list[str] = []
-        self._crash: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
         self._cancelled = False
         self._task = -1
 
@@ -107,12 +107,11 @@ class BulkWorkflow:
         self._execute(commands)
         if self._cancelled:
             self._cancel_sagas()
-        await self._wait(lambda: machine.finished or self._crash is not None)
-        if self._crash is not None:
-            raise self._crash
+        await self._wait(lambda: machine.finished or self._tasks.crash is not None)
+        if self._tasks.crash is not None:
+            raise self._tasks.crash
         await self._wait(workflow.all_handlers_finished)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._tasks.cancel(_TIMER)
         return self._result()
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
@@ -165,27 +164,14 @@ class BulkWorkflow:
         for command in commands:
             match command:
                 case PerformChunk():
-                    self._start(self._perform_chunk(command))
+                    self._tasks.start(f"chunk {command.id}", self._perform_chunk(command))
                 case Wake():
-                    if self._timer is not None:
-                        self._timer.cancel()
-                    self._timer = self._start(self._wake(command.seconds))
+                    self._tasks.cancel(_TIMER)
+                    self._tasks.start(_TIMER, self._wake(command.seconds))
                 case Detach():
-                    self._start(self._detach(command.sagas))
+                    self._tasks.start("detach", self._detach(command.sagas))
                 case Record():
-                    self._start(self._record(command.sagas))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - the workflow raises it and so fails its workflow task
-                self._crash = error
-
-        task = asyncio.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+                    self._tasks.start("record", self._record(command.sagas))
 
     def _current(self) -> BulkMachine:
         """The machine, for an event of this workflow task."""
@@ -199,7 +185,7 @@ class BulkWorkflow:
 
     async def _wake(self, seconds: float) -> None:
         await workflow.sleep(timedelta(seconds=seconds), summary="the next retry or deadline of a saga")
-        self._timer = None
+        self._tasks.discard(_TIMER)
         self._execute(self._current().woken(workflow.time()))
 
     async def _perform_chunk(self, command: PerformChunk) -> None:
@@ -225,6 +211,7 @@ class BulkWorkflow:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             unreadable = Failure("Unreadable", f"the result of the chunk cannot be read: {error}")
             outcomes = [Outcome("unknown", failure=unreadable, attempt=1)] * len(command.calls)
+        self._tasks.discard(f"chunk {command.id}")
         machine = self._current()
         self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
         if workflow.info().is_continue_as_new_suggested():
@@ -340,35 +327,23 @@ def _cut(lines: Sequence[str]) -> list[list[str]]:
 
 
 async def _perform(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
-    while True:
-        try:
-            return await workflow.execute_activity(
-                name,
-                request,
-                result_type=dict,
-                summary=limit_summary(summary),
-                start_to_close_timeout=_ENGINE_TIMEOUT,
-                retry_policy=_ENGINE_RETRY,
-            )
-        except ActivityError as error:
-            cause = error.cause
-            if isinstance(cause, ApplicationError) and cause.type == "SagaRefused":
-                raise refused_error(cause.message) from None
-            workflow.logger.warning("%s failed, it is tried again: %s", name, cause or error)
-            await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
+    try:
+        return await perform_until_answered(name, request, summary, timeout=_ENGINE_TIMEOUT, may_end=("SagaRefused",))
+    except ActivityError as error:
+        raise refused_error(activity_message(error)) from None
 
 
 # --- the input -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class BulkRequest:
     """The input of a bulk workflow."""
 
-    def __init__(self, saga: str, sagas: Sequence[NewSaga], *, again: bool, chunk_size: int) -> None:
-        self.saga = saga
-        self.sagas = sagas
-        self.again = again
-        self.chunk_size = chunk_size
+    saga: str
+    sagas: Sequence[NewSaga]
+    again: bool
+    chunk_size: int
 
 
 def read_request(value: Any) -> BulkRequest:

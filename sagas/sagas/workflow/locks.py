@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from sagas.machine.locks import describe_keys
 from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
-from sagas.workflow.limits import limit_summary
+from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.task_set import CommandContext
 
 _ACQUIRING = "acquire locks"
 _RELEASING = "release locks"
 
 _ATTEMPT = timedelta(seconds=10)
-_RETRY = RetryPolicy(
-    initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
-)
-"""Without limit: only the database knows what it has granted, and a run must not close with a lock."""
+"""Timeout of an attempt. Attempts have no limit: only the database knows what it has granted, and a run must not close
+with a lock."""
 
 
 class LockCalls:
@@ -61,7 +56,13 @@ class LockCalls:
             "holder": command.holder,
             "waits": command.waits,
         }
-        answer = await _perform(LOCK_ACTIVITY, request, activity_id, f"lock {describe_keys(command.keys)}")
+        answer = await perform_until_answered(
+            LOCK_ACTIVITY,
+            request,
+            f"lock {describe_keys(command.keys)}",
+            timeout=_ATTEMPT,
+            activity_id=activity_id,
+        )
         self._context.tasks.discard(_ACQUIRING)
         self._context.report(lock_answer(answer, workflow.time()))
 
@@ -72,29 +73,11 @@ class LockCalls:
             "holder": command.holder,
             "row_locks": list(command.row_locks),
         }
-        await _perform(RELEASE_ACTIVITY, request, activity_id, "release the locks")
+        await perform_until_answered(
+            RELEASE_ACTIVITY, request, "release the locks", timeout=_ATTEMPT, activity_id=activity_id
+        )
         self._context.tasks.discard(name)
         self._releasing.discard(name)
-
-
-async def _perform(name: str, request: Mapping[str, Any], activity_id: str, summary: str) -> dict[str, Any]:
-    while True:
-        try:
-            return await workflow.execute_activity(
-                name,
-                request,
-                activity_id=activity_id,
-                result_type=dict,
-                summary=limit_summary(summary),
-                start_to_close_timeout=_ATTEMPT,
-                retry_policy=_RETRY,
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from None
-            # A foreign worker on this task queue, or one without the connection: another worker may answer.
-            workflow.logger.warning("%s failed, it is tried again: %s", name, error.cause or error)
-            await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
 
 
 def lock_answer(answer: Mapping[str, Any], at: float) -> LocksAnswered:

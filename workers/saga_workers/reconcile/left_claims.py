@@ -92,7 +92,11 @@ async def continue_claimed(temporal: Temporal, ledger: RunLedger, saga_id: str, 
         await start_undo(temporal, saga_id, claim.saga, run.task_queue, reason=reason, who=who)
     except RefusedError:
         return "it is already being undone"
-    view = await _wait(temporal, ledger, saga_id)
+    return describe_continued(await _wait(temporal, ledger, saga_id), saga_id)
+
+
+def describe_continued(view: SagaView, saga_id: str) -> str:
+    """What has become of a saga that was continued in a new run."""
     match view.state:
         case "PARKED":
             return f"continued, and waits for an operator: {saga_command('show', saga_id)}"

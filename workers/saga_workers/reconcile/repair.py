@@ -22,7 +22,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_workers.control.interventions import start_undo
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import write_row
-from saga_workers.reconcile.left_claims import continue_claimed
+from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
@@ -34,9 +34,6 @@ from sagas.errors import RefusedError, SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
-
-UNDO_TIMEOUT = 120.0
-"""Seconds to wait for one undo before the next is started; it then continues by itself."""
 
 _ATTEMPT_TIMEOUT = 30.0
 
@@ -101,13 +98,7 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
         await start_undo(temporal, run.id, run.workflow_type, run.task_queue, reason=REASON, who=who)
     except RefusedError:
         return "it is already being undone"
-    view = await _wait_for_undo(temporal, described.run)
-    match view.state:
-        case "PARKED":
-            return f"continued, and waits for an operator: {saga_command('show', saga_id)}"
-        case "TERMINATED":
-            return f"could not be continued: {(view.reason and view.reason.message) or 'the reason is unknown'}"
-    return f"continued; it is {view.state}"
+    return describe_continued(await _wait_for_undo(temporal, described.run), saga_id)
 
 
 async def _resolve_held_events(
