@@ -15,6 +15,7 @@ from sqlalchemy import text
 from saga_activities import kafka_request
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka_request import Reply
+from saga_activities.locks.tables import create_tables as create_lock_tables
 from saga_workers.client import Client
 from saga_workers.replies import complete_attempt
 from sagas import Absent, Done, Rejected, Unknown
@@ -37,6 +38,7 @@ class Scenario:
     state: str
     plan: Mapping[str, list[Any]] = field(default_factory=dict)
     input: Mapping[str, Any] = field(default_factory=dict)
+    before: After | None = None
     after: After | None = None
     plain: bool = False
     """Started by a client that knows only Temporal."""
@@ -77,6 +79,11 @@ HTTP = (
 )
 HELD = "id: p, uses: kafka.publish, with: {topic: told, key: k, value: {paid: true}, hold: true}"
 ASK = "id: ask, uses: kafka.request, with: {topic: commands, value: {room: 7}}, compensate: kafka.request"
+
+LOCKS = "locks: {keys: [k, l], wait: 1h}"
+HOLDER = saga("holder", "id: w, uses: wait, with: {signal: go}", top="locks: {keys: [k]}")
+
+PIVOT = "id: p, uses: book, pivot: true"
 
 TELL = (
     "notify: [{when: [completed, compensated, parked, residue, overdue], uses: work,"
@@ -153,6 +160,28 @@ def reply(*replies: tuple[str, str, Any]) -> After:
     return after
 
 
+async def hold(client: Client, id: str) -> None:
+    """Another saga takes the locks that this one needs."""
+    await client.start("holder", {}, id=f"holder-of-{id}")
+    await until(lambda: _is(client, f"holder-of-{id}", "w", "RUNNING"))
+
+
+async def free(client: Client, id: str) -> None:
+    """The saga waits for its locks; then the other one ends."""
+    await until(lambda: _waits_for_locks(client, id))
+    await client.signal(f"holder-of-{id}", "go")
+
+
+async def cancel_waiting(client: Client, id: str) -> None:
+    await until(lambda: _waits_for_locks(client, id))
+    await handle(client, id).execute_update("cancel", {"who": "ada"})
+
+
+async def _waits_for_locks(client: Client, id: str) -> bool:
+    locks = (await client.show(id)).get("locks")
+    return bool(locks and locks.get("waits_for"))
+
+
 async def undo(client: Client, id: str) -> None:
     await finished(client, id)
     await client.undo(id, reason="returned", who="ada")
@@ -163,6 +192,8 @@ async def undo(client: Client, id: str) -> None:
 async def playing(env: Environment, scenario: Scenario, **options: Any) -> AsyncIterator[Client]:
     """A worker for one scenario, and the service it needs; ``options`` are the worker's."""
     env.plan = {what: list(moves) for what, moves in scenario.plan.items()}
+    if scenario.name.startswith("locks-"):
+        await create_lock_tables(env.engine)
     with contextlib.ExitStack() as services:
         if scenario.http is not None:
             service = services.enter_context(PaymentServer())
@@ -176,6 +207,8 @@ async def perform(client: Client, scenario: Scenario) -> tuple[str, dict[str, An
     """Play one scenario to its end; gives the saga's id and its story."""
     name = scenario.definitions[0].split()[1]
     id = f"{name}-{uuid.uuid4()}"
+    if scenario.before is not None:
+        await scenario.before(client, id)
     if scenario.plain:
         queue = client.project.settings.temporal.task_queue
         await client.temporal.start_workflow(name, dict(scenario.input), id=id, task_queue=queue)
@@ -202,12 +235,10 @@ SCENARIOS = (
         (saga("graph", A, B + ", needs: [a]", "id: c, uses: book, compensate: unbook, needs: [a]", NO),),
         "COMPENSATED",
     ),
-    Scenario(
-        "pivot-completed", (saga("pivot", A, "id: p, uses: book, pivot: true", "id: q, uses: work"),), "COMPLETED"
-    ),
+    Scenario("pivot-completed", (saga("pivot", A, PIVOT, "id: q, uses: work"),), "COMPLETED"),
     Scenario(
         "pivot-rejected",
-        (saga("pivot", A, "id: p, uses: book, pivot: true", "id: q, uses: work"),),
+        (saga("pivot", A, PIVOT, "id: q, uses: work"),),
         "COMPENSATED",
         {"do p": [Rejected("no")]},
     ),
@@ -342,7 +373,7 @@ SCENARIOS = (
     ),
     Scenario(
         "residue-after",
-        (saga("residue", "id: p, uses: book, pivot: true", "id: q, uses: work"),),
+        (saga("residue", PIVOT, "id: q, uses: work"),),
         "RESIDUE",
         {"do q": [Rejected("no")]},
         after=decide("q", "skip"),
@@ -456,6 +487,28 @@ SCENARIOS = (
         "COMPENSATED",
         after=reply(("/undo", "done", None)),
     ),
+    Scenario("locks-held", (saga("locked", A, B, top=LOCKS),), "COMPLETED"),
+    Scenario("locks-waited-for", (saga("locked", A, B, top=LOCKS), HOLDER), "COMPLETED", before=hold, after=free),
+    Scenario(
+        "locks-from-a-step-to-the-commit",
+        (saga("locked", A, PIVOT, "id: q, uses: work", top=f"{LOCKS[:-1]}, from: p, until: commit}}"), HOLDER),
+        "COMPLETED",
+        before=hold,
+        after=free,
+    ),
+    Scenario(
+        "locks-not-waited-for",
+        (saga("locked", A, B, top=LOCKS.replace("1h", "fail")), HOLDER),
+        "COMPENSATED",
+        before=hold,
+    ),
+    Scenario(
+        "locks-not-in-time", (saga("locked", A, B, top=LOCKS.replace("1h", "50ms")), HOLDER), "COMPENSATED", before=hold
+    ),
+    Scenario(
+        "locks-cancelled", (saga("locked", A, B, top=LOCKS), HOLDER), "COMPENSATED", before=hold, after=cancel_waiting
+    ),
+    Scenario("locks-undone", (saga("locked", A, B, top=LOCKS),), "COMPENSATED", after=undo),
     Scenario("told-completed", (saga("told", A, top=TELL),), "COMPLETED"),
     Scenario("told-compensated", (saga("told", A, NO, top=TELL),), "COMPENSATED"),
     Scenario("told-undone", (saga("told", A, top=TELL),), "COMPENSATED", after=undo),
