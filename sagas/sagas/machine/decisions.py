@@ -215,7 +215,8 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     entry = run.entry(event.step)
     if entry is None:
         return
-    decision = {**row, "arguments": event.arguments, "result": event.result}
+    op = current_operation(run, entry)
+    decision = {**row, "arguments": event.arguments, "result": event.result, "op": op}
     flight = run.flights.get(entry.flight) if entry.flight else None
     if flight is not None and flight.kind == "call":
         # The attempt in flight may still succeed, which then overrides the decision.
@@ -236,7 +237,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
 def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     """Carry out a decision about an entry that is no longer in flight."""
     parked = run.unpark(entry)
-    op: EntryOperation = parked.op if parked else current_operation(run, entry)
+    op: EntryOperation = parked.op if parked else decision.get("op") or current_operation(run, entry)
     entry.decision = dict(decision)
     if op == "do":
         _carry_out_forward(run, entry, decision)
@@ -247,8 +248,10 @@ def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> 
 
 
 def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
-    """The current operation of the entry. During a rollback, looking up its effect is part of the undo."""
-    if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.compensating):
+    """The current operation of the entry. Once the saga goes backward, looking up its effect is part of the undo, also
+    a lookup that began before: an operator, who sees an UNKNOWN step, cannot tell them apart."""
+    undone = run.compensating or (run.phase == "backward" and entry.state == "UNKNOWN")
+    if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or undone):
         return "undo"
     if entry.confirm is not None and entry.confirm.state in ("RUNNING", "PARKED"):
         return "confirm"
@@ -341,6 +344,8 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
             elif undo.override is None:
                 undo.arguments = None
             undo.retry_baseline, entry.decision = undo.min_attempts, None
+            if not run.compensating and run.phase == "backward" and undo.started_at is None:
+                return  # the rollback begins with it in its order
             if entry.outcome == "unknown" and not entry.resolved and entry.looked_up and undo.started_at is None:
                 run.post(LookUpEffect(entry, "backward"))
             else:
@@ -348,6 +353,7 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
         case "done":
             own = step.compensate is not None and calls.current_alternate(step, undo).guarded
             if own or (step.do.guarded and not undo.guard_decided):
+                entry.state, undo.state = "COMPENSATING", "RUNNING"
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)

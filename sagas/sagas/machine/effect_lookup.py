@@ -6,6 +6,9 @@ only if the participant sealed the key with its response, or if every attempt en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, calls, decisions, forward, rollback
 from sagas.machine.arguments import DefinitionError
@@ -54,7 +57,7 @@ def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: Look
         _record_verdict(run, entry, purpose, "late")
     elif outcome.park_reason is not None or (not outcome.retryable and not outcome.infrastructure):
         _park_lookup(run, entry, purpose, outcome)
-    elif entry.decision is not None and _decision_takes_over(run, purpose):
+    elif entry.decision is not None and _decision_takes_over(run, entry.decision, purpose):
         run.post(CarryOutDecision(entry, entry.decision))  # an operator has decided in the meantime
     else:
         _schedule_lookup(run, entry, purpose, run.step(entry).do.retry.max_interval)
@@ -98,10 +101,10 @@ def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flig
         run.post(EffectLookedUp(entry, purpose, "unknown"))
 
 
-def _decision_takes_over(run: SagaRun, purpose: LookupPurpose) -> bool:
+def _decision_takes_over(run: SagaRun, decision: Mapping[str, Any], purpose: LookupPurpose) -> bool:
     """True unless the decision itself caused this lookup, or the lookup belongs to the other direction of the saga."""
     if run.phase == "backward":
-        return purpose == "backward"
+        return purpose == "backward" or decision.get("op") == "undo"
     return purpose in ("retry", "end", "continue", "not_done", "pivot")
 
 
@@ -188,7 +191,10 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
     ):
         decisions.carry_out(run, entry, entry.decision)
     elif run.phase == "backward":
+        decision = entry.decision
         forward.leave_to_rollback(run, entry)
+        if decision is not None and decision.get("op") == "undo" and verdict in ("done", "unknown"):
+            decisions.carry_out(run, entry, decision)
     elif purpose == "pivot":
         _continue_pivot(run, entry, verdict)
     elif verdict == "done":

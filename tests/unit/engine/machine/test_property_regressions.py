@@ -288,3 +288,23 @@ def test_a_pivot_that_failed_before_its_first_attempt_may_have_happened_after_th
     driver.decide("p", "retry", arguments={"x": 1}).decide("p", "retry")
     assert [call.key for call in driver.calls] == ["s1/p", "s1/p"], "a new key would double the effect"
     assert driver.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+@pytest.mark.parametrize("decision", ["done", "skip", "retry"])
+def test_a_decision_about_an_unknown_step_of_a_rollback_is_about_its_undo(decision: str, in_flight: bool) -> None:
+    """Also while the lookup is one that began before the rollback: an operator cannot tell them apart."""
+    lost = step("a", on_failure="continue")
+    driver = MachineDriver(saga(lost), answers={"a": "unknown", "a~seal": "unknown"}, hold=["a~seal"]).start()
+    driver.cancel()
+    if not in_flight:
+        driver.end("a~seal", "unknown")
+    driver.wait(16 * 60)
+    assert driver.row("a")["state"] == "UNKNOWN"
+    driver.decide("a", decision, evidence="seen")
+    driver.answers["a~seal"] = "done"
+    if in_flight:
+        driver.end("a~seal", "done")
+    driver.wait(3_600)
+    assert driver.state == {"done": "COMPENSATED", "skip": "RESIDUE", "retry": "COMPENSATED"}[decision]
+    assert ("un.a" in [call.action for call in driver.calls]) == (decision == "retry")

@@ -45,13 +45,6 @@ class Life(Runner):
         self.finish = next((command for command in answer if isinstance(command, Finish)), self.finish)
         return answer
 
-    def _options(self) -> dict[str, Callable[[], None]]:
-        options = super()._options()
-        if self.story["phase"] == "backward":
-            # The story does not tell whether what is unknown is the effect or its undo.
-            options.pop("decide early", None)
-        return options
-
 
 class BulkRunner:
     """Several sagas of one definition, from their start in one bulk machine to all of their ends."""
