@@ -92,6 +92,8 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     words = [str(progress["doing"])] if progress.get("doing") else []
     if progress.get("tasks"):
         words.append(f"{progress.get('tasks_done', 0)} of {progress['tasks']} tasks")
+    if progress.get("executors") == 0:
+        words.append("no executors")
     if progress.get("rows"):
         words.append(f"{progress['rows']:,} rows")
     if progress.get("spark_ui"):

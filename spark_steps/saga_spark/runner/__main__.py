@@ -96,6 +96,9 @@ class RunnerServer:
             if values and last_progress.get(run.number) != values:
                 last_progress[run.number] = values
                 run.progress(values)
+        lost = self._sessions.cluster_loss()
+        if lost is not None:
+            self.give_up(lost)
 
     def _run_task(self, context: TaskContext, task: Task, message: dict[str, Any]) -> None:
         context.begin()

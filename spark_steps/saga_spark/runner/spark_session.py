@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from saga_spark.job_errors import RunnerLost, Unequipped, error_message, first_line
 from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.runner.runner_protocol import TaskCancelled
+from saga_spark.runner.standalone_master import MasterWatch, is_connected, require_master
 from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
@@ -43,11 +44,18 @@ class SparkSessions(Protocol):
     def cancel(self, session: SparkSession, tag: str) -> None: ...
 
     def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
-        """Progress of jobs with this tag: ``stages``, ``stage`` (completed), ``tasks``, ``tasks_done``, ``rows``."""
+        """Progress of jobs with this tag: ``stages``, ``stage`` (completed), ``tasks``, ``tasks_done``, ``rows``.
+
+        On a cluster also ``executors``, of all jobs.
+        """
         ...
 
     def exit_reason(self, timeout: float) -> RunnerLost | None:
         """The error to report if Spark's process has exited, or exits within ``timeout`` seconds."""
+        ...
+
+    def cluster_loss(self) -> RunnerLost | None:
+        """The error to report if Spark waits for a cluster that will not continue. Called once per heartbeat."""
         ...
 
     def ping(self) -> None:
@@ -67,6 +75,7 @@ class ClassicSessions:
         self._lock = threading.Lock()
         self._root_session: Any = None
         self._finished_jobs: dict[str, dict[int, tuple[int, int, int, int, int]]] = {}
+        self._master_watch = MasterWatch(settings.master)
         self.spark_ui: str | None = None
 
     def open(self, tag: str) -> SparkSession:
@@ -96,7 +105,8 @@ class ClassicSessions:
             counts = known.get(job) or self._job_counts(tracker, store, job, known)
             totals = [one + other for one, other in zip(totals, counts, strict=True)]
         names = ("stages", "stage", "tasks", "tasks_done", "rows")
-        return {**dict(zip(names, totals, strict=True)), "spark_ui": self.spark_ui}
+        executors = {} if self._settings.master.startswith("local") else {"executors": count_executors(context)}
+        return {**dict(zip(names, totals, strict=True)), **executors, "spark_ui": self.spark_ui}
 
     def exit_reason(self, timeout: float) -> RunnerLost | None:
         gateway = self._gateway()
@@ -114,6 +124,13 @@ class ClassicSessions:
             )
         log_crash_report(gateway.proc.pid)
         return RunnerLost(f"the JVM of Spark ended with exit code {code}")
+
+    def cluster_loss(self) -> RunnerLost | None:
+        ports, gateway = self._master_watch.ports, self._gateway()
+        if gateway is None or not ports:
+            return None
+        executors = count_executors(self._root_session.sparkContext._jsc.sc())
+        return self._master_watch.check(executors=executors, connected=lambda: is_connected(gateway.proc.pid, ports))
 
     def ping(self) -> None:
         gateway = self._gateway()
@@ -144,6 +161,7 @@ class ClassicSessions:
 
     def _start(self) -> None:
         require_java()
+        require_master(self._settings.master)
         from pyspark.sql import SparkSession
 
         conf = {"spark.master": self._settings.master, **classic_spark_conf(self._settings)}
@@ -182,6 +200,11 @@ class ClassicSessions:
         if str(info.get().status()) != "RUNNING":
             known[job] = counts
         return counts
+
+
+def count_executors(context: Any) -> int:
+    """The executors of a SparkContext in the JVM, without the driver."""
+    return context.getExecutorMemoryStatus().size() - 1
 
 
 class ConnectSessions:
@@ -223,6 +246,9 @@ class ConnectSessions:
         return self._progress.get(tag, {})
 
     def exit_reason(self, timeout: float) -> RunnerLost | None:
+        return None
+
+    def cluster_loss(self) -> RunnerLost | None:
         return None
 
     def ping(self) -> None:

@@ -1,7 +1,9 @@
-"""Sagas on a standalone cluster of a master and two workers: published, undone, and with an executor killed."""
+"""Sagas on a standalone cluster of two workers: published, undone, an executor killed, the cluster gone."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from saga_workers.client import Client
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
@@ -101,3 +105,49 @@ async def test_an_executor_that_is_killed_changes_nothing(gated: GatedProject, c
         assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
         assert exact_rows(gated.day_close.lake(TABLE))
         await undo(client, gated, saga)
+
+
+async def test_a_cluster_that_is_gone_for_a_minute_delays_the_saga(
+    gated: GatedProject, cluster: StandaloneCluster
+) -> None:
+    async with running_worker(gated.project) as client:
+        saga = f"day-{uuid.uuid4()}"
+        await client.start("day", {}, id=saga)
+        await gated.reach_the_middle()
+        await asyncio.to_thread(cluster.kill)
+        gone = time.monotonic()
+        waiting = await error_of(client, saga, "the Spark cluster")
+        assert waiting["error"]["message"].startswith(f"the Spark cluster {cluster.url} is gone: no connection to its")
+        assert (waiting["error"]["type"], waiting["attempts"]) == ("Infrastructure", 0)
+        waiting = await error_of(client, saga, "no master of Spark accepts connections")
+        assert waiting["attempts"] == 0
+        [reason] = await stuck(client, saga)
+        assert reason.startswith("facts could not be attempted")
+        assert "no master of Spark accepts connections" in reason
+        await asyncio.sleep(max(0.0, 60 - (time.monotonic() - gone)))
+        assert (await client.show(saga))["state"] == "RUNNING"
+        await asyncio.to_thread(cluster.start)
+        gated.open()
+        story = await finished(client, saga, WAIT)
+        assert story["state"] == "COMPLETED", story["reason"]
+        facts = await step(client, saga)
+        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
+        assert exact_rows(gated.day_close.lake(TABLE))
+        assert await stuck(client, saga) == []
+        await undo(client, gated, saga)
+
+
+async def error_of(client: Client, saga: str, text: str) -> dict[str, Any]:
+    """The Spark step when its error contains the text."""
+    async with asyncio.timeout(TIMEOUT):
+        while text not in ((facts := await step(client, saga))["error"] or {}).get("message", ""):
+            assert facts["state"] == "RUNNING", facts
+            await asyncio.sleep(0.2)
+    return facts
+
+
+async def stuck(client: Client, saga: str) -> list[str]:
+    """Why `saga list --stuck` lists the saga; empty if it does not."""
+    wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+    listed = [view async for view in list_stuck(client.temporal, wanted, limit=10)]
+    return [reason for view in listed if view.id == saga for reason in view.stuck or ()]
