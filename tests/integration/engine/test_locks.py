@@ -12,6 +12,7 @@ from sqlalchemy import text
 from saga_activities.locks.tables import create_tables
 from saga_workers.views.locks import list_orphans, release_orphan
 from sagas import Rejected
+from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
 
@@ -145,6 +146,29 @@ async def test_a_nested_saga_and_an_undo_are_re_entrant(locks: Environment) -> N
     assert (story["state"], story["reason"]["step"]) == ("COMPENSATED", "z")
     assert locks.log() == ["do a", "do b", "do z", "undo b", "undo a"]
     assert await nothing_is_left(locks)
+
+
+async def test_an_undo_waits_for_the_release_of_the_locks(locks: Environment) -> None:
+    move, begun, go = gate()
+    locks.plan["do b"] = [move]
+    async with locks.serving(ORDER) as client:
+        saga = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        async with locks.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as writer:
+            await writer.exec_driver_sql("begin immediate")
+            go.set()
+            assert (await finished(client, saga))["state"] == "COMPLETED"
+            await client.undo(saga, reason="returned", who="ada")
+            await until(lambda: _is_loading(client, saga + UNDO_SUFFIX))
+            await writer.exec_driver_sql("rollback")
+        await handle(client, saga + UNDO_SUFFIX).result()
+        assert (await client.show(saga))["state"] == "COMPENSATED"
+    assert await nothing_is_left(locks)
+
+
+async def _is_loading(client: Any, undo_id: str) -> bool:
+    pending = (await handle(client, undo_id).describe()).raw_description.pending_activities
+    return any("is not closed yet" in one.last_failure.message for one in pending)
 
 
 async def test_locks_are_kept_while_parked(locks: Environment) -> None:

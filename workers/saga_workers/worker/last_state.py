@@ -21,10 +21,14 @@ class LastStates:
     async def __call__(self, saga_id: str) -> str | None:
         """As :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running, InfrastructureError if the ledger does not answer.
+        Raises RefusedError if the saga is still running, InfrastructureError if its workflow is about to close or the
+        ledger does not answer.
         """
         described = await self._describe(saga_id)
         if described is not None and described.status is WorkflowExecutionStatus.RUNNING:
+            if await self._has_ended(saga_id):
+                # It is COMPLETED for whoever asks, but closes only when its locks are released.
+                raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
         if described is None or described.status is not WorkflowExecutionStatus.COMPLETED:
             after = None if described is None else described.close_time
@@ -32,6 +36,10 @@ class LastStates:
             if state is not None or described is None:
                 return state
         return await self._client.get_workflow_handle(saga_id).query("machine", result_type=str)
+
+    async def _has_ended(self, saga_id: str) -> bool:
+        view = await self._client.get_workflow_handle(saga_id).query("saga")
+        return isinstance(view, dict) and view.get("ended_at") is not None
 
     async def _in_ledger(self, saga_id: str, after: datetime | None) -> str | None:
         """The state of a saga that was started after this time, in a bulk workflow or in one that is forgotten."""
