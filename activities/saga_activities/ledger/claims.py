@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,6 +33,7 @@ from saga_activities.ledger.tables import claim_table, definition_table, run_tab
 _CLAIM = claim_table.c
 _RUN = run_table.c
 _AT_ONCE = 500
+_USE_INTERVAL = timedelta(hours=1)
 _STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
 
 
@@ -98,7 +99,7 @@ async def claim(
     result = ClaimResult()
     if definition is not None:
         async with _transaction(engine) as connection:
-            await _write_definition(connection, definition)
+            await _write_definition(connection, definition, datetime.now(UTC))
     for start in range(0, len(claims), _AT_ONCE):
         part = claims[start : start + _AT_ONCE]
         async with _transaction(engine) as connection:
@@ -222,15 +223,23 @@ async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: st
             await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None))
 
 
-async def _write_definition(connection: AsyncConnection, definition: Mapping[str, Any]) -> None:
-    """Keep a definition under its digest: the machines of bulk workflows are stored without it."""
-    values = {"digest": definition["digest"], "definition": json.dumps(definition)}
+async def _write_definition(connection: AsyncConnection, definition: Mapping[str, Any], now: datetime) -> None:
+    """Keep a definition under its digest: the machines of bulk workflows are stored without it.
+
+    The time of its use keeps it from the purge until the rows of the sagas are there.
+    """
+    used = definition_table.c.used_at
+    this = definition_table.c.digest == definition["digest"]
+    if (await connection.execute(sa.select(used).where(this, used > now - _USE_INTERVAL))).first() is not None:
+        return  # most of the time: bulk workflows that start at the same time do not wait for each other
+    values = {"digest": definition["digest"], "definition": json.dumps(definition), "used_at": now}
     dialect = connection.dialect.name
     if dialect in ("mysql", "mariadb"):
-        await connection.execute(mysql.insert(definition_table).prefix_with("IGNORE"), values)
-        return
-    insert = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(definition_table)
-    await connection.execute(insert.on_conflict_do_nothing(), values)
+        upsert: Any = mysql.insert(definition_table).on_duplicate_key_update(used_at=now)
+    else:
+        upsert = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(definition_table)
+        upsert = upsert.on_conflict_do_update(index_elements=["digest"], set_={"used_at": now})
+    await connection.execute(upsert, values)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -13,9 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.ledger.partitions import TABLE, Month, existing_months
 from saga_activities.ledger.schema import add_months, alone
-from saga_activities.ledger.tables import claim_table, run_table
+from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
 _BATCH = 1000
+_LONGEST_CLAIM = timedelta(days=1)
+"""A definition is kept so long after its last use, however short the retention is: its bulk workflow may run yet."""
+
 _COLUMNS = run_table.c
 
 _NOT_PERMITTED = ("42501", 1142, 1044, 1227)
@@ -26,12 +29,14 @@ _NOT_PERMITTED = ("42501", 1142, 1044, 1227)
 class PurgeResult:
     """Partitions created and dropped, by name, and the number of rows deleted one by one.
 
-    ``refused``: why the role may not create or drop partitions; the rows are deleted in any case.
+    ``definitions`` is the number of those that no saga needs any more. ``refused``: why the role may not create or drop
+    partitions; the rows are deleted in any case.
     """
 
     created: tuple[str, ...]
     dropped: tuple[str, ...]
     deleted: int
+    definitions: int = 0
     refused: str | None = None
 
 
@@ -58,7 +63,8 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
         deleted = await _delete_rows(connection, before)
         # Of sagas whose end nobody has written: terminated in Temporal, or never started because their client died.
         await connection.execute(sa.delete(claim_table).where(claim_table.c.claimed_at < before))
-    return PurgeResult(tuple(created), tuple(dropped), deleted, refused)
+        definitions = await _delete_definitions(connection, min(before, now - _LONGEST_CLAIM))
+    return PurgeResult(tuple(created), tuple(dropped), deleted, definitions, refused)
 
 
 def _is_not_permitted(error: DBAPIError) -> bool:
@@ -120,3 +126,14 @@ async def _delete_rows(connection: AsyncConnection, before: datetime) -> int:
         if gone.rowcount == 0:
             break  # an undo has changed all of them meanwhile
     return deleted
+
+
+async def _delete_definitions(connection: AsyncConnection, before: datetime) -> int:
+    """Delete the definitions of bulk workflows that none has used since then, and of which no row is left.
+
+    Claims need no look: each is younger than the last use of its definition, and was deleted if it is older than this.
+    """
+    definition = definition_table.c
+    row = sa.select(sa.literal(1)).where(_COLUMNS.digest == definition.digest)
+    unused = sa.and_(definition.used_at < before, ~row.exists())
+    return (await connection.execute(sa.delete(definition_table).where(unused))).rowcount

@@ -22,9 +22,10 @@ from saga_activities.ledger.partitions import (
 )
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
 
 _VERSION_OF_CLAIMS = 2
+_VERSION_OF_USE = 3
 
 _MYSQL_DIALECTS = ("mysql", "mariadb")
 _SETUP_LOCK = 5_347_108
@@ -57,6 +58,8 @@ async def create_ledger(engine: AsyncEngine) -> None:
         if version is None or version < _VERSION_OF_CLAIMS:
             for statement in _claim_ddl(connection.dialect):
                 await connection.exec_driver_sql(statement)
+        elif version < _VERSION_OF_USE:
+            await _add_use(connection)
         await add_months(connection, datetime.now(UTC))
         if version is None:
             with suppress(IntegrityError):  # another worker is setting up the same database; its row is equal
@@ -102,6 +105,20 @@ async def add_months(connection: AsyncConnection, now: datetime) -> list[str]:
         else:
             created.append(month.partition(dialect))
     return created
+
+
+async def _add_use(connection: AsyncConnection) -> None:
+    """Add the column that says when a definition was last used: now, for those that are there."""
+    column = definition_table.c.used_at
+    kind = column.type.compile(connection.dialect)
+    try:
+        await connection.exec_driver_sql(f"ALTER TABLE {definition_table.name} ADD COLUMN {column.name} {kind}")
+    except DBAPIError:
+        columns = await connection.run_sync(lambda sync: sa.inspect(sync).get_columns(definition_table.name))
+        if column.name not in {one["name"] for one in columns}:
+            raise  # else another worker has added it meanwhile
+    unknown = sa.update(definition_table).where(column.is_(None))
+    await connection.execute(unknown.values(used_at=datetime.now(UTC)))
 
 
 _ROWS_IN_DEFAULT = "23514"

@@ -127,6 +127,8 @@ definition_table = sa.Table(
     ledger_metadata,
     sa.Column("digest", sa.String(80), primary_key=True),
     sa.Column("definition", CompressedJson(), nullable=False),
+    # When a bulk workflow has claimed sagas with it, to the hour.
+    sa.Column("used_at", UtcTime()),
     **TABLE_OPTIONS,
 )
 """The definitions of bulk workflows, whose sagas are stored without them."""

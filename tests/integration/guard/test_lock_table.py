@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
+from saga_activities.guard import watermark
 from saga_activities.locks.lock_list import open_requests, read_locks
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
 from saga_activities.locks.tables import create_tables
@@ -182,6 +183,34 @@ async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -
         served.append(holder)
     await locks.release(holder)
     assert served == waiting
+
+
+async def test_requests_are_purged_with_the_rows_of_their_saga(locks: Locks) -> None:
+    """Below the watermark only, and never those of a saga with a later request: an attempt may still be late."""
+    for owner in ("old", "young", "mixed"):
+        await locks.acquire(owner, "x")
+        await locks.release(owner)
+    await locks.acquire("mixed", "x", holder="mixed~2")
+    await locks.release("mixed", "mixed~2")
+    async with locks.database.engine.begin() as connection:
+        for holder in ("old", "mixed"):
+            await connection.execute(
+                text("update saga_lock_request set created_at = 10 where holder = :holder"),
+                {"holder": locks.prefix + holder},
+            )
+    await watermark.clean_up(
+        locks.database.engine,
+        oldest_open=None,
+        now=100.0,
+        longest_transaction=0.0,
+        retention=50.0,
+        more_tables=["saga_lock_request"],
+    )
+    left = await locks.database.rows(
+        "select holder from saga_lock_request where holder like :mine", mine=locks.prefix + "%"
+    )
+    assert {row.holder.removeprefix(locks.prefix) for row in left} == {"young", "mixed", "mixed~2"}
+    assert (await locks.acquire("mixed", "x")).answer == "late"
 
 
 async def test_other_applications_can_look(locks: Locks) -> None:

@@ -9,14 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import NewerTables, create_tables
+from saga_activities.ledger import claims
 from saga_activities.ledger.partitions import existing_months
 from saga_activities.ledger.retention import maintain
 from saga_activities.ledger.rows import RunFilter, RunRecord, make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
+from saga_activities.ledger.tables import definition_table
 from saga_workers.ledger.run_ledger import RunLedger
 from sagas.protocol.saga_view import SagaView
 
@@ -129,6 +131,49 @@ async def test_old_sagas_are_deleted_and_parked_ones_are_kept(ledger: RunLedger)
     assert done.deleted == 2
     assert {row.view.id for row in await ledger.list(RunFilter(), 10)} == {"new", "parked", "long"}
     assert (await maintain(ledger.engine, now=NOW, before=NOW - timedelta(days=10))).deleted == 0
+
+
+async def test_definitions_that_no_saga_needs_are_deleted(ledger: RunLedger) -> None:
+    day = timedelta(days=1)
+
+    async def use(digest: str, ago: timedelta) -> None:
+        await claims.claim(
+            ledger.engine, [], saga="s", bulk_id="bulk~1", at=NOW, definition={"digest": digest, "saga": "s"}
+        )
+        async with ledger.engine.begin() as connection:
+            this = definition_table.c.digest == digest
+            await connection.execute(update(definition_table).where(this).values(used_at=datetime.now(UTC) - ago))
+
+    async def purge(retention: timedelta) -> set[str]:
+        now = datetime.now(UTC)
+        done = await maintain(ledger.engine, now=now, before=now - retention)
+        async with ledger.engine.connect() as connection:
+            left = set((await connection.execute(select(definition_table.c.digest))).scalars())
+        assert done.definitions == before - len(left)
+        return left
+
+    now = datetime.now(UTC)
+    await ledger.write([replace(record("s-1", started=now - 20 * day, later=19 * 86400.0), digest="has-a-row")])
+    for digest, ago in (("has-a-row", 20 * day), ("unused", 20 * day), ("fresh", timedelta(hours=2)), ("again", day)):
+        await use(digest, ago)
+    before = 4
+    assert await purge(10 * day) == {"has-a-row", "fresh", "again"}
+    await claims.claim(ledger.engine, [], saga="s", bulk_id="bulk~2", at=NOW, definition={"digest": "again"})
+    before = 3
+    assert await purge(timedelta(0)) == {"fresh", "again"}, "the row is gone; both were used within a day"
+
+
+async def test_an_older_ledger_learns_when_its_definitions_were_used(ledger: RunLedger) -> None:
+    await claims.claim(ledger.engine, [], saga="s", bulk_id="bulk~1", at=NOW, definition={"digest": "d"})
+    async with ledger.engine.begin() as connection:
+        await connection.execute(text("alter table saga_definition drop column used_at"))
+        await connection.execute(text("update saga_version set version = 2 where part = 'ledger'"))
+    await asyncio.gather(*(create_ledger(ledger.engine) for _ in range(2)))
+    async with ledger.engine.connect() as connection:
+        [used] = (await connection.execute(select(definition_table.c.used_at))).scalars()
+        assert abs(datetime.now(UTC) - used) < timedelta(minutes=5)
+        version = await connection.execute(text("select version from saga_version where part = 'ledger'"))
+        assert version.scalar() == 3
 
 
 async def test_a_month_that_is_over_is_dropped_as_a_partition(ledger: RunLedger) -> None:
