@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -53,12 +52,13 @@ HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""
 
 
-@contextlib.asynccontextmanager
-async def repeat_heartbeats(attempt: AttemptContext) -> AsyncIterator[AttemptContext]:
+@contextlib.contextmanager
+def repeat_heartbeats(attempt: AttemptContext) -> Iterator[AttemptContext]:
     """Repeat the attempt's last heartbeat while the block runs, also while it waits for another attempt's transaction.
 
-    Yields the attempt with a ``heartbeat`` that sets what is repeated.
+    Yields the attempt with a ``heartbeat`` that sets what is repeated. To be used on the event loop.
     """
+    loop = asyncio.get_running_loop()
     heartbeat_details: Any = None
 
     def heartbeat(details: Any = None) -> None:
@@ -66,16 +66,17 @@ async def repeat_heartbeats(attempt: AttemptContext) -> AsyncIterator[AttemptCon
         heartbeat_details = details
         attempt.heartbeat(details)
 
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_INTERVAL)
-            attempt.heartbeat(heartbeat_details)
+    def beat() -> None:
+        nonlocal timer
+        timer = loop.call_later(HEARTBEAT_INTERVAL, beat)
+        attempt.heartbeat(heartbeat_details)
 
-    task = asyncio.create_task(beat())
+    # Not a task: most attempts end before the first repetition, and a task costs more than a timer.
+    timer = loop.call_later(HEARTBEAT_INTERVAL, beat)
     try:
         yield replace(attempt, heartbeat=heartbeat)
     finally:
-        task.cancel()
+        timer.cancel()
 
 
 # Observers of attempts: metrics, traces and the log. They never change an outcome.

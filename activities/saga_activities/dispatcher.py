@@ -67,7 +67,7 @@ class Dispatcher:
         try:
             if invocation.action not in self._prepared_actions:
                 return await self._run_attempt(invocation, attempt)
-            async with repeat_heartbeats(attempt) as beaten:
+            with repeat_heartbeats(attempt) as beaten:
                 return await self._run_attempt(invocation, beaten)
         except (InvalidArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and a retry cannot help.

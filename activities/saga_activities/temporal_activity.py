@@ -115,7 +115,7 @@ class SagaActivities:
             if not invocation.beats:
                 work = self._dispatcher.perform(invocation, attempt)
                 return await (uncancellable(work) if invocation.ignores_cancel else work)
-            async with repeat_heartbeats(attempt) as beaten:
+            with repeat_heartbeats(attempt) as beaten:
                 work = self._dispatcher.perform(invocation, beaten)
                 return await uncancellable(work, unless=None if invocation.ignores_cancel else _must_end)
         except ActionNotRegistered as error:

@@ -76,7 +76,7 @@ class BulkActivities:
             with ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                async with repeat_heartbeats(attempt) as beaten:
+                with repeat_heartbeats(attempt) as beaten:
                     outcomes = observed.outcomes = await runner.perform(calls, beaten)
         except UsageError as error:
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
