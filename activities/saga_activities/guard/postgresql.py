@@ -193,16 +193,19 @@ class PostgresTransaction:
 
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
-        opening = "" if self.answered else self._begin_statements()
-        await self._cursor.execute(cast("Any", opening + text), values)
+        if not self.answered:
+            opening, limits = self._begin_statements()
+            text, values = opening + text, (*limits, *values)
+        await self._cursor.execute(cast("Any", text), values)
         self.answered = True
         await self._cursor.set_result(-1)  # only the last statement's result matters
         return self._cursor
 
-    def _begin_statements(self) -> str:
+    def _begin_statements(self) -> tuple[str, tuple[int, ...]]:
         """BEGIN and the limits that end the transaction of a worker that froze or vanished.
 
-        ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement.
+        ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement. The limits
+        are parameters: psycopg parses every new text, but remembers this one.
         """
         left = max(50, int((self._deadline - time.time()) * 1000))
         limits = {
@@ -215,9 +218,9 @@ class PostgresTransaction:
         if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
             limits["transaction_timeout"] = left + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
-        settings = "".join(f"SET LOCAL {name} = {value}; " for name, value in limits.items())
+        settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
         mode = " READ ONLY" if self._read_only else ""
-        return f"BEGIN{level}{mode}; {settings}"
+        return f"BEGIN{level}{mode}; {settings}", tuple(limits.values())
 
 
 # ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context
