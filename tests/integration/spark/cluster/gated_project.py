@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saga_workers.client import Client
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished
 from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
 
 TIMEOUT = 240.0
+WAIT = f"{TIMEOUT:.0f}s"
+TABLE = "sales.facts"
 ROWS = 40
 
 JOB = """
@@ -81,14 +87,14 @@ class GatedProject:
 
 
 async def open_gated_project(
-    folder: Path, server: DatabaseServer, temporal_address: str, output: str, changes: dict[str, str]
+    folder: Path, server: DatabaseServer, temporal_address: str, changes: dict[str, str]
 ) -> GatedProject:
     """``changes`` replace text in saga.toml."""
     day_close = await open_day_close_project(folder, server, temporal_address)
     gate = folder / "gate"
     gate.mkdir()
     (folder / "gated_jobs.py").write_text(JOB)
-    (folder / "day.saga.yaml").write_text(SAGA.format(gate=gate, output=output, rows=ROWS))
+    (folder / "day.saga.yaml").write_text(SAGA.format(gate=gate, output=f"{{table: lake.{TABLE}}}", rows=ROWS))
     text = (folder / "saga.toml").read_text()
     for old, new in changes.items():
         assert old in text, old
@@ -98,10 +104,49 @@ async def open_gated_project(
     return GatedProject(day_close, gate)
 
 
+async def completed_exactly(client: Client, gated: GatedProject, saga: str, *, attempts: int = 1) -> None:
+    """Wait until the saga has completed: each row of the job is published once, by this many attempts of the job."""
+    story = await finished(client, saga, WAIT)
+    assert story["state"] == "COMPLETED", story["reason"]
+    facts = await step(client, saga)
+    assert (facts["attempts"], facts["result"]["rows"]) == (attempts, ROWS)
+    assert exact_rows(gated.day_close.lake(TABLE))
+    assert await stuck(client, saga) == []
+
+
 def exact_rows(rows: list[dict[str, Any]] | None) -> bool:
     """Whether these are the rows of the job, each once."""
     assert rows is not None
     return sorted((row["id"], float(row["amount"])) for row in rows) == [(n, n * 1.5) for n in range(ROWS)]
+
+
+async def step(client: Client, saga: str) -> dict[str, Any]:
+    story = await client.show(saga)
+    [facts] = [step for step in story["steps"] if step["id"] == "facts"]
+    return facts
+
+
+async def undo(client: Client, gated: GatedProject, saga: str) -> None:
+    await (await client.undo(saga, reason="wrong day", who="ada")).result()
+    story = await finished(client, saga, WAIT)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "undone")
+    assert gated.day_close.lake(TABLE) == []
+
+
+async def error_of(client: Client, saga: str, text: str) -> dict[str, Any]:
+    """The Spark step when its error contains the text."""
+    async with asyncio.timeout(TIMEOUT):
+        while text not in ((facts := await step(client, saga))["error"] or {}).get("message", ""):
+            assert facts["state"] == "RUNNING", facts
+            await asyncio.sleep(0.2)
+    return facts
+
+
+async def stuck(client: Client, saga: str) -> list[str]:
+    """Why `saga list --stuck` lists the saga; empty if it does not."""
+    wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+    listed = [view async for view in list_stuck(client.temporal, wanted, limit=10)]
+    return [reason for view in listed if view.id == saga for reason in view.stuck or ()]
 
 
 async def until(found: Callable[[], Any]) -> Any:

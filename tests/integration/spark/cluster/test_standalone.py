@@ -7,29 +7,24 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from saga_workers.client import Client
-from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.spark_servers import StandaloneCluster
 from tests.integration.spark.cluster.gated_project import (
-    ROWS,
-    TIMEOUT,
     GatedProject,
-    exact_rows,
+    completed_exactly,
+    error_of,
     open_gated_project,
+    stuck,
+    undo,
     until,
 )
 
 pytestmark = pytest.mark.slow
-WAIT = f"{TIMEOUT:.0f}s"
-TABLE = "sales.facts"
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +54,7 @@ async def gated(
         'master = "local[2]"': f'master = "{cluster.url}"\nmemory = "512m"\nstage = "{stage}"',
         "[spark.conf]": f"[spark.conf]{lines}\n",
     }
-    return await open_gated_project(folder, server, temporal.address, f"{{table: lake.{TABLE}}}", changes)
-
-
-async def step(client: Client, saga: str) -> dict[str, Any]:
-    story = await client.show(saga)
-    [facts] = [step for step in story["steps"] if step["id"] == "facts"]
-    return facts
-
-
-async def undo(client: Client, gated: GatedProject, saga: str) -> None:
-    await (await client.undo(saga, reason="wrong day", who="ada")).result()
-    story = await finished(client, saga, WAIT)
-    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "undone")
-    assert gated.day_close.lake(TABLE) == []
+    return await open_gated_project(folder, server, temporal.address, changes)
 
 
 async def test_a_saga_is_staged_audited_published_and_undone(gated: GatedProject, cluster: StandaloneCluster) -> None:
@@ -80,11 +62,7 @@ async def test_a_saga_is_staged_audited_published_and_undone(gated: GatedProject
     async with running_worker(gated.project) as client:
         saga = f"day-{uuid.uuid4()}"
         await client.start("day", {}, id=saga)
-        story = await finished(client, saga, WAIT)
-        assert story["state"] == "COMPLETED", story["reason"]
-        facts = await step(client, saga)
-        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
-        assert exact_rows(gated.day_close.lake(TABLE))
+        await completed_exactly(client, gated, saga)
         assert cluster.executors(), "the job ran in executors of the cluster"
         await undo(client, gated, saga)
 
@@ -99,11 +77,7 @@ async def test_an_executor_that_is_killed_changes_nothing(gated: GatedProject, c
         executors[0].kill()
         await until(lambda: gated.started(2) + gated.started(3) == 3)
         gated.open()
-        story = await finished(client, saga, WAIT)
-        assert story["state"] == "COMPLETED", story["reason"]
-        facts = await step(client, saga)
-        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
-        assert exact_rows(gated.day_close.lake(TABLE))
+        await completed_exactly(client, gated, saga)
         await undo(client, gated, saga)
 
 
@@ -128,26 +102,5 @@ async def test_a_cluster_that_is_gone_for_a_minute_delays_the_saga(
         assert (await client.show(saga))["state"] == "RUNNING"
         await asyncio.to_thread(cluster.start)
         gated.open()
-        story = await finished(client, saga, WAIT)
-        assert story["state"] == "COMPLETED", story["reason"]
-        facts = await step(client, saga)
-        assert (facts["attempts"], facts["result"]["rows"]) == (1, ROWS)
-        assert exact_rows(gated.day_close.lake(TABLE))
-        assert await stuck(client, saga) == []
+        await completed_exactly(client, gated, saga)
         await undo(client, gated, saga)
-
-
-async def error_of(client: Client, saga: str, text: str) -> dict[str, Any]:
-    """The Spark step when its error contains the text."""
-    async with asyncio.timeout(TIMEOUT):
-        while text not in ((facts := await step(client, saga))["error"] or {}).get("message", ""):
-            assert facts["state"] == "RUNNING", facts
-            await asyncio.sleep(0.2)
-    return facts
-
-
-async def stuck(client: Client, saga: str) -> list[str]:
-    """Why `saga list --stuck` lists the saga; empty if it does not."""
-    wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
-    listed = [view async for view in list_stuck(client.temporal, wanted, limit=10)]
-    return [reason for view in listed if view.id == saga for reason in view.stuck or ()]
