@@ -150,7 +150,9 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
             f"the argument of {activity_type} is not a request of a saga", type="SagaRefused", non_retryable=True
         ) from None
     except UsageError as error:
-        outcome = Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+        # A connection that this worker does not have. Temporal tries again, and shows the attempts and this reason.
+        failure = Failure("Infrastructure", str(error))
+        outcome = Outcome("failed", failure=failure, attempt=attempt.number, infrastructure=True)
     if outcome.kind == "done":
         return outcome.result
     raise to_application_error(outcome, attempt.number)

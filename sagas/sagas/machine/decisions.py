@@ -8,7 +8,6 @@ from typing import Any, get_args
 from sagas.definition import snapshot
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.definition.times import format_timestamp
 from sagas.errors import nearest
 from sagas.machine import arguments, builtin_actions, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
@@ -39,7 +38,7 @@ DECIDABLE_AFTER = 15 * 60
 
 def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     """Why this decision is refused, as one sentence; None when it is accepted."""
-    wrong = _malformed_decision(decision)
+    wrong = malformed_decision(decision)
     if wrong is not None:
         return wrong
     if run.finished:
@@ -96,7 +95,7 @@ def _impossible_decision(decision: DecisionMade, allowed: Sequence[str], where: 
     return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"
 
 
-def _malformed_decision(decision: DecisionMade) -> str | None:
+def malformed_decision(decision: DecisionMade) -> str | None:
     """Check the types of a decision: it is external JSON, so every field may have any type."""
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
@@ -202,8 +201,7 @@ def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
 
 def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     """Record an accepted decision and carry it out as soon as nothing of the operation is in flight."""
-    row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
-    run.operator.append({"at": format_timestamp(event.at), **row})
+    row = run.note_decision(event)
     if event.definition is not None:
         run.replace_definition(from_snapshot(event.definition))
     if event.step == OUTPUT_STEP:

@@ -160,6 +160,10 @@ class Machine:
         """Why this decision is refused; None when it is accepted."""
         return decisions.decision_refusal(self._run, decision)
 
+    def note_release_left(self, decision: DecisionMade) -> None:
+        """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""
+        self._run.note_decision(decision)
+
     def view(self, at: float) -> SagaView:
         """The view, without the fields that only the platform knows."""
         return build_view(self._run, at)

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
+from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.lock_state import LockState
-from sagas.protocol.messages import CancelTimer, Command, RecordState, StartTimer
+from sagas.protocol.messages import CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import EntryOperation, OperationStatus, Phase, SagaState, StepState
@@ -262,6 +263,12 @@ class SagaRun:
         if at < len(record.entries) and record.entries[at].id == id:
             return record.entries[at]
         return None
+
+    def note_decision(self, event: DecisionMade) -> dict[str, Any]:
+        """Record an operator's decision for the view, and return it."""
+        row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
+        self.operator.append({"at": format_timestamp(event.at), **row})
+        return row
 
     def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
         entry = LedgerEntry(entry_id(record.id, index), record.id, index, record.generation or self.generation)

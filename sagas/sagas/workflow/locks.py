@@ -8,8 +8,9 @@ from typing import Any
 
 from temporalio import workflow
 
+from sagas.machine.decisions import malformed_decision
 from sagas.machine.locks import describe_keys
-from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
+from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.task_set import CommandContext
@@ -35,6 +36,12 @@ class LockCalls:
     def is_releasing(self) -> bool:
         """True until all releases are carried out."""
         return bool(self._releasing)
+
+    def leave(self) -> None:
+        """Give up the releases in flight: an operator has decided that the locks stay as they are."""
+        for name in sorted(self._releasing):
+            self._context.tasks.cancel(name)
+        self._releasing.clear()
 
     def acquire(self, command: AcquireLocks) -> None:
         self._requests += 1
@@ -84,3 +91,15 @@ def lock_answer(answer: Mapping[str, Any], at: float) -> LocksAnswered:
     """The answer of the activity as an event."""
     blockers: Sequence[Mapping[str, Any]] = answer.get("blockers") or ()
     return LocksAnswered(answer["answer"], at, blockers)
+
+
+def release_refusal(decision: DecisionMade, *, releasing: bool) -> str | None:
+    """Why this decision about `saga.release` is refused; None when it is accepted."""
+    wrong = malformed_decision(decision)
+    if wrong is not None:
+        return wrong
+    if not releasing:
+        return "the saga is not releasing its locks: there is nothing to decide"
+    if decision.decision != "skip":
+        return f"`{decision.decision}` is not possible for the release of the locks, which is retried; possible: skip"
+    return None

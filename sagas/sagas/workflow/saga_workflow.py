@@ -42,6 +42,7 @@ from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
     LOCKS_SIGNAL,
     PARKED_SIGNAL,
+    RELEASE_ACTIVITY,
     RESIDUE_SIGNAL,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
@@ -50,7 +51,7 @@ from sagas.protocol.payloads import (
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
-from sagas.workflow.locks import LockCalls
+from sagas.workflow.locks import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.received import UnreadableValue, bounded_value, first_value
@@ -328,7 +329,12 @@ class SagaWorkflow:
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
-        self._feed(to_decision_event(decision))
+        event = to_decision_event(decision)
+        if event.step == RELEASE_ACTIVITY and self._machine is not None:
+            self._machine.note_release_left(event)
+            self._locks.leave()
+        else:
+            self._feed(event)
         return self.view()
 
     @resolve.validator
@@ -339,7 +345,10 @@ class SagaWorkflow:
             event = to_decision_event(decision)
         except (KeyError, TypeError, AttributeError) as error:
             raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
-        refusal = self._machine.check_decision(event)
+        if event.step == RELEASE_ACTIVITY:
+            refusal = release_refusal(event, releasing=self._locks.is_releasing)
+        else:
+            refusal = self._machine.check_decision(event)
         if refusal is not None:
             raise refused_error(refusal)
         # A validator is not called in a replay, so what was accepted stays accepted.

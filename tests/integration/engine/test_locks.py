@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import textwrap
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from saga_activities.locks.tables import create_tables
+from saga_workers.doctor.checks import check_locks, check_releases
+from saga_workers.views import stuck
 from saga_workers.views.locks import list_orphans, release_orphan
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import release_command
 from sagas import Rejected
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import UNDO_SUFFIX
-from tests.helpers.local_worker import finished
+from sagas.protocol.saga_view import SagaView
+from sagas.settings.project import Project
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
 
 ORDER = """
@@ -192,6 +202,56 @@ async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environme
     async with locks.again() as client:
         assert [(await finished(client, one))["state"] for one in (first, second)] == ["COMPLETED"] * 2
     assert await nothing_is_left(locks)
+
+
+async def test_a_release_without_its_connection_is_shown_and_can_be_left(
+    locks: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, "MANY_ATTEMPTS", 2)
+    waiting = """
+        saga: order
+        locks: {keys: [k]}
+        steps: [{id: w, uses: wait, with: {signal: go}}]
+    """
+    text = {"order": textwrap.dedent(waiting)}
+    url = {"shop": locks.url}
+    before = make_project(tmp_path / "before", text, [], address=locks.address, connections=url, locks="shop")
+    async with running_worker(before) as client:
+        saga = await begin(client, "order")
+        await until(lambda: rows(locks, "saga_lock"))
+    moved = replace(before.settings.connections["shop"], name="moved")
+    after = Project(replace(before.settings, connections={"moved": moved}, locks={"connection": "moved"}))
+    async with running_worker(after) as client:
+        await client.signal(saga, "go")
+        shown = await until(lambda: _stuck(client, saga))
+        assert shown.state == "COMPLETED"
+        [reason, advice] = shown.stuck
+        assert reason.startswith("the release of its locks was attempted ")
+        assert "shop" in reason
+        assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
+        listed = [one async for one in stuck.list_stuck(client.temporal, SagaFilter(saga="order"), limit=10)]
+        assert [(one.stuck or ())[1] for one in listed if one.id == saga] == [advice]
+        told = await check_releases(client.temporal)
+        assert [one.help for one in told if saga in one.message] == [release_command(saga)]
+
+        decision = {"step": "saga.release", "decision": "retry", "reason": "because", "who": "ada"}
+        with pytest.raises(RefusedError, match="possible: skip"):
+            await client.resolve(saga, decision)
+        await client.resolve(saga, {**decision, "decision": "skip"})
+        await handle(client, saga).result()
+        view = await client.show(saga)
+        assert (view["state"], view["operator"][0]["step"], view.get("stuck")) == ("COMPLETED", "saga.release", None)
+        with pytest.raises(RefusedError, match="has already ended"):
+            await client.resolve(saga, {**decision, "decision": "skip"})
+        (left,) = await list_orphans(client.temporal, before.settings)
+        assert left.owner == saga
+        told = await check_locks(client.temporal, before.settings)
+        assert (told.ok, told.message) == (False, f"{saga} is over and holds k")
+
+
+async def _stuck(client: Any, saga: str) -> SagaView | None:
+    shown = await stuck.read_view_with_stuck(client.temporal, saga)
+    return shown if shown.stuck else None
 
 
 async def test_the_lock_of_a_terminated_saga_is_found_and_released(locks: Environment) -> None:

@@ -34,7 +34,7 @@ from saga_workers.temporal.temporal_runs import (
 from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
-from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.settings.model import DEFAULT_TASK_QUEUE
@@ -216,6 +216,8 @@ async def preview_decision(
         ) from error
     if packed is None:
         raise RefusedError(f"{saga_id} has not started yet, so there is nothing to decide")
+    if decision.get("step") == RELEASE_ACTIVITY and decision.get("decision") == "skip":
+        return ["if the saga is releasing its locks, it ends without that"]
     machine = Machine.restore(unpack_state(packed))
     fields = {name: decision.get(name) for name in ("step", "decision", "reason", "who", "definition", "result")}
     event = DecisionMade(

@@ -52,7 +52,8 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     else:
         findings += await _check_temporal(client, settings, project)
         if settings.lock_connection is not None:
-            findings.append(await _check_locks(client, settings))
+            findings.append(await check_locks(client, settings))
+        findings += await check_releases(client)
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     for connection in settings.connections.values():
@@ -67,7 +68,29 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     return findings
 
 
-async def _check_locks(client: Client, settings: Settings) -> DoctorResult:
+_MAX_OPEN = 500
+"""Open workflows that are looked at for a release of locks that fails."""
+
+
+async def check_releases(client: Client) -> list[DoctorResult]:
+    """Sagas whose locks cannot be released; empty if there are none."""
+    from saga_workers.views.stuck import list_unreleased, release_command
+
+    try:
+        async with asyncio.timeout(15):
+            left = await list_unreleased(client, _MAX_OPEN)
+    except (SagaError, RPCError, TimeoutError):
+        return []  # other checks report a server that does not answer
+    return [
+        DoctorResult("locks", False, f"{saga_id} cannot release its locks: {why}", release_command(saga_id))
+        for saga_id, why in left[:_MAX_NAMED]
+    ]
+
+
+_MAX_NAMED = 10
+
+
+async def check_locks(client: Client, settings: Settings) -> DoctorResult:
     """Locks that outlive their saga."""
     from saga_workers.views.locks import list_orphans
 

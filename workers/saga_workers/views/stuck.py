@@ -33,12 +33,18 @@ from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
 from sagas.bulk.wire_format import BULK_ACTIVITIES
-from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
+from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shell import saga_command
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
 
+_ACTIVITIES = {
+    LOAD_ACTIVITY: "loading its definition",
+    LOCK_ACTIVITY: "the request for its locks",
+    RELEASE_ACTIVITY: "the release of its locks",
+}
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
@@ -149,8 +155,8 @@ async def read_view_with_stuck(
     """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(temporal)
     view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers, ledger=ledger)
-    if view.state in FINAL_STATES:
-        return view
+    if view.state in FINAL_STATES and view.locks is None and not view.row_locks:
+        return view  # one with locks may still be releasing them
     bulk_id = view.bulk_workflow
     described = await (running_of(temporal, view.id) if bulk_id is None else describe_run(temporal, bulk_id))
     if described is None:
@@ -200,7 +206,7 @@ async def temporal_reasons(
         fails = "times out" if await timed_out(temporal, described) else "fails"
         reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
     for activity in raw.pending_activities:
-        what = "loading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
+        what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)
         if activity.activity_type.name in BULK_ACTIVITIES:
             what = activity.activity_type.name
         queue = activity.activity_options.task_queue.name or run.task_queue
@@ -211,6 +217,8 @@ async def temporal_reasons(
         elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_rows):
             last = activity.last_failure.message or "no answer"
             reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
+            if activity.activity_type.name == RELEASE_ACTIVITY:
+                reasons.append(f"if they cannot be released: {release_command(run.id)}")
         elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
             if not await workers.polled(queue, workflows=False):
                 reasons.append(f"{what} waits: {no_poller_message(queue)}")
@@ -218,6 +226,34 @@ async def temporal_reasons(
                 # The last poller has gone or is busy: an idle worker takes a task at once.
                 reasons.append(f"{what} waits: {nobody_answers(queue)}")
     return reasons
+
+
+def release_command(workflow_id: str) -> str:
+    """The command that lets a saga end without the release of its locks."""
+    return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), RELEASE_ACTIVITY, "skip", reason="…")
+
+
+async def list_unreleased(temporal: Temporal, limit: int) -> list[tuple[str, str]]:
+    """The ids of sagas whose locks cannot be released, each with the last failure; among the newest open workflows.
+
+    Raises RPCError.
+    """
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def look(run: RunInfo) -> tuple[str, str] | None:
+        async with gate:
+            described = await describe_run(temporal, run.id)
+        for activity in described.raw.pending_activities if described is not None and described.run.running else ():
+            if activity.activity_type.name == RELEASE_ACTIVITY and activity.attempt > MANY_ATTEMPTS:
+                return run.id.removesuffix(UNDO_SUFFIX), activity.last_failure.message or "no answer"
+        return None
+
+    runs: list[RunInfo] = []
+    async for run in list_runs(temporal, "ExecutionStatus = 'Running'"):
+        runs.append(run)
+        if len(runs) == limit:
+            break
+    return [one for one in await asyncio.gather(*map(look, runs)) if one is not None]
 
 
 def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
