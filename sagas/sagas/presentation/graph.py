@@ -174,7 +174,7 @@ def to_mermaid(graph: SagaGraph) -> str:
             lines.append(f'  {_id(node.step, "undo_")}(["↩ {_escaped(undo_title(node))}"])')
     for node in graph.nodes:
         if node.confirm:
-            lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
+            lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(confirm_title(node))}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
     lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
     lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
@@ -219,6 +219,11 @@ def _attributes(step: StepDefinition) -> list[str]:
         wait = f", wait {format_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
         words.append(f"savepoint, {step.savepoint.attempts} runs{wait}")
     return words
+
+
+def confirm_title(node: GraphNode) -> str:
+    """What confirms the step, short enough for a diagram."""
+    return "publish" if node.step.do.uses == SPARK else node.confirm or ""
 
 
 def _shape(node: GraphNode) -> str:
@@ -385,7 +390,7 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
             f'<path class="confirms" d="M{x + BOX_WIDTH / 2:g} {over + UNDO_HEIGHT:g} V{y:g}"/>',
             f'<rect class="confirm" x="{x:g}" y="{over:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
             f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{over + UNDO_HEIGHT / 2 + 4:g}">'
-            f"✓ {escape(_shortened(node.confirm))}</text>",
+            f"✓ {escape(_shortened(confirm_title(node)))}</text>",
         ]
     if node.undo:
         below = y + BOX_HEIGHT + 12
