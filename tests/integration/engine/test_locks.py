@@ -230,7 +230,7 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert "shop" in reason
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
         listed = [one async for one in stuck.list_stuck(client.temporal, SagaFilter(saga="order"), limit=10)]
-        assert [(one.stuck or ())[1] for one in listed if one.id == saga] == [advice]
+        assert [advice in (one.stuck or ()) for one in listed if one.id == saga] == [True]
         told = await check_releases(client.temporal)
         assert [one.help for one in told if saga in one.message] == [release_command(saga)]
 
