@@ -40,6 +40,9 @@ from sagas.protocol.saga_view import SagaView
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 """Bytes of the arguments of one chunk, as JSON."""
 
+MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
+"""Bytes of the arguments of one call, as JSON; Temporal rejects an argument of 2 MiB by failing the workflow task."""
+
 _WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
 
@@ -263,8 +266,7 @@ class BulkMachine:
                 if (reason := why_not_callable(command)) is not None:
                     self._leave(member, reason)
                 elif member.why_leaving is None:
-                    pending = member.calls[command.id] = PendingCall(command, at)
-                    self._perform_again(member, pending)
+                    self._start_call(member, PendingCall(command, at, size=_size(command)), at)
             case StartTimer():
                 waits = command.id not in _WHOLE_SAGA_TIMERS
                 if not member.is_active:
@@ -279,6 +281,16 @@ class BulkMachine:
                     self._leave(member, "it is parked")
             case _:
                 self._leave(member, "it needs a workflow of its own")
+
+    def _start_call(self, member: Member, pending: PendingCall, at: float) -> None:
+        call = pending.call
+        if pending.size <= MAX_CALL_BYTES:
+            member.calls[call.id] = pending
+            self._perform_again(member, pending)
+            return
+        message = f"the arguments of {call.action} have {pending.size:,} bytes; Temporal accepts {MAX_CALL_BYTES:,}"
+        failed = Outcome("failed", failure=Failure("definition", message), attempt=1, retryable=False)
+        self._apply(member, CallEnded(call.id, failed, at, 0))
 
     def _cancel(self, member: Member, id: str, at: float) -> None:
         """Do not start a call, or do not repeat it; one that is performed ends by itself."""
@@ -354,13 +366,12 @@ class BulkMachine:
             calls: list[ChunkCall] = []
             size = 0
             for member, pending in waiting:
-                length = len(json.dumps(pending.call.arguments))
-                if calls and (len(calls) == self._chunk_size or size + length > MAX_ARGUMENTS_BYTES):
+                if calls and (len(calls) == self._chunk_size or size + pending.size > MAX_ARGUMENTS_BYTES):
                     yield self._chunk(calls)
                     calls, size = [], 0
                 pending.performed = True
                 calls.append(ChunkCall(member.id, pending.call, pending.attempts))
-                size += length
+                size += pending.size
             if calls:
                 yield self._chunk(calls)
 
@@ -373,6 +384,12 @@ class BulkMachine:
 def _due_times(member: Member) -> Iterator[float]:
     yield from member.timers.values()
     yield from member.retries.values()
+
+
+def _size(call: Call) -> int:
+    """Bytes of the arguments of a call, as JSON, with those of the action that undoes a confirmed effect."""
+    confirmed = call.guard.confirmed if call.guard is not None else None
+    return len(json.dumps(call.arguments)) + (len(json.dumps(confirmed[1])) if isinstance(confirmed, tuple) else 0)
 
 
 def _form(call: Call) -> tuple[Any, ...]:

@@ -20,10 +20,14 @@ MAX_UNKNOWN_ATTEMPTS = 2
 
 @dataclass(slots=True)
 class PendingCall:
-    """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``."""
+    """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
+
+    ``size``: bytes of its arguments.
+    """
 
     call: Call
     since: float
+    size: int
     attempts: int = 0
     unknown: int = 0
     last: Outcome | None = None

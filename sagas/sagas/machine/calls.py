@@ -296,6 +296,13 @@ def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
     operation.retry_baseline += 1
 
 
+def forget_unsent_arguments(entry: LedgerEntry, kind: CallKind) -> None:
+    """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them anew."""
+    operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
+    if operation is not None and operation.min_attempts == 0:
+        operation.arguments = None
+
+
 def count_earlier_attempts(operation: LedgerEntry | OperationState, attempts: int) -> None:
     """Count attempts of a call that goes on, with all of its retries, in another workflow."""
     operation.min_attempts += attempts

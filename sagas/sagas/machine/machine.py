@@ -278,6 +278,8 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
     outcome = event.outcome
+    if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == arguments.DEFINITION_FAILURE:
+        calls.forget_unsent_arguments(entry, flight.call_kind)
     match flight.call_kind:
         case "do":
             forward.attempt_ended(run, entry, outcome, event.attempts)

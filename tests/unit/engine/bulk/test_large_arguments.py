@@ -1,0 +1,29 @@
+"""Arguments that no payload carries fail the saga that has them, and no workflow task."""
+
+from __future__ import annotations
+
+import json
+
+from sagas.bulk.bulk_machine import MAX_CALL_BYTES, BulkMachine, NewSaga, PerformChunk
+from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.protocol.outcomes import Outcome
+
+
+def test_a_saga_with_too_large_arguments_fails_alone() -> None:
+    do = Operation(uses="keep", connection="bank", with_={"both": "${{ [input.text, input.text] }}"})
+    step = StepDefinition(id="keep", name="keep", kind="pivot", do=do, guarantee="guarded")
+    definition = Definition(saga="keep", steps=(step,), digest="sha256:keep")
+    bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
+    long = "x" * (MAX_CALL_BYTES // 2)
+    commands = bulk.start([NewSaga("long", {"text": long}, {}), NewSaga("short", {"text": ""}, {})], 0.0)
+    chunk = next(one for one in commands if isinstance(one, PerformChunk))
+    assert [one.saga_id for one in chunk.calls] == ["short"]
+    bulk.chunk_ended(chunk.id, [Outcome.done(None, attempt=1)], 1.0)
+    assert bulk.counts() == {"COMPENSATED": 1, "COMPLETED": 1}
+    reason = bulk.view("long", 1.0).reason
+    assert reason is not None
+    assert (reason.kind, reason.type) == ("definition", "definition")
+    assert "bytes; Temporal accepts" in (reason.message or "")
+    state = json.dumps(bulk.members["long"].machine.compact_snapshot())
+    assert len(state) < MAX_CALL_BYTES, "the input stays in it, the arguments do not"
