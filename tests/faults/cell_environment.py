@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import psycopg
 from temporalio.api.enums.v1 import PendingActivityState
@@ -61,6 +61,7 @@ class CellEnvironment:
     pool: int | None = None
     """Connections to the database that a worker may open; None: as many as it likes."""
     saga: str = "transfer"
+    keeps_ledger: ClassVar[bool] = False
     proxies: Mapping[Server, FaultProxy] = field(default_factory=dict)
     """Between this cell's workers and a server."""
     messaging: Messaging | None = None
@@ -105,6 +106,8 @@ class CellEnvironment:
         lines += [f'task_queue = "{self.queue}"', "[worker]", f'definition_key = "{DEFINITION_KEY}"']
         lines += ["[connections.bank]", f'url = "{url}"']
         lines += ["" if self.pool is None else f"pool_size = {self.pool}", "[locks]", 'connection = "bank"', ""]
+        if self.keeps_ledger:
+            lines += ["[ledger]", 'connection = "bank"', ""]
         if self.messaging is not None and self.messaging.sends_commands:
             (self.folder / "commands.topic").write_text(f"asks-{self.queue}", encoding="utf-8")
             lines += ["[kafka]", f'bootstrap_servers = "{self.messaging.address}"', 'outbox = "bank"']
@@ -120,9 +123,20 @@ class CellEnvironment:
         """Where the workflows of a split cell run: with all others, unless the cell has a worker of its own."""
         return f"flows-{self.database}" if self.kills_workflow_worker else WORKFLOW_QUEUE
 
-    async def worker(self, name: str | None = None, options: tuple[str, ...] = ()) -> WorkerProcess:
-        """Start another worker of this cell and wait until it is ready."""
-        worker = WorkerProcess(name or f"worker-{len(self.workers)}", self.folder, options=options)
+    async def worker(
+        self, name: str | None = None, options: tuple[str, ...] = (), code: str | None = None
+    ) -> WorkerProcess:
+        """Start another worker of this cell and wait until it is ready; ``code`` changes the engine in it."""
+        return await self._start_worker(name or f"worker-{len(self.workers)}", {}, options, code)
+
+    async def _start_worker(
+        self, name: str, env: Mapping[str, str], options: tuple[str, ...], code: str | None
+    ) -> WorkerProcess:
+        if code is not None:
+            (self.folder / name).mkdir()
+            (self.folder / name / "sitecustomize.py").write_text(code, encoding="utf-8")  # Python runs it at its start
+            env = {**env, "PYTHONPATH": str(self.folder / name)}
+        worker = WorkerProcess(name, self.folder, env=env, options=options, fresh=code is not None)
         self.workers.append(worker)
         await asyncio.to_thread(worker.start, START_TIMEOUT)
         return worker
@@ -209,23 +223,19 @@ class CellEnvironment:
 
     async def own_workflow_worker(self, code: str | None = None) -> WorkerProcess:
         """A workflow worker of this cell's own, because the cell kills it; ``code`` changes the engine in it."""
-        name = f"flows-{len(self.workers)}"
         env = {"SAGA_TEMPORAL__TASK_QUEUE": self.workflow_queue}
-        if code is not None:
-            (self.folder / name).mkdir()
-            (self.folder / name / "sitecustomize.py").write_text(code, encoding="utf-8")  # Python runs it at its start
-            env["PYTHONPATH"] = str(self.folder / name)
-        worker = WorkerProcess(name, self.folder, env=env, fresh=code is not None)
-        self.workers.append(worker)
-        await asyncio.to_thread(worker.start, START_TIMEOUT)
-        return worker
+        return await self._start_worker(f"flows-{len(self.workers)}", env, (), code)
+
+    def is_activity(self, id: str, target: Target) -> bool:
+        """The activity with this id performs the operation."""
+        return id == activity_id(target)
 
     async def recorded(self, target: Target, end: str = "done") -> None:
         """Wait until the history has an operation: open, or ended as done, failed, timed out or cancelled."""
 
         async def asked() -> bool:
             found = await activities_of(self.handle)
-            return any(one.id == activity_id(target) and one.end == end for one in found)
+            return any(self.is_activity(one.id, target) and one.end == end for one in found)
 
         await self.until(asked, f"{target}: {end}")
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from tests.faults.bulk_environment import BulkCellEnvironment
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import Cell, Row, cells
+from tests.faults.evidence.bulk_evidence import check_members
 from tests.faults.evidence.checker import check
 from tests.faults.evidence.evidence import Evidence, gather
 from tests.faults.evidence.messages import Messages, check_messages, gather_messages
@@ -105,6 +107,8 @@ class CellRunner:
         if not cell.row.checked:
             return CellResult(None, [])
         story = await env.finished()
+        if isinstance(env, BulkCellEnvironment):
+            return CellResult(None, await check_members(cell, env))
         messages = await gather_messages(env) if env.messaging is not None else None
         evidence = await gather(env, story)
         violations = check(evidence, cell.expected, cell.row.shape)

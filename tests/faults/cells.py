@@ -48,6 +48,8 @@ class Row:
     row may kill, ``shared`` one behind a proxy that distinguishes the rows. ``client`` are properties of its relay's
     client; with ``consumes`` a consumer records the events, with ``sends_commands`` sagas send commands. ``slow`` rows
     are for `make test-long`.
+
+    ``bulk``: the saga shares a bulk workflow with others, which end as ``others`` says, or else as it does.
     """
 
     number: str
@@ -70,6 +72,8 @@ class Row:
     consumes: bool = False
     sends_commands: bool = False
     slow: bool = False
+    bulk: bool = False
+    others: Mapping[Position, Expected] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import psycopg
 
 from saga_activities.guard.schema import ddl
 from saga_activities.locks.tables import ddl as locks_ddl
+from tests.faults.bulk_environment import BulkCellEnvironment
 from tests.faults.cell_environment import DEFINITION_KEY, PROJECT, TEMPLATE, WORKFLOW_QUEUE, CellEnvironment, Server
 from tests.faults.cells import Cell, Row
 from tests.faults.messaging import FAST_TRANSACTION_CLEANUP, Messaging
@@ -118,7 +119,8 @@ async def open_environment(
         proxies: Mapping[Server, FaultProxy] = {
             server: await stack.enter_async_context(fault_proxy(ports[server])) for server in row.proxied
         }
-        env = CellEnvironment(
+        make = BulkCellEnvironment if row.bulk else CellEnvironment
+        env = make(
             folder,
             temporal,
             database,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.bulk_matrix import BULK_ROWS
 from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell, cells
 from tests.faults.matrix import ROWS
@@ -14,6 +15,13 @@ EVERY_POSITION = ("02", "03", "05", "24")
 MET_ELSEWHERE = ("broker-cut", "broker-killed", "commit-late")
 """Rows with Kafka that tests/integration/messaging visits, too: each costs a relay and seconds of waiting."""
 
+BULK = (
+    "03-bulk-worker-killed-after-effect-B",
+    "06-bulk-participant-refuses-B",
+    "08-bulk-worker-killed-in-workflow-task-C",
+)
+"""Of the cells of bulk execution those that show most."""
+
 
 def marks(cell: Cell) -> list[pytest.MarkDecorator]:
     """`make test` has a cell of each row, and more of those where the position matters most.
@@ -23,7 +31,9 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
     cost little more than one of them.
     """
     row, position = cell.row, cell.position
-    if row.kafka is not None:
+    if row.bulk:
+        left_out = cell.id not in BULK
+    elif row.kafka is not None:
         left_out = "relay" in cell.id or row.fault in MET_ELSEWHERE
     elif row.number in EVERY_POSITION:
         left_out = position == "A"
@@ -33,7 +43,9 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.usefixtures("cells_ahead")
-@pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS)])
+@pytest.mark.parametrize(
+    "cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS + BULK_ROWS)]
+)
 async def test_cell(cell: Cell, cell_runner: CellRunner) -> None:
     violations = (await cell_runner.result(cell)).violations
     assert not violations, "\n".join(violations)

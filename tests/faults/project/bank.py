@@ -13,6 +13,11 @@ from sagas import Rejected, Step, action
 BIG = 3 * 1024 * 1024
 """Characters of a result that no Temporal payload can carry."""
 
+LARGE = 900_000
+"""Characters of a result of which one payload can carry two, and not three."""
+
+SIZES = {"big": BIG, "large": LARGE}
+
 
 ENTER = """
 select enter(:saga_id, :step, :op) as behaviour, (
@@ -30,7 +35,7 @@ async def enter(step: Step, amount: int) -> dict[str, Any]:
         raise Rejected(f"the test refuses {step.op} {step.id}")
     if behaviour == "fail":
         raise RuntimeError(f"the test breaks {step.op} {step.id}")
-    return {"amount": amount, **({"big": "x" * BIG} if behaviour == "big" else {})}
+    return {"amount": amount, **({"big": "x" * SIZES[behaviour]} if behaviour in SIZES else {})}
 
 
 async def move(step: Step, source: str, target: str, amount: int) -> dict[str, Any]:

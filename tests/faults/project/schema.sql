@@ -7,8 +7,8 @@ create table orders (saga_id text primary key, state text not null);
 create table journal (id bigserial primary key, saga_id text not null, step text not null, op text not null);
 
 -- What the test wants the next attempts of an operation to do, one behaviour for each attempt, the last for all that
--- follow: an SQLSTATE to raise, reject, fail, big, or ok.
-create table scripted_attempts (step text, op text, does text[] not null);
+-- follow: an SQLSTATE to raise, reject, fail, big, large, or ok. Without a saga_id it concerns all sagas.
+create table scripted_attempts (step text, op text, does text[] not null, saga_id text);
 -- Counts attempts; a sequence is not rolled back.
 create sequence attempt_count;
 
@@ -23,7 +23,8 @@ declare
 begin
     insert into journal (saga_id, step, op) values (saga_id, step, op);
     perform breakpoint('effect', step, op);
-    select does into behaviours from scripted_attempts c where c.step = enter.step and c.op = enter.op;
+    select does into behaviours from scripted_attempts c
+    where c.step = enter.step and c.op = enter.op and coalesce(c.saga_id, enter.saga_id) = enter.saga_id;
     if behaviours is null then
         return '';
     end if;

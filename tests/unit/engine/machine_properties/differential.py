@@ -45,6 +45,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_call, encode_call
 from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
 from tests.unit.engine.machine_properties.environment.environment import CHOICES, Environment, Fate
+from tests.unit.engine.machine_properties.environment.guard_model import Row
 from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING
 
 LIMIT = 3_000
@@ -106,8 +107,10 @@ class World(Environment):
         source = random.Random(f"{self._seed} {self.saga_id} {entry}")
         return source.choice(("completed", "completed", "rejected", "failed"))
 
-    def rows(self) -> dict[str, str]:
-        return {name: repr(sorted(base.rows.items())) for name, base in self.databases.items()}
+    def rows(self) -> dict[str, Any]:
+        return {
+            name: {key: _without_times(row) for key, row in base.rows.items()} for name, base in self.databases.items()
+        }
 
     def effects(self) -> Counter[str]:
         return Counter(map(str, self.log.effects))
@@ -121,13 +124,18 @@ class World(Environment):
         raise AssertionError("the fate is chosen with the attempt")
 
 
+def _without_times(row: Row) -> tuple[Any, ...]:
+    arguments = json.loads(row.arguments) if row.arguments else None
+    return row.reason, without_times(arguments), without_times(row.result), row.marker
+
+
 @dataclass
 class Ended:
     """How an execution ended, without times."""
 
     story: Any
     calls: Mapping[str, Sequence[str]]
-    rows: Mapping[str, str]
+    rows: Mapping[str, Any]
     effects: Counter[str]
     events: Sequence[str]
 

@@ -1,0 +1,272 @@
+"""Faults of bulk workflows that those of single sagas do not cover: kills at points inside a worker, and people."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims
+from sagas.errors import RefusedError
+from tests.faults.breakpoints import Target
+from tests.faults.bulk_environment import BulkCellEnvironment
+from tests.faults.cell_environment import CellEnvironment, activity_id, default_input
+from tests.faults.cells import TARGETS
+
+DIES_AT_START = """
+import os, signal
+from saga_activities.bulk.bulk_activities import BulkActivities
+
+whole = BulkActivities._perform_chunk
+
+
+async def perform(self, request, attempt):
+    if (request["entry"].partition("#")[0], request["op"]) == ({step!r}, {op!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await whole(self, request, attempt)
+
+
+BulkActivities._perform_chunk = perform
+"""
+DIES_IN_WORKFLOW_TASK = """
+import os, signal
+from sagas.machine.machine import Machine
+
+whole = Machine.next
+
+
+def next(self, event):
+    if getattr(event, "id", None) == {activity!r}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(self, event)
+
+
+Machine.next = next
+"""
+RAISES = DIES_IN_WORKFLOW_TASK.replace("os.kill(os.getpid(), signal.SIGKILL)", 'raise RuntimeError("a bug")')
+
+
+def bulk(env: CellEnvironment) -> BulkCellEnvironment:
+    assert isinstance(env, BulkCellEnvironment)
+    return env
+
+
+async def killed_before_start(env: CellEnvironment) -> None:
+    """P1: the worker is killed as a chunk begins, before it asks the database for anything."""
+    await _dies(env, DIES_AT_START.format(step=env.target.step, op=env.target.op))
+    count = await env.admin("select count(*) from journal where (step, op) = (%s, %s)", env.target.step, env.target.op)
+    assert count == [(0,)]
+    await env.worker()
+
+
+async def killed_in_workflow_task(env: CellEnvironment) -> None:
+    """P4, P5: the worker is killed in the workflow task with the outcomes of the chunk, after the first saga took its
+    own."""
+    await _dies(env, DIES_IN_WORKFLOW_TASK.format(activity=activity_id(env.target)))
+    await env.effect_is_there()
+    await env.worker()
+
+
+async def _dies(env: CellEnvironment, code: str) -> None:
+    worker = await env.worker(code=code)
+    await env.start()
+    await env.until(lambda: _is_gone(worker), "the end of the worker")
+    env.fault_is_over()
+
+
+async def _is_gone(worker: object) -> bool:
+    return not worker.running  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def frozen_before_insert(env: CellEnvironment) -> None:
+    """A zombie: its worker freezes with the chunk's first statement in flight, which arrives after all sagas ended."""
+    proxy, worker = env.proxies["database"], await env.worker()
+    proxy.arm(f'"{env.target.step}", 1, "do", "{env.target.op}"'.encode(), "hold")
+    await env.start()
+    await env.until(lambda: _truth(proxy.triggered > 0), "the first statement")
+    worker.freeze()
+    await env.worker()
+    env.fault_is_over()
+    await env.finished()
+    proxy.release()
+    await asyncio.sleep(0.2)  # the late statement runs while its worker is still frozen
+    worker.thaw()
+    await env.sessions_are_over(worker.pid)
+
+
+async def frozen_after_commit(env: CellEnvironment) -> None:
+    """A zombie whose effects are there while Temporal knows nothing of them."""
+    worker = await env.worker()
+    async with env.breakpoint_at("commit") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
+        worker.freeze()
+    await env.effect_is_there()
+    await env.worker()
+    env.fault_is_over()
+    await env.finished()
+    worker.thaw()
+    await env.sessions_are_over(worker.pid)
+
+
+async def commit_unanswered(env: CellEnvironment) -> None:
+    """P2c: the COMMIT of a chunk succeeds, and its response is lost."""
+    await _commit_lost(env, "cut_after")
+
+
+async def commit_lost(env: CellEnvironment) -> None:
+    """P2c: the COMMIT of a chunk never arrives, which looks the same to the worker."""
+    await _commit_lost(env, "cut_before")
+
+
+async def _commit_lost(env: CellEnvironment, how: object) -> None:
+    proxy, worker = env.proxies["database"], await env.worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
+        proxy.arm(b"COMMIT\0", how)  # pyright: ignore[reportArgumentType]
+        proxy.refuse = True
+    await env.until(lambda: _truth(proxy.triggered > 0), "the COMMIT")
+    await asyncio.sleep(1.0)  # whatever comes next tries, and cannot
+    proxy.refuse = False
+    env.fault_is_over()
+
+
+async def code_raises(env: CellEnvironment) -> None:
+    """A build fails when it processes the chunk's outcomes; the next build processes them again."""
+    broken = await env.worker(code=RAISES.format(activity=activity_id(env.target)))
+    await env.start()
+    await env.effect_is_there()
+
+    async def fails() -> bool:
+        described = await env.handle.describe()
+        return described.raw_description.pending_workflow_task.attempt > 1
+
+    await env.until(fails, "a workflow task that fails")
+    broken.kill()
+    env.fault_is_over()
+    await env.worker()
+
+
+async def unknown_saga(env: CellEnvironment) -> None:
+    """A bulk workflow of a saga that no definition has is refused, and nothing of it is run."""
+    client = await env.client()
+    await env.worker()
+    request = {"saga": "transfers", "sagas": [[id, default_input(), {}] for id in bulk(env).members]}
+    run = await client.temporal.start_workflow("saga.bulk", request, id=f"bulk~{env.saga_id}", task_queue=env.queue)
+    with pytest.raises(WorkflowFailureError) as refused:
+        await asyncio.wait_for(run.result(), 30)
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert refused.value.cause.type == "SagaRefused"
+    assert await env.admin("select 1 from journal union all select 1 from saga_guard") == []
+    assert await env.admin("select 1 from saga_claim") == []
+
+
+async def results_too_large_together(env: CellEnvironment) -> None:
+    """Each result fits into a payload, and those of the chunk together do not."""
+    await env.worker()
+    await bulk(env).script_all(env.target, "large")
+    await env.start()
+
+
+async def cancelled(env: CellEnvironment) -> None:
+    """One saga is cancelled while the chunk with it is performed: it leaves when the chunk has ended.
+
+    Before the pivot its next step waits, so that the cancel arrives before the pivot.
+    """
+    worker = await env.worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
+        cancelling = asyncio.create_task(env.cancel())
+        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+        if env.target == TARGETS["B"]:
+            async with env.breakpoint_at("effect", Target("order", "do")):
+                await stop.open()
+                assert await cancelling == "accepted"
+        else:
+            await stop.open()
+            with suppress(RefusedError) if env.target == TARGETS["C"] else pytest.raises(RefusedError):
+                assert await cancelling == "already"
+    env.fault_is_over()
+
+
+async def _is_told_to_leave(env: CellEnvironment) -> bool:
+    accepted = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED
+    return any([event.event_type == accepted async for event in env.handle.fetch_history_events()])
+
+
+async def terminated(env: CellEnvironment) -> None:
+    """Temporal's terminate runs no code of ours; the claims tell of the sagas, and `reconcile` continues them."""
+    worker = await env.worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
+        await env.handle.terminate("the test's operator")
+    await env.sessions_are_over(worker.pid)
+    env.fault_is_over()
+    client, members = await env.client(), bulk(env).members
+    assert client.ledger is not None
+    left = await find_left_claims(client.temporal, client.ledger, "bank")
+    assert {one.saga_id for one in left} == set(members)
+    said = [continue_claimed(client.temporal, client.ledger, id, "tester", "the test continues it") for id in members]
+    assert all(one.startswith("continued; it is ") for one in await asyncio.gather(*said))
+
+
+async def started_again(env: CellEnvironment) -> None:
+    """Three starts of the same sagas at once, and one after their end: each saga runs once."""
+    members = bulk(env)
+    await env.worker()
+    await env.start()
+    others = await asyncio.gather(*(members.start_bulk() for _ in range(2)))
+    await env.finished()
+    results = [await one.result() for one in (env.handle, *others, await members.start_bulk())]
+    ran = [sum(result["counts"].values()) for result in results]
+    assert sum(ran) == len(members.members), results
+    for result, count in zip(results, ran, strict=True):
+        assert len(result["existing"]) == len(members.members) - count
+        assert all(one["same"] for one in result["existing"].values())
+
+
+async def started_by_both(env: CellEnvironment) -> None:
+    """One of the sagas is started singly at the same moment: it runs once."""
+    client = await env.client()
+    await env.worker()
+    await asyncio.gather(env.start(), client.start("transfer", default_input(), id=env.saga_id))
+
+
+async def branch_rejects(env: CellEnvironment) -> None:
+    """One branch of one saga is refused while its sibling is in flight: that one is awaited, then undone."""
+    await env.worker()
+    await env.script_attempts(Target("hold", "do"), "reject")
+    async with env.breakpoint_at("effect", Target("debit", "do")) as stop:
+        await env.start()
+        await stop.reached()
+        await env.recorded(Target("hold", "do"))
+        await asyncio.sleep(0.3)
+        assert not await env.admin("select 1 from saga_guard where op = 'undo' and step = 'debit'")
+
+
+async def child_rejects(env: CellEnvironment) -> None:
+    """The sagas leave for their nested ones, and these are refused: their parents go backward."""
+    await env.worker()
+    await bulk(env).script_all(Target("hold", "do"), "reject")
+    await env.start()
+
+
+async def arguments_too_large(env: CellEnvironment) -> None:
+    """Arguments that no payload carries, and that cannot be compressed, of one saga: found before the effect."""
+    await env.worker()
+    given = default_input()
+    source = random.Random(22)
+    given["notes"]["release" if env.target.op == "undo" else env.target.step] = source.randbytes(450_000).hex()
+    await env.start(given)
+
+
+async def _truth(value: bool) -> bool:
+    return value

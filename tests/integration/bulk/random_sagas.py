@@ -1,0 +1,162 @@
+"""Random sagas in YAML over one table of effects, and random plans of what their participant does in each attempt."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+ACTIONS = """
+from sagas import Rejected, Step, action
+
+
+async def work(step: Step, plan: dict, n: int) -> dict:
+    does = plan.get(f"{step.id}~{step.op}", plan.get(f"{step.id.partition('#')[0]}~{step.op}", ["ok"]))
+    does = does[min(step.attempt, len(does)) - 1]
+    insert = "insert into effect (saga_id, step, op, generation, n) values (:saga_id, :step, :op, :generation, :n)"
+    values = {"saga_id": step.saga_id, "step": step.id, "op": step.op, "generation": step.generation, "n": n}
+    await step.sql.execute(insert, **values)
+    step.emit("effects", key=step.saga_id, value={"step": step.id, "op": step.op, "n": n})
+    if does == "reject":
+        raise Rejected(f"no {step.op} of {step.id}")
+    if does == "fail":
+        raise RuntimeError(f"{step.op} of {step.id} fails")
+    if does == "twice":
+        await step.sql.execute(insert, **values)
+    return {"step": step.id, "n": n}
+
+
+@action("work.do", connection="bank")
+async def do(step: Step, plan: dict, n: int) -> dict:
+    return await work(step, plan, n)
+
+
+@action("work.undo", connection="bank")
+async def undo(step: Step, plan: dict, n: int) -> dict:
+    return await work(step, plan, n)
+
+
+@action("work.undo_otherwise", connection="bank")
+async def undo_otherwise(step: Step, plan: dict, n: int) -> dict:
+    await step.sql.execute(
+        "insert into effect (saga_id, step, op, generation, n) values (:saga_id, :step, 'other', :generation, :n)",
+        saga_id=step.saga_id, step=step.id, generation=step.generation, n=n,
+    )
+    return {"undone": "otherwise"}
+
+
+@action("work.confirm", connection="bank")
+async def confirm(step: Step, plan: dict, n: int) -> dict:
+    return await work(step, plan, n)
+"""
+
+SCHEMA = """
+create table if not exists effect (
+    saga_id text, step text, op text, generation int, n int check (n < 1000),
+    primary key (saga_id, step, op, generation)
+);
+create table if not exists stock (saga_id text primary key, amount int not null check (amount >= 0));
+"""
+
+HEAD = """saga: {name}
+id: "${{{{ input.id }}}}"
+input:
+  type: object
+  properties:
+    id: {{type: string}}
+    n: {{type: integer}}
+    amount: {{type: integer}}
+    go: {{type: boolean}}
+    items: {{type: array, items: {{type: integer}}}}
+    plan: {{type: object, properties: {{}}}}
+defaults: {{connection: bank, retry: {{max_attempts: 2, initial_interval: 30ms}}}}
+steps:
+"""
+
+SQL = """    uses: sql
+    with:
+      run: "update stock set amount = amount - :amount where saga_id = :id and amount >= :amount"
+      params: {amount: "${{ input.amount }}", id: "${{ input.id }}"}
+      expect_rows: 1
+      rejected: not enough
+"""
+SQL_UNDO = """    compensate:
+      uses: sql
+      with:
+        run: "update stock set amount = amount + :amount where saga_id = :id"
+        params: {amount: "${{ input.amount }}", id: "${{ input.id }}"}
+"""
+WITH = '{plan: "${{ input.plan }}", n: "${{ input.n }}"}'
+WITH_ITEM = '{plan: "${{ input.plan }}", n: "${{ item }}"}'
+
+
+def definition(name: str, source: random.Random) -> str:
+    """Three to six steps in a graph, of every kind that is shared."""
+    count = source.randint(3, 6)
+    pivot = source.choice((None, None, count - 2, count - 1))
+    savepoint = source.randrange(count - 1) if pivot is None and source.random() < 0.4 else None
+    text, ids = HEAD.format(name=name), [chr(ord("a") + at) for at in range(count)]
+    for at, id in enumerate(ids):
+        text += f"  - id: {id}\n"
+        text += f"    needs: [{', '.join(_needs(ids, at, pivot, savepoint, source))}]\n"
+        kind = "plain" if at == pivot else source.choice(("plain", "plain", "sql", "each", "require", "if"))
+        if kind == "require" and at not in (0, savepoint):
+            text += '    uses: require\n    with: {that: "${{ input.n < 35 }}", message: too many}\n'
+            continue
+        if kind == "sql" and (pivot is None or at < pivot):
+            text += SQL + SQL_UNDO
+        else:
+            text += _python(kind, source, after=pivot is not None and at > pivot, is_pivot=at == pivot)
+        text += "    savepoint: {attempts: 2}\n" if at == savepoint else ""
+    return text + 'output: {n: "${{ input.n }}"}\n'
+
+
+def _needs(ids: list[str], at: int, pivot: int | None, savepoint: int | None, source: random.Random) -> list[str]:
+    """No step is parallel to the pivot or to the savepoint."""
+    if at == 0:
+        return []
+    border = max((one for one in (pivot, savepoint) if one is not None and one < at), default=0)
+    if at in (pivot, savepoint):
+        return ids[border:at]
+    return ids[border:at] if source.random() < 0.5 else [source.choice(ids[border:at])]
+
+
+def _python(kind: str, source: random.Random, *, after: bool, is_pivot: bool) -> str:
+    each = kind == "each"
+    arguments = WITH_ITEM if each else WITH
+    text = f"    uses: work.do\n    with: {arguments}\n"
+    if each:
+        text += '    for_each: "${{ input.items }}"\n' + source.choice(("", "    max_parallel: 3\n"))
+    if kind == "if":
+        text += '    if: "input.go"\n'
+    if is_pivot:
+        return text + "    pivot: true\n"
+    if source.random() < 0.25:
+        text += "    on_failure: continue\n"
+    if source.random() < 0.3:
+        text += f"    confirm: {{uses: work.confirm, with: {arguments}}}\n"
+        confirmed = ", confirmed: {uses: work.undo_otherwise}" if source.random() < 0.5 else ""
+        return text if after else text + f"    compensate: {{uses: work.undo, with: {arguments}{confirmed}}}\n"
+    if after:
+        return text
+    other = source.random() < 0.4
+    both = f"    compensate:\n      - {{uses: work.undo, with: {arguments}}}\n"
+    return text + both + ("      - {uses: work.undo_otherwise}\n" if other else "")
+
+
+def saga_input(id: str, source: random.Random) -> dict[str, Any]:
+    """The input of one saga: in most of them some attempts go wrong."""
+    plan: dict[str, list[str]] = {}
+    for _ in range(source.choice((0, 0, 1, 1, 2, 3))):
+        op = source.choice(("do", "do", "do", "undo", "confirm"))
+        step = source.choice("abcdef") + source.choice(("", "", "#1"))
+        plan[f"{step}~{op}"] = source.choice(
+            (["reject"], ["fail", "ok"], ["fail", "reject"], ["fail"], ["twice", "ok"])
+        )
+    return {
+        "id": id,
+        "n": source.choice((*range(40), 2_000)),
+        "amount": source.choice((1, 5, 60)),
+        "go": source.random() < 0.6,
+        "items": list(range(source.choice((0, 1, 2, 3)))),
+        "plan": plan,
+    }

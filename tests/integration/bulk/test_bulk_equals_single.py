@@ -1,0 +1,115 @@
+"""Random sagas with random failures, on real servers: in one bulk workflow they do what they do on their own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from saga_workers.control.start import BulkRow
+from saga_workers.runtime.databases import set_up_database
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.command_processes import eventually
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import running_worker
+from tests.helpers.processes import TemporalServer
+from tests.integration.bulk.conftest import Bank
+from tests.integration.bulk.random_sagas import ACTIONS, SCHEMA, definition, saga_input
+
+ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE", "PARKED")
+TABLES = {
+    "effects": "select saga_id, step, op, generation, n from effect",
+    "stock": "select saga_id, amount from stock",
+    "guard": "select saga_id, step, generation, op, reason, result from saga_guard",
+    "events": "select event_key, topic, saga_id, step, generation, value, status from saga_outbox",
+    "claims": "select saga_id, saga from saga_claim where bulk_id is not null",
+}
+TIMES = {"at", "since", "started_at", "ended_at", "committed_at", "now"}
+LINKS = {"commands", "url", "web_url", "run_id", "batch", "host", "source"}
+
+
+def write_project(folder: Path, address: str, url: str, seed: int) -> Project:
+    folder.mkdir()
+    (folder / "random.saga.yaml").write_text(definition("random", random.Random(seed)))
+    (folder / "actions.py").write_text(ACTIONS)
+    (folder / "schema.sql").write_text(SCHEMA)
+    (folder / "saga.toml").write_text(
+        f'definitions = ["."]\nactions = ["./actions.py"]\n[temporal]\naddress = "{address}"\n'
+        f'task_queue = "random-{uuid.uuid4().hex[:8]}"\n[kafka]\noutbox = "bank"\n'
+        f'[connections.bank]\nurl = "{url}"\nschema = "schema.sql"\n[ledger]\nconnection = "bank"\n'
+    )
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    errors = [one for one in project.diagnostics if one.severity == "error"]
+    assert not errors, (errors, (folder / "random.saga.yaml").read_text())
+    return project
+
+
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(3, 12), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in range(20, 30))],
+)
+async def test_bulk_execution_equals_single_execution(
+    seed: int, count: int, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    name = f"random_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
+        administrator.execute(f"create database {name}".encode())
+    project = write_project(tmp_path / "project", temporal.address, postgres_server.url(name), seed)
+    await set_up_database(project.settings.connection("bank"))
+    async with running_worker(project) as client:
+        bank = Bank(client, project, postgres_server.url(name))
+        starter = await client.starter("random")
+        inputs = {
+            mark: [saga_input(f"{mark}-{number}", random.Random(f"{seed} {number}")) for number in range(count)]
+            for mark in ("together", "alone")
+        }
+        for one in inputs["together"] + inputs["alone"]:
+            bank.query("insert into stock values (%s, 70)", one["id"])
+        rows = [BulkRow(one["id"], starter.make_request(one)) for one in inputs["together"]]
+        handle = await starter.start_bulk(rows, chunk_size=random.Random(seed).choice((7, 20, 100)))
+        await asyncio.gather(*(starter.start(starter.make_request(one)) for one in inputs["alone"]))
+        result = await asyncio.wait_for(handle.result(), 120)
+        assert sum(result["counts"].values()) == count
+        for at in range(count):
+            together, alone = [await _story(bank, f"{mark}-{at}") for mark in ("together", "alone")]
+            differences = [(name, together[name], alone[name]) for name in alone if together[name] != alone[name]]
+            assert not differences, inputs["together"][at]
+        for table, query in TABLES.items():
+            assert _rows(bank, query, "together") == _rows(bank, query, "alone"), table
+        await client.close()
+
+
+async def _story(bank: Bank, id: str) -> Any:
+    """The story of a saga that has ended or is parked, without times and the mark of its id."""
+    story: Any = None
+
+    async def has_ended() -> bool:
+        nonlocal story
+        story = await bank.client.show(id)
+        return story["state"] in ENDED
+
+    await eventually(has_ended)
+    return _plain(story)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items() if name not in TIMES | LINKS}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return _unmarked(value) if isinstance(value, str) else value
+
+
+def _unmarked(text: str) -> str:
+    return text.replace("together-", "").replace("alone-", "")
+
+
+def _rows(bank: Bank, query: str, mark: str) -> list[Any]:
+    return sorted(repr(_plain(row)) for row in bank.query(query) if str(row[0]).startswith(f"{mark}-"))
