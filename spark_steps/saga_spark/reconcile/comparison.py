@@ -39,6 +39,11 @@ the sides do not have the same rows under it."""
 HASH_HALVES = ("low1", "high1", "low2", "high2")
 
 
+SINGLE_PASS_ROWS = 1_000_000
+"""Up to this number of rows on both sides together, one grouping of all of them costs less than fingerprints before
+it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableDifference:
     """``rows`` has one row per key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (the
@@ -57,10 +62,20 @@ def find_difference(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> 
     key, columns = _key_columns(aligned), [*_key_columns(aligned), *_value_columns(aligned)]
     left_buckets, right_buckets = bucket_fingerprints((aligned.left, aligned.right), key, columns)
     differing = differing_buckets(left_buckets, right_buckets)
-    rows = _differing_keys(aligned, differing, spec.tolerance) if differing else None
+    rows = _differing_keys(aligned, spec.tolerance, differing) if differing else None
     return TableDifference(
         combine(left_buckets.values()), combine(right_buckets.values()), len(differing), rows, aligned
     )
+
+
+def find_differing_keys(left: DataFrame, right: DataFrame, spec: ComparisonSpec, rows: int) -> DataFrame | None:
+    """Only the ``rows`` of :func:`find_difference`, for sides with at most ``rows`` rows together. Raises UsageError.
+
+    Few rows are not fingerprinted: their differing keys are found by one grouping, which may give no row at all.
+    """
+    if rows > SINGLE_PASS_ROWS:
+        return find_difference(left, right, spec).rows
+    return _differing_keys(align_sides(left, right, spec), spec.tolerance, None)
 
 
 def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> dict[str, Any]:
@@ -120,26 +135,30 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: Decimal | None) -> DataFrame:
-    """The differing keys of the differing buckets.
+def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: Sequence[int] | None) -> DataFrame:
+    """The differing keys of these buckets. None: of all rows, which are few and grouped in one partition.
 
-    Both sides are grouped together: unlike a join this shuffles once, and it sorts only where values must be shown.
+    Both sides are grouped together: unlike a join this shuffles once, or not at all, and it sorts only where values
+    must be shown. Without values, as many rows on both sides are the same rows, so they need no hash.
     """
     key, values = _key_columns(aligned), _value_columns(aligned)
     both = _rows_of_buckets(aligned.left, aligned, buckets, 1).unionAll(
         _rows_of_buckets(aligned.right, aligned, buckets, -1)
     )
+    if buckets is None:
+        both = both.coalesce(1)
     left, right = F.col("side") == 1, F.col("side") == -1
     counted = [F.count_if(left).alias("left_rows"), F.count_if(right).alias("right_rows")]
-    counted += [F.sum(name).alias(name) for name in HASH_HALVES]
     if values:
+        counted += [F.sum(name).alias(name) for name in HASH_HALVES]
         row = F.struct(*(F.col(name) for name in values))
         counted += [
             F.first(F.when(side, row), ignorenulls=True).alias(name)
             for side, name in ((left, "left"), (right, "right"))
         ]
-        # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
-        both = both.repartition(*key)
+        if buckets is not None:
+            # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
+            both = both.repartition(*key)
     grouped = both.groupBy(*key).agg(*counted)
     if not values:
         there = F.struct(F.lit(True).alias("there"))
@@ -147,7 +166,9 @@ def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: De
             grouped = grouped.withColumn(name, F.when(F.col(f"{name}_rows") > 0, there))
     several = (F.col("left_rows") > 1) | (F.col("right_rows") > 1)
     same_rows = reduce(
-        Column.__and__, (F.col(name) == 0 for name in HASH_HALVES), F.col("left_rows") == F.col("right_rows")
+        Column.__and__,
+        (F.col(name) == 0 for name in (HASH_HALVES if values else ())),
+        F.col("left_rows") == F.col("right_rows"),
     )
     same_values = reduce(
         Column.__and__,
@@ -167,12 +188,17 @@ def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: De
     return classified.where(F.col("kind").isNotNull())
 
 
-def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int], sign: int) -> DataFrame:
-    """The rows of the differing buckets with the halves of their hash: positive on the left, negative on the right, so
-    that they add up to zero where both sides have the same rows."""
+def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int] | None, sign: int) -> DataFrame:
+    """The rows of the differing buckets (None: all rows), with ``side``: 1 for the left, -1 for the right.
+
+    With values they have the halves of their hash times ``side``, which add up to zero where both sides have the same
+    rows.
+    """
     key, values = _key_columns(aligned), _value_columns(aligned)
-    if len(buckets) < BUCKETS:
+    if buckets is not None and len(buckets) < BUCKETS:
         side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
+    if not values:
+        return side.select(*key, F.lit(sign).alias("side"))
     words = row_hash(side.schema, [*key, *values])
     halves = [half * F.lit(sign) for word in words for half in signed_halves(word)]
     named = [half.alias(name) for half, name in zip(halves, HASH_HALVES, strict=True)]

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from saga_activities.outbox import HELD, NEW, PUBLISHED
-from saga_spark.reconcile.comparison import find_difference
+from saga_spark.reconcile.comparison import find_differing_keys
 from saga_spark.reconcile.extracts import ABNORMAL_STATES, FINAL_STATES, READ_MARGIN
 from saga_spark.reconcile.findings import EXPECTED_PREFIX
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
@@ -45,11 +45,10 @@ def check_rows_against_guards(
     if effects["many"]:
         left, right = (side.groupBy("bound").agg(*_amount_sums(names)) for side in (live, rows))
     spec = ComparisonSpec.parse({"key": "bound", "compare": list(names), "tolerance": effects["tolerance"]})
-    difference = find_difference(left, right, spec)
-    if difference.rows is None:
-        return []
-    differing = difference.rows.select("kind", F.col("k0").alias("bound"), "left_rows", "right_rows", "left", "right")
-    return [_classify(tables, effects, DifferingKeys.persist(differing, tables), rows, steps)]
+    found = find_differing_keys(left, right, spec, tables.rows)
+    columns = ("kind", F.col("k0").alias("bound"), "left_rows", "right_rows", "left", "right")
+    differing = DifferingKeys.persist(found and found.select(*columns), tables)
+    return [] if differing is None else [_classify(tables, effects, differing, rows, steps)]
 
 
 def _classify(
@@ -245,6 +244,8 @@ def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame)
     findings = [to_findings(rows, F.when(strange | over, "event_without_effect"), place, _outbox_row_key(), details)]
 
     held = DifferingKeys.persist(outbox.where(F.col("status") == HELD), tables)
+    if held is None:
+        return findings
     known = tables.entries.where("residue").select("saga_id", "step")  # left by an operator
     rows = held.rows.join(held.matching_rows(done, *key), key, "left_semi")
     rows = join_saga(rows.join(known, ["saga_id", "step"], "left_anti"), held.matching_rows(tables.sagas, "saga_id"))
@@ -262,11 +263,12 @@ def check_events_against_topics(
     published = outbox.where((F.col("status") == PUBLISHED) & (F.col("published_at") >= whole))
     if tables.since is not None:
         published = published.where(F.col("published_at") >= tables.since)
-    difference = find_difference(published.select(*key), records.select(*key), ComparisonSpec(key, ()))
-    if difference.rows is None:
-        return []
+    sides = published.select(*key), records.select(*key)
+    differing = find_differing_keys(*sides, ComparisonSpec(key, ()), tables.rows)
     named = (F.col(f"k{at}").alias(name) for at, name in enumerate(key))
-    few = DifferingKeys.persist(difference.rows.select("kind", *named, "right_rows"), tables)
+    few = DifferingKeys.persist(differing and differing.select("kind", *named, "right_rows"), tables)
+    if few is None:
+        return []
     rows = few.matching_rows(outbox, *key).select(*key, "status", "saga_id", "step", "generation")
     seen = few.matching_rows(records, *key).groupBy(*key).agg(
         F.max("timestamp").alias("timestamp"),
@@ -318,7 +320,8 @@ class ReconciliationTables:
     """``guard`` has one row per generation of each entry and database, ``live`` those whose effect is in place.
 
     ``since``: only what happened at or after it is reported. ``horizon``: sagas older than it may have passed
-    Temporal's retention, so nothing older is reported. Both are in seconds since the epoch.
+    Temporal's retention, so nothing older is reported. Both are in seconds since the epoch. ``rows``: the number of
+    rows of all tables together, business tables included.
     """
 
     sagas: DataFrame
@@ -326,6 +329,7 @@ class ReconciliationTables:
     guard: DataFrame
     since: float | None
     horizon: float
+    rows: int
     persisted: list[DataFrame] = field(default_factory=list)
 
     @property
@@ -341,10 +345,13 @@ class DifferingKeys:
     small: bool
 
     @staticmethod
-    def persist(rows: DataFrame, tables: ReconciliationTables) -> DifferingKeys:
-        """Compute the rows and persist them until the check has ended."""
+    def persist(rows: DataFrame | None, tables: ReconciliationTables) -> DifferingKeys | None:
+        """Compute the rows and persist them until the check has ended; None if there are none."""
+        if rows is None:
+            return None
         tables.persisted.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-        return DifferingKeys(rows, rows.count() <= BROADCAST_LIMIT)
+        count = rows.count()
+        return DifferingKeys(rows, count <= BROADCAST_LIMIT) if count else None
 
     def matching_rows(self, table: DataFrame, *key: str) -> DataFrame:
         """The rows of a table that have one of these keys; nulls match nulls."""

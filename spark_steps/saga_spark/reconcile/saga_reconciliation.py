@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from saga_spark.reconcile.comparison import find_difference, persisted
+from saga_spark.reconcile.comparison import find_differing_keys, persisted
 from saga_spark.reconcile.effect_checks import (
     BROADCAST_LIMIT,
     UNKNOWN_STATE,
@@ -75,6 +75,7 @@ def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str
         guard=_read_parquet(spark, folder / "guard", GUARD_SCHEMA),
         since=request.get("since"),
         horizon=request.get("horizon") or 0.0,
+        rows=request["rows"],
     )
     try:
         findings = check_sagas_against_guards(tables)
@@ -116,11 +117,11 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
     # Notifications are best effort, and no saga claims their effects.
     steps = tables.live.where(~F.col("step").startswith(NOTIFICATION_PREFIX))
     present = _comparable_only(steps, tables.sagas).select(*key)
-    difference = find_difference(claimed, present, ComparisonSpec(key, ()))
-    if difference.rows is None:
+    names = (F.col(f"k{at}").alias(name) for at, name in enumerate(key))
+    differing = find_differing_keys(claimed, present, ComparisonSpec(key, ()), tables.rows)
+    few = DifferingKeys.persist(differing and differing.select("kind", *names, "right_rows"), tables)
+    if few is None:
         return []
-    rows = difference.rows.select("kind", *(F.col(f"k{at}").alias(name) for at, name in enumerate(key)), "right_rows")
-    few = DifferingKeys.persist(rows, tables)
     rows = few.rows
     guard = few.matching_rows(tables.guard.select(*key, "connection", "reason", "undone", "created_at"), *key)
     guard = guard.groupBy(*key).agg(
