@@ -77,6 +77,26 @@ class Handwritten:
         return total
 
 
+@workflow.defn(name="handwritten-fused")
+class HandwrittenFused:
+    """The three guarded steps in one activity, each in a transaction of its own; nothing is compensated."""
+
+    @workflow.run
+    async def run(self, order: Order) -> int:
+        requests = [
+            Request(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
+            for number in range(order.steps)
+        ]
+        execute = workflow.execute_local_activity if order.kind == "local" else workflow.execute_activity
+        return await execute(
+            "debit_all",
+            requests,
+            result_type=int,
+            start_to_close_timeout=timedelta(seconds=15),
+            retry_policy=RetryPolicy(maximum_attempts=12),
+        )
+
+
 class Participants:
     """The activities; the pool is opened once per worker."""
 
@@ -90,6 +110,10 @@ class Participants:
     @activity.defn
     async def debit(self, request: Request) -> int:
         return await self._guarded(request, "do", -request.amount)
+
+    @activity.defn
+    async def debit_all(self, requests: list[Request]) -> int:
+        return sum([await self.debit(request) for request in requests])
 
     @activity.defn
     async def credit(self, request: Request) -> int:
@@ -120,8 +144,8 @@ async def main(address: str, task_queue: str, url: str) -> None:
         worker = Worker(
             client,
             task_queue=task_queue,
-            workflows=[Handwritten],
-            activities=[participants.noop, participants.debit, participants.credit],
+            workflows=[Handwritten, HandwrittenFused],
+            activities=[participants.noop, participants.debit, participants.debit_all, participants.credit],
             workflow_runner=UnsandboxedWorkflowRunner(),
             workflow_task_poller_behavior=PollerBehaviorSimpleMaximum(10),
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(10),

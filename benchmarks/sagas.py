@@ -111,11 +111,15 @@ async def growth(client: Client, queue: str, hand: int, worker: int, server: int
     print_growth(rows)
 
 
-def by_hand(temporal: Temporal, queue: str, kind: str, steps: int) -> Callable[[int], Awaitable[str]]:
+def by_hand(
+    temporal: Temporal, queue: str, kind: str, steps: int, workflow: str = "handwritten"
+) -> Callable[[int], Awaitable[str]]:
+    """``workflow``: the type of the hand-written workflow."""
+
     async def run(number: int) -> str:
         order = Order(f"a{number % ACCOUNTS}", 1, steps, kind)
         id = f"hand-{uuid.uuid4()}"
-        result: Any = await temporal.execute_workflow("handwritten", order, id=id, task_queue=queue)
+        result: Any = await temporal.execute_workflow(workflow, order, id=id, task_queue=queue)
         assert result == steps
         return id
 

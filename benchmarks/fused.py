@@ -1,0 +1,86 @@
+"""What fusing steps could save at most: `python -m benchmarks.fused [--rounds N] [--count N] [--quick]`.
+
+Three guarded steps of a hand-written saga, each in a transaction of its own: in three activities, and in one. No engine
+takes part, so its share of the cost is in neither figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from benchmarks.measure import Figures, crowd, latencies, ratio
+from benchmarks.sagas import by_hand, make_project, start_by_hand
+from saga_workers.client import Client
+from saga_workers.devstack.stack import Stack
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+
+KINDS = ("guarded", "local")
+LINE = "{:<38} {:>12} {:>12} {:>9}"
+
+
+async def measure(folder: Path, rounds: int, count: int) -> None:
+    project = Project(load_settings(folder))
+    server = Stack(project.settings, print).status()["temporal"]["pid"]
+    client = await Client.connect(project)
+    queue = f"hand-{uuid.uuid4()}"
+    url = project.settings.connection("bench").url.replace("+psycopg", "")
+    worker = start_by_hand(str(project.settings.temporal.address), queue, url)
+    try:
+        for kind in KINDS:
+            three, one = Figures(), Figures()
+            pair = (
+                (three, by_hand(client.temporal, queue, kind, 3)),
+                (one, by_hand(client.temporal, queue, kind, 3, "handwritten-fused")),
+            )
+            for _, run in pair:
+                await latencies(Figures(), run, 10)
+            for number in range(rounds):
+                for figures, run in pair if number % 2 else reversed(pair):
+                    await latencies(figures, run, max(count // 10, 10))
+                    await crowd(figures, run, count, 50, worker.pid, server)
+            _print(kind, three, one)
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
+def _print(kind: str, three: Figures, one: Figures) -> None:
+    print()
+    print(LINE.format(f"three {kind} steps", "3 activities", "1 activity", "ratio"))
+    rows = [
+        ("latency p50 ms (one at a time)", three.latency(0.5), one.latency(0.5), one.latency(0.5) / three.latency(0.5)),
+        ("sagas/s (50 at a time)", three.rate, one.rate, ratio(one.rates, three.rates)),
+        ("worker CPU ms per saga", three.cpu("worker"), one.cpu("worker"), ratio(one.worker_cpu, three.worker_cpu)),
+        ("server CPU ms per saga", three.cpu("server"), one.cpu("server"), ratio(one.server_cpu, three.server_cpu)),
+    ]
+    for label, left, right, ratio_ in rows:
+        print(LINE.format(label, f"{left:.1f}", f"{right:.1f}", f"{ratio_:.2f}"), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
+    options = parser.parse_args()
+    rounds, count = (1, 30) if options.quick else (options.rounds, options.count)
+    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
+    make_project(folder)
+    stack = Stack(load_settings(folder), lambda _: None)
+    try:
+        stack.up(["temporal", "postgres"])
+        print(f"{rounds} rounds of {count} sagas, SQLite file")
+        asyncio.run(measure(folder, rounds, count))
+    finally:
+        stack.down(wipe=True)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
