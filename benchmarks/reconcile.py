@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.compute import binary_join_element_wise  # pyright: ignore[reportAttributeAccessIssue]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -74,14 +75,14 @@ def generate(folder: Path, sagas: int) -> None:
             number = np.arange(start, min(start + CHUNK, sagas))
             size, done = len(number), number % 10 != 0
             text = pc.cast(pa.array(number), pa.string())
-            ids = pc.binary_join_element_wise("checkout", text, "-")
+            ids = binary_join_element_wise("checkout", text, "-")
             begun = pa.array(np.full(size, NOW - 7200.0))
             states = pa.array(np.where(done, "COMPLETED", "COMPENSATED"))
             names, yes = pa.array(["checkout"] * size), pa.array([True] * size)
             journal.write_table(pa.table([ids, names, states, begun, begun, yes], schema=SAGA_SCHEMA))
             ones = pa.array(np.ones(size, np.int32))
             no = pa.array([False] * size)
-            result = pc.binary_join_element_wise('{"total":"', text, '.50"}', "")
+            result = binary_join_element_wise('{"total":"', text, '.50"}', "")
             for step in STEPS:
                 steps = pa.array([step] * size)
                 said = pa.array(np.where(done, "DONE", "COMPENSATED"))
@@ -90,11 +91,11 @@ def generate(folder: Path, sagas: int) -> None:
                 columns = [pa.array(["shop"] * size), ids, steps, ones, pa.array(["do"] * size), undone, begun, result]
                 guard.write_table(pa.table(columns, schema=GUARD_SCHEMA))
             kept = pa.array(done & ~((number < SPOILED * 10) & (number % 10 == 1)))
-            rows = pc.binary_join_element_wise('{"order_id":', text, "}", "")
-            amounts = pc.binary_join_element_wise(text, "50", ".")
+            rows = binary_join_element_wise('{"order_id":', text, "}", "")
+            amounts = binary_join_element_wise(text, "50", ".")
             order = pa.table([ids, rows, begun, amounts], schema=schemas["orders"])
             orders.write_table(order.filter(kept))
-            keys = pc.binary_join_element_wise(ids, "charge", "/")
+            keys = binary_join_element_wise(ids, "charge", "/")
             charges.write_table(pa.table([keys, rows, begun], schema=schemas["charges"]).filter(pa.array(done)))
     with pq.ParquetWriter(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA):
         pass
