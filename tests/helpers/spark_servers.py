@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,6 +74,26 @@ class StandaloneCluster:
             server.kill()
         for executor in executors:  # in the group of their worker, so gone already
             executor.wait(10)
+
+
+class ConnectProcess(SparkServer):
+    """A Spark Connect server with two cores of this machine. `kill` and `start` keep the address, and no session."""
+
+    def __init__(self, folder: Path, conf: Mapping[str, str]) -> None:
+        port = free_port()
+        self.url = f"sc://{HOST}:{port}"
+        own = {
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.ui.enabled": "false",
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
+            "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        }
+        words = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
+        words += [word for name, value in {**own, **conf}.items() for word in ("--conf", f"{name}={value}")]
+        env = {"PYSPARK_PYTHON": sys.executable, "SPARK_DAEMON_MEMORY": "600m"}  # its heap: spark-submit sees a daemon
+        super().__init__("connect", folder, port, "spark-submit", *words, "spark-internal", env=env)
 
 
 def accepts_connections(port: int) -> bool:

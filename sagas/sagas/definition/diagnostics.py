@@ -339,6 +339,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a header that the engine writes itself",
         "give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`",
     ),
+    "SAGA417": _error(
+        "a program on a Spark Connect server",
+        "write the job as SQL or as a Python function, or configure `master` instead of `remote` under [spark]",
+    ),
     "SAGA420": _error(
         "an expression in SQL",
         "write a named parameter, `:name`, and its value under `params`, or a condition as `where: {column: value}`",

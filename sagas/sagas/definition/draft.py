@@ -24,11 +24,12 @@ class SparkResources:
     """The Spark settings that definitions depend on.
 
     ``ledger`` is the SQL connection that holds the guard and fence rows of `spark` steps, or None;
-    ``catalogs`` are the tables ``[catalogs.*]`` of saga.toml.
+    ``catalogs`` are the tables ``[catalogs.*]`` of saga.toml. ``remote``: whether jobs run on a Spark Connect server.
     """
 
     ledger: str | None = None
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remote: bool = False
 
 
 def kafka_triggers(top: ParsedMapping) -> list[ParsedMapping]:

@@ -48,7 +48,7 @@ MAX_KEYS = 3
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A step. ``undo`` names the actions that undo it, ``confirm`` the one that confirms it after the commit point.
+    """A step. ``undo`` names the actions that undo it, ``confirm`` what confirms it after the commit point.
 
     ``group`` and ``note`` describe its state in a run.
     """
@@ -85,7 +85,7 @@ def build_saga_graph(definition: Definition, view: SagaView | None = None) -> Sa
         GraphNode(
             step,
             _undo_actions(step),
-            step.confirm.uses if step.confirm else None,
+            _confirm_label(step),
             groups.get(step.id),
             notes.get(step.id, ""),
         )
@@ -103,6 +103,13 @@ def build_saga_graph(definition: Definition, view: SagaView | None = None) -> Sa
         state=view.state if view else None,
         used_groups=used,
     )
+
+
+def _confirm_label(step: StepDefinition) -> str | None:
+    """What confirms the step: an action of the user; a Spark step publishes."""
+    if step.confirm is None:
+        return None
+    return "publish" if step.do.uses == SPARK else step.confirm.uses
 
 
 def _undo_actions(step: StepDefinition) -> tuple[str, ...]:

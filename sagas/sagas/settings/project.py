@@ -60,7 +60,7 @@ class Project:
                 name: {"kind": connection.kind, **connection.options}
                 for name, connection in settings.connections.items()
             },
-            SparkResources(settings.spark_ledger, settings.catalogs),
+            SparkResources(settings.spark_ledger, settings.catalogs, bool(settings.spark.get("remote"))),
             KafkaResources(settings.kafka.outbox),
             settings.lock_connection,
         )

@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from saga_spark.job_errors import RunnerLost, Unequipped, error_message, first_line
+from saga_spark.runner.cluster_watch import (
+    LOST_AFTER,
+    AbsenceTimer,
+    ConnectServer,
+    is_connected,
+    master_addresses,
+    require_master,
+)
 from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.runner.runner_protocol import TaskCancelled
-from saga_spark.runner.standalone_master import MasterWatch, is_connected, require_master
 from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
@@ -75,7 +82,8 @@ class ClassicSessions:
         self._lock = threading.Lock()
         self._root_session: Any = None
         self._finished_jobs: dict[str, dict[int, tuple[int, int, int, int, int]]] = {}
-        self._master_watch = MasterWatch(settings.master)
+        self._master_ports = {port for _, port in master_addresses(settings.master)}
+        self._absence = AbsenceTimer()
         self.spark_ui: str | None = None
 
     def open(self, tag: str) -> SparkSession:
@@ -126,11 +134,16 @@ class ClassicSessions:
         return RunnerLost(f"the JVM of Spark ended with exit code {code}")
 
     def cluster_loss(self) -> RunnerLost | None:
-        ports, gateway = self._master_watch.ports, self._gateway()
-        if gateway is None or not ports:
+        gateway = self._gateway()
+        if gateway is None or not self._master_ports:
             return None
         executors = count_executors(self._root_session.sparkContext._jsc.sc())
-        return self._master_watch.check(executors=executors, connected=lambda: is_connected(gateway.proc.pid, ports))
+        if not self._absence.is_lost(present=executors > 0 or is_connected(gateway.proc.pid, self._master_ports)):
+            return None
+        return RunnerLost(
+            f"the Spark cluster {self._settings.master} is gone: no connection to its master and no executor for "
+            f"{LOST_AFTER:.0f} s; start it again"
+        )
 
     def ping(self) -> None:
         gateway = self._gateway()
@@ -213,6 +226,9 @@ class ConnectSessions:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._progress: dict[str, dict[str, Any]] = {}
+        self._server = ConnectServer(settings.remote or "")
+        self._absence = AbsenceTimer()
+        self._open_sessions: set[str] = set()
         self.spark_ui: str | None = None
 
     def open(self, tag: str) -> SparkSession:
@@ -223,6 +239,8 @@ class ConnectSessions:
         for name, value in {**STAGING_SQL_CONF, **self._settings.conf}.items():
             builder = builder.config(name, value)
         try:
+            self._server.require()  # PySpark would try for ten minutes
+            self._open_sessions.add(tag)
             session = builder.create()
             session.addTag(tag)
             session.registerProgressHandler(self._progress_handler(tag))
@@ -232,11 +250,13 @@ class ConnectSessions:
                 help="pip install 'saga-orchestrator[spark-connect]'",
             ) from None
         except PySparkException as error:
-            raise Unavailable(f"Spark Connect at {self._settings.remote}: {error_message(error)}") from error
+            self._open_sessions.discard(tag)
+            raise Unavailable(f"Spark Connect at {self._server.address}: {error_message(error)}") from error
         return session
 
     def release(self, session: SparkSession, tag: str) -> None:
         self._progress.pop(tag, None)
+        self._open_sessions.discard(tag)
         session.stop()
 
     def cancel(self, session: SparkSession, tag: str) -> None:
@@ -249,7 +269,11 @@ class ConnectSessions:
         return None
 
     def cluster_loss(self) -> RunnerLost | None:
-        return None
+        if not self._absence.is_lost(present=not self._open_sessions or self._server.answers()):
+            return None
+        return RunnerLost(
+            f"the Spark Connect server {self._server.address} has not answered for {LOST_AFTER:.0f} s; start it again"
+        )
 
     def ping(self) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,15 @@ def test_java_is_checked_only_where_it_is_needed(tmp_path: Path, monkeypatch: py
     sentence = spark_unavailable_reason(settings_of(tmp_path, '[ledger]\nconnection = "shop"\n[connections.shop]\n'))
     assert sentence is not None
     assert sentence.startswith("Spark steps cannot run on this worker: ")
+
+
+async def test_doctor_asks_the_master_of_a_standalone_cluster(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        url = f"spark://127.0.0.1:{master.getsockname()[1]}"
+        checks = await findings(tmp_path, f'[spark]\nmaster = "{url}"\n')
+        assert (checks["spark cluster"].ok, checks["spark cluster"].message) == (True, f"{url} accepts connections")
+    checks = await findings(tmp_path, f'[spark]\nmaster = "{url}"\n')
+    assert checks["spark cluster"].message.startswith("no master of Spark accepts connections (127.0.0.1:")
+    assert "spark cluster" not in await findings(tmp_path, '[spark]\nmaster = "local[2]"\n')
+    checks = await findings(tmp_path, '[spark]\nremote = "spark:15002"\n')
+    assert checks["spark"].message.startswith("spark.remote must be the address of a Spark Connect server")

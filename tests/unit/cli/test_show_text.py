@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import format_duration, to_plain
+from saga_cli.render.text import format_duration, progress_text, to_plain
 from saga_cli.wait import exit_code
 from sagas.protocol.saga_view import SagaView
 
@@ -79,3 +79,9 @@ def test_exit_codes(state: str, reason: dict[str, Any] | None, code: int) -> Non
 )
 def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert format_duration(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == text
+
+
+def test_a_job_that_waits_for_executors_says_so() -> None:
+    progress = {"doing": "running the job", "tasks": 4, "tasks_done": 0}
+    assert progress_text({**progress, "executors": 0}) == "running the job, 0 of 4 tasks, no executors"
+    assert progress_text({**progress, "executors": 2}) == "running the job, 0 of 4 tasks"

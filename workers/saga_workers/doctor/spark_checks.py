@@ -7,6 +7,8 @@ import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 
+from saga_spark.job_errors import first_line
+from saga_spark.runner.cluster_watch import ConnectServer, master_addresses, require_master
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from sagas.errors import SagaError, UsageError
@@ -19,13 +21,15 @@ _INSTALL_HELP = "pip install 'saga-orchestrator[spark]'"
 
 
 async def check_spark(settings: Settings) -> list[DoctorResult]:
-    """Settings, packages, Java, the ledger, the stage area, and each catalog."""
+    """Settings, packages, Java, the ledger, the cluster, the stage area, and each catalog."""
     packages = _check_packages()
     try:
         spark = spark_settings(settings)
     except SagaError as error:
         return [DoctorResult("spark", False, error.message, error.help), packages]
     findings = [packages, await timed_check("java", lambda: _check_java(spark)), _check_ledger(settings)]
+    if packages.ok and (spark.remote or master_addresses(spark.master)):
+        findings.append(await timed_check("spark cluster", lambda: _check_cluster(spark)))
     if packages.ok:
         findings.append(await timed_check("spark stage", lambda: _check_stage(spark)))
         findings += [
@@ -67,6 +71,26 @@ def _check_java(spark: SparkSettings) -> str:
             help="set JAVA_HOME to a newer Java",
         )
     return f"{program}, Java {number[1]}"
+
+
+def _check_cluster(spark: SparkSettings) -> str:
+    """Whether the Connect server, or a master of the standalone cluster, answers. Other clusters are not asked."""
+    if not spark.remote:
+        require_master(spark.master)
+        return f"{spark.master} accepts connections"
+    from pyspark.errors import PySparkException
+
+    server = ConnectServer(spark.remote)
+    try:
+        server.require()
+    except ImportError as error:
+        raise UsageError(
+            f"Spark Connect needs packages that are not installed: {first_line(error)}",
+            help="pip install 'saga-orchestrator[spark-connect]'",
+        ) from None
+    except PySparkException as error:
+        raise UsageError(f"`remote` under [spark] is not an address: {first_line(error)}") from None
+    return f"{server.address} answers"
 
 
 def _check_ledger(settings: Settings) -> DoctorResult:

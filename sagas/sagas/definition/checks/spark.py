@@ -64,6 +64,12 @@ def _check_step(
     if step.parsed.get("pivot"):
         message = f"`{step.id}` is staged first and published after the commit point, so it cannot be the pivot"
         report.add("SAGA204", step.parsed.position_of("pivot"), message)
+    if (
+        draft.project.spark is not None
+        and draft.project.spark.remote
+        and "main" in (job := children_of(given.get("job")))
+    ):
+        report.add("SAGA417", job["main"], f"`{step.id}` submits a program, which Spark Connect cannot do")
     position = step.operations[0].arguments or step.parsed.node
     _exactly_one(given, ("job", "sql"), position, f"`{step.id}` needs", report)
     _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,56 +12,20 @@ import pytest
 from saga_spark.job_errors import JobFailed
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from tests.helpers.database_servers import free_port
+from tests.helpers.spark_servers import ConnectProcess
 from tests.integration.spark.staging.test_staging import JOBS, QUICK, Environment, rows_of
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("grpc_status")
 
 TIMEOUT = 180.0
-SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server from the jars that PySpark brings."""
-    import pyspark
-
-    folder, port = tmp_path_factory.mktemp("connect"), free_port()
-    conf = {
-        **QUICK,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
-    }
-    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--class", SERVER, "--master", "local[2]"]
-    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    log = folder / "server.log"
-    with log.open("wb") as out:
-        child = subprocess.Popen(
-            [*submit, *options, "spark-internal"], cwd=folder, stdout=out, stderr=out, start_new_session=True
-        )
-    try:
-        end = time.monotonic() + TIMEOUT
-        while not _answers(port):
-            assert child.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < end, log.read_text()[-3000:]
-            time.sleep(0.2)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    with ConnectProcess(tmp_path_factory.mktemp("connect"), QUICK) as process:
+        yield process.url
 
 
 @pytest.fixture(scope="module")

@@ -178,6 +178,12 @@ ACTION_MISTAKES = [
         saga("  - {id: a, uses: ⟦spark, with: {sql: select 1 as a, output: {parquet: x}}}\n"),
         spark=SparkResources(),
     ),
+    Mistake(
+        "SAGA417",
+        "a program over Spark Connect",
+        saga("  - {id: a, uses: spark, with: {job: {main: ⟦x.py}, output: {parquet: x}}}\n"),
+        spark=SparkResources("shop", remote=True),
+    ),
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
     Mistake("SAGA140", "an action of the engine", saga(BOOK, NOTIFY.format(one="uses: ⟦wait, with: {for: 1s}"))),
     Mistake(

@@ -1,4 +1,4 @@
-"""When a driver of a standalone cluster gives up, and which addresses a master has."""
+"""When a cluster counts as lost, and which addresses a master has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from saga_spark.runner.standalone_master import (
+from saga_spark.runner.cluster_watch import (
     LOST_AFTER,
-    MasterWatch,
+    AbsenceTimer,
     is_connected,
     master_addresses,
     require_master,
@@ -41,36 +41,25 @@ class Clock:
         return self.now
 
 
-def test_a_driver_without_master_and_executors_gives_up() -> None:
+def test_an_absence_of_half_a_minute_is_a_loss() -> None:
     clock = Clock()
-    watch = MasterWatch("spark://one:7077", clock)
-    assert watch.check(executors=0, connected=lambda: False) is None
-    clock.now += LOST_AFTER
-    lost = watch.check(executors=0, connected=lambda: False)
-    assert lost is not None
-    assert str(lost) == (
-        "the Spark cluster spark://one:7077 is gone: no connection to its master and no executor for 30 s; "
-        "start it again"
-    )
-
-
-@pytest.mark.parametrize(("executors", "connected"), [(1, False), (0, True), (1, True)])
-def test_a_master_or_an_executor_is_enough(executors: int, connected: bool) -> None:
-    clock = Clock()
-    watch = MasterWatch("spark://one:7077", clock)
-    assert watch.check(executors=0, connected=lambda: False) is None
+    timer = AbsenceTimer(clock)
+    assert not timer.is_lost(present=False)
     clock.now += LOST_AFTER - 1
-    assert watch.check(executors=executors, connected=lambda: connected) is None
-    clock.now += LOST_AFTER - 1
-    assert watch.check(executors=0, connected=lambda: False) is None, "the time starts again"
+    assert not timer.is_lost(present=False)
+    clock.now += 1
+    assert timer.is_lost(present=False)
 
 
-def test_other_kinds_of_masters_are_not_watched() -> None:
+def test_a_return_starts_the_time_again() -> None:
     clock = Clock()
-    watch = MasterWatch("yarn", clock)
-    for _ in range(3):
-        assert watch.check(executors=0, connected=lambda: False) is None
-        clock.now += LOST_AFTER
+    timer = AbsenceTimer(clock)
+    for present in (False, True, False):
+        assert not timer.is_lost(present=present)
+        clock.now += LOST_AFTER - 1
+    assert not timer.is_lost(present=False)
+    clock.now += 1
+    assert timer.is_lost(present=False)
 
 
 def test_connections_are_those_of_the_system() -> None:
