@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from saga_workers.control.start import BulkRow
+from saga_workers.doctor import checks
+from saga_workers.doctor.checks import check_claims
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck
@@ -20,6 +23,8 @@ from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_bulk_execution import transfer
+from tests.integration.cli.conftest import CommandLine
+from tests.integration.engine.environment import until
 
 
 @asynccontextmanager
@@ -128,7 +133,34 @@ async def test_a_saga_that_has_left_is_undone(bank: Bank) -> None:
     await eventually(lambda: not bank.query("select 1 from saga_claim"))
 
 
-async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> None:
+async def test_a_cancel_by_filter_reaches_sagas_of_bulk_workflows(
+    bank: Bank, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank.open_accounts(200)
+    cli = CommandLine(bank.project.settings.root, capsys, bank.client)
+    async with blocked_accounts(bank):
+        bulk = await start_bulk(bank, "transfer", [transfer(number) for number in (1, 2, 3)])
+        await wait_until(bank, "t-1", "RUNNING")
+        left_out = await cli.saga("cancel", "--yes", "--where", "WorkflowType != 'other' AND WorkflowId = 't-1'")
+        assert (left_out.code, left_out.out) == (0, "no running saga matches\n")
+        assert "sagas of bulk workflows are left out" in left_out.err
+        where = "WorkflowType = 'transfer' AND SagaLabels = 'from=a2'"
+        cancelled = asyncio.ensure_future(cli.saga("-o", "json", "cancel", "--yes", "--where", where))
+        await until(lambda: _is_asked_to_let_go(bulk))
+    answer = await cancelled
+    assert (answer.code, [(row["id"], row["answer"]) for row in json.loads(answer.out)]) == (0, [("t-2", "accepted")])
+    assert (await bulk.result())["counts"] == {"COMPLETED": 2, "LEFT": 1}
+    with pytest.raises(WorkflowFailureError):
+        await bank.client.temporal.get_workflow_handle("t-2").result()
+    assert bank.balances()["a2"] == 100
+
+
+async def _is_asked_to_let_go(bulk: WorkflowHandle[Any, Any]) -> bool:
+    events = (await bulk.fetch_history()).events
+    return any(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events)
+
+
+async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.open_accounts(200)
     temporal = bank.client.temporal
     async with blocked_accounts(bank):
@@ -147,6 +179,13 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
     assert ledger is not None
     left = await find_left_claims(temporal, ledger, "bank")
     assert {one.saga_id for one in left} == {"t-1", "t-2"}
+    [told] = await check_claims(temporal, bank.project.settings)
+    assert told.ok, "the claims are younger than a minute"
+    monkeypatch.setattr(checks, "_MIN_CLAIM_AGE", 0.0)
+    [told] = await check_claims(temporal, bank.project.settings)
+    assert not told.ok
+    assert sorted(told.message.split()[4:6]) == ["t-1,", "t-2"]
+    assert told.help == "saga reconcile --repair"
     assert await continue_claimed(temporal, ledger, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100

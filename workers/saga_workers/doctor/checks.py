@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client
@@ -54,6 +54,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         if settings.lock_connection is not None:
             findings.append(await check_locks(client, settings))
         findings += await check_releases(client)
+        findings += await check_claims(client, settings)
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     for connection in settings.connections.values():
@@ -86,6 +87,31 @@ async def check_releases(client: Client) -> list[DoctorResult]:
         for saga_id, why in left[:_MAX_NAMED]
     ]
 
+
+async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]:
+    """Sagas whose bulk workflow was closed before they ended; empty without a ledger."""
+    from saga_workers.ledger.run_ledger import using_ledger
+    from saga_workers.reconcile.left_claims import list_left_claims
+
+    before = datetime.now(UTC) - timedelta(seconds=_MIN_CLAIM_AGE)
+    try:
+        async with asyncio.timeout(15), using_ledger(settings) as ledger:
+            if ledger is None:
+                return []
+            left = await list_left_claims(client, ledger, before=before)
+    except (SagaError, RPCError, TimeoutError) as error:
+        message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
+        return [DoctorResult("claims", False, message, "saga setup")]
+    if not left:
+        return [DoctorResult("claims", True, "each saga of a bulk workflow is running")]
+    names = ", ".join(one.saga_id for one in left[:_MAX_NAMED])
+    more = f" and {len(left) - _MAX_NAMED} more" if len(left) > _MAX_NAMED else ""
+    what = f"the bulk workflow of {names}{more} was closed before they ended"
+    return [DoctorResult("claims", False, what, "saga reconcile --repair")]
+
+
+_MIN_CLAIM_AGE = 60.0
+"""Seconds; the claim of a saga that has just ended is deleted within this time."""
 
 _MAX_NAMED = 10
 

@@ -40,16 +40,6 @@ async def find_left_claims(
     temporal: Temporal, ledger: RunLedger, connection: str, saga_id: str | None = None
 ) -> list[Finding]:
     """The claims of bulk workflows that Temporal has closed or does not know. Raises LedgerUnavailable."""
-    claims = [one for one in await ledger.bulk_claims(RunFilter(), MAX_CLAIMS) if saga_id in (None, one.saga_id)]
-    left = [
-        one.claim
-        for one in await describe_bulk_workflows(temporal, claims)
-        if one.bulk is None or not one.bulk.run.running
-    ]
-    if left:
-        await asyncio.sleep(_SETTLE_TIME)
-        still = await ledger.claims([one.saga_id for one in left])
-        left = [one for one in left if still.get(one.saga_id) == one]
     return [
         Finding(
             "claim_left",
@@ -59,8 +49,29 @@ async def find_left_claims(
             place=f"{connection}.saga_claim",
             details={"bulk_workflow": one.bulk_id},
         )
-        for one in left
+        for one in await list_left_claims(temporal, ledger, saga_id)
     ]
+
+
+async def list_left_claims(
+    temporal: Temporal, ledger: RunLedger, saga_id: str | None = None, *, before: datetime | None = None
+) -> list[Claim]:
+    """The same, as claims. ``before``: only those that were made before this time."""
+    claims = [
+        one
+        for one in await ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
+        if saga_id in (None, one.saga_id) and (before is None or one.claimed_at < before)
+    ]
+    left = [
+        one.claim
+        for one in await describe_bulk_workflows(temporal, claims)
+        if one.bulk is None or not one.bulk.run.running
+    ]
+    if left:
+        await asyncio.sleep(_SETTLE_TIME)
+        still = await ledger.claims([one.saga_id for one in left])
+        left = [one for one in left if still.get(one.saga_id) == one]
+    return left
 
 
 async def continue_claimed(temporal: Temporal, ledger: RunLedger, saga_id: str, who: str, reason: str) -> str:

@@ -31,7 +31,8 @@ def cancel(
     """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).
 
     A cancel is recorded even if no worker answers; the next worker that runs the saga processes it. With --where all
-    matching sagas are cancelled, and the exit code is the highest of all.
+    matching sagas are cancelled, and the exit code is the highest of all. Those of bulk workflows match, too, if the
+    filter has only comparisons of WorkflowType, WorkflowId, StartTime and SagaLabels, joined by AND.
     """
     if (saga_id is None) == (where is None):
         raise UsageError("give either the id of one saga or --where", help="saga cancel --help")
@@ -76,7 +77,8 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
         asked = saga_filter(settings, where=f"({where}) AND ExecutionStatus = 'Running'")
         warn(target_line(settings))
         # A nested saga goes the way of its parent.
-        return [run.id async for run in list_runs(client, visibility_query(asked)) if run.parent_id is None]
+        ids = [run.id async for run in list_runs(client, visibility_query(asked)) if run.parent_id is None]
+        return [*ids, *(id for id in await _in_bulk(client, settings, where) if id not in ids)]
 
     ids = with_client(find)
     if not ids:
@@ -104,6 +106,22 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
 
     print_document(rows, human=human)
     return worst_code(answers)
+
+
+async def _in_bulk(client: Client, settings: Settings, where: str) -> list[str]:
+    """The sagas of bulk workflows that match; without a ledger there are none."""
+    from saga_cli.shared_options import saga_filter
+    from saga_workers.ledger.run_ledger import using_ledger
+    from saga_workers.views.claim_filter import claimed_sagas, parse_claim_filter
+
+    async with using_ledger(settings) as ledger:
+        if ledger is None:
+            return []
+        claims = parse_claim_filter(where)
+        if claims is None:
+            warn("sagas of bulk workflows are left out: the filter cannot be applied to them")
+            return []
+        return await claimed_sagas(client, ledger, claims, saga_filter(settings).task_queue)
 
 
 async def _ask(client: Client, ledger: RunLedger | None, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""Which sagas of bulk workflows a list filter of Temporal selects.
+
+Temporal knows the bulk workflow only, so the filter is applied to the claims of its sagas. That is possible for
+comparisons of a few fields, joined by AND. Everything else is refused, because Temporal's answer would be wrong: for a
+bulk workflow `SagaLabels != 'city=Oslo'` holds, whatever the labels of its sagas are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from temporalio.client import Client as Temporal
+
+from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.rows import RunFilter
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.views.bulk_view import describe_bulk_workflows
+
+MAX_CLAIMS = 100_000
+
+_LITERAL = r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\""
+_CONDITION = re.compile(rf"\s*`?(\w+)`?\s*(=|>=|<=|>|<|\bSTARTS_WITH\b)\s*(?:{_LITERAL})\s*", re.IGNORECASE)
+_AND = re.compile(r"AND\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFilter:
+    """``rows`` is what the ledger compares; ``others`` are conditions for the claims that it finds."""
+
+    rows: RunFilter
+    others: Sequence[Callable[[Claim], bool]] = field(default=())
+
+
+def parse_claim_filter(where: str) -> ClaimFilter | None:
+    """The filter for claims; None if it cannot be applied to them."""
+    saga: str | None = None
+    labels: dict[str, str] = {}
+    others: list[Callable[[Claim], bool]] = []
+    at = 0
+    while True:
+        found = _CONDITION.match(where, at)
+        if found is None:
+            return None
+        name, operator = found.group(1), found.group(2).upper()
+        value = re.sub(r"\\(.)", r"\1", found.group(3) if found.group(3) is not None else found.group(4))
+        match name, operator:
+            case "WorkflowType", "=":
+                if saga not in (None, value):
+                    others.append(lambda claim: False)
+                saga = value
+            case "SagaLabels", "=":
+                label, separator, content = value.partition("=")
+                if not separator or labels.get(label, content) != content:
+                    others.append(lambda claim: False)
+                labels[label] = content
+            case "WorkflowId", "=":
+                others.append(lambda claim, value=value: claim.saga_id == value)
+            case "WorkflowId", "STARTS_WITH":
+                others.append(lambda claim, value=value: claim.saga_id.startswith(value))
+            case "ExecutionStatus", "=":
+                others.append(lambda claim, value=value: value == "Running")
+            case "StartTime", ">" | ">=" | "<" | "<=":
+                try:
+                    others.append(_time_condition(operator, _parse_time(value)))
+                except ValueError:
+                    return None
+            case _:
+                return None
+        at = found.end()
+        if at == len(where):
+            return ClaimFilter(RunFilter(saga=saga, labels=labels), tuple(others))
+        joined = _AND.match(where, at)
+        if joined is None:
+            return None
+        at = joined.end()
+
+
+async def claimed_sagas(
+    temporal: Temporal, ledger: RunLedger, claims: ClaimFilter, task_queue: str | None
+) -> list[str]:
+    """The ids of the sagas that running bulk workflows have now, and that match. Raises LedgerUnavailable, RPCError."""
+    matching = [
+        one
+        for one in await ledger.bulk_claims(claims.rows, MAX_CLAIMS)
+        if all(condition(one) for condition in claims.others)
+    ]
+    return [
+        one.claim.saga_id
+        for one in await describe_bulk_workflows(temporal, matching)
+        if one.bulk is not None and one.bulk.run.running and task_queue in (None, one.bulk.run.task_queue)
+    ]
+
+
+def _parse_time(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _time_condition(operator: str, limit: datetime) -> Callable[[Claim], bool]:
+    match operator:
+        case ">":
+            return lambda claim: claim.claimed_at > limit
+        case ">=":
+            return lambda claim: claim.claimed_at >= limit
+        case "<":
+            return lambda claim: claim.claimed_at < limit
+        case _:
+            return lambda claim: claim.claimed_at <= limit
