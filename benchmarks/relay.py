@@ -2,23 +2,27 @@
 
 Both write the same events, as many in a transaction, to topics of the same form on the same broker, round by round in
 turn. The producer has them in memory; the relay reads them from the outbox, and marks them afterwards. Beside the
-rates: how long a committed event takes to reach a read_committed consumer, one event at a time.
+rates: the CPU time of each event in publisher, PostgreSQL and broker, which other work on the machine disturbs less;
+what an idle relay uses; and how long a committed event takes to reach a read_committed consumer, one event at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import shutil
 import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -41,18 +45,60 @@ SETTINGS = """
 [kafka]
 batch = {batch}
 """
-INSERT = """
-insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
-                         event_type, shard)
-values (%(event_id)s, %(topic)s, %(event_key)s, %(value)s, %(headers)s, 'bench', 'pay', 1, %(status)s, %(at)s,
-        %(event_type)s, %(hash)s %% (select shards from saga_outbox_home))
-"""
+COLUMNS = (
+    *("event_id", "topic", "event_key", "value", "headers", "saga_id", "step", "generation", "status", "created_at"),
+    *("event_type", "shard"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Seconds of CPU of the three that work on an event: this process, PostgreSQL, and the broker."""
+
+    publisher: float
+    postgres: float
+    broker: float
+
+    @classmethod
+    def now(cls, postgres: int, broker: int) -> CpuTimes:
+        """The time used so far; the arguments are process ids."""
+        return cls(time.process_time(), _with_children(postgres), _with_children(broker))
+
+    def since(self, start: CpuTimes, events: float = 1) -> CpuTimes:
+        """The time since ``start``, divided by a number of events (or of seconds)."""
+        return CpuTimes(
+            (self.publisher - start.publisher) / events,
+            (self.postgres - start.postgres) / events,
+            (self.broker - start.broker) / events,
+        )
+
+
+def _with_children(pid: int) -> float:
+    """A process and its descendants, also those that have ended: each connection of PostgreSQL is a process."""
+    root, used = psutil.Process(pid), 0.0
+    for one in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            used += times.user + times.system + times.children_user + times.children_system
+    return used
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Events a second, and the CPU of each event."""
+
+    rate: float
+    cpu: CpuTimes
 
 
 class Bench:
-    """One outbox, and topics on one broker. ``shards`` is how many producers the relay has."""
+    """One outbox, and topics on one broker. ``shards`` is how many producers the relay has.
 
-    def __init__(self, settings: Settings, shards: int) -> None:
+    ``servers`` are the process ids of PostgreSQL and of the broker.
+    """
+
+    def __init__(self, settings: Settings, shards: int, servers: tuple[int, int]) -> None:
+        self.servers, self.shards = servers, shards
         self.settings = replace(settings, kafka=replace(settings.kafka, prefix=f"bench{uuid.uuid4().hex[:6]}"))
         self.kafka: KafkaSettings = self.settings.kafka
         self.url = settings.connection("bench").url.replace("+psycopg", "")
@@ -69,17 +115,25 @@ class Bench:
         return name
 
     def emit(self, topic: str, count: int, start: int = 0) -> None:
-        rows = [
-            {**event_row(Event(topic, f"customer-{n % 997}", order(n))), "at": time.time()}
-            for n in range(start, start + count)
-        ]
-        with self.connect() as connection, connection.transaction(), connection.cursor() as cursor:
-            cursor.executemany(INSERT, rows)
+        """Commit ``count`` events in one transaction."""
+        with self.connect() as connection:
+            self.insert(connection, topic, range(start, start + count))
 
-    async def relay(self, topic: str, count: int) -> float:
-        """Events a second, from the first batch that is marked to the last."""
+    def insert(self, connection: psycopg.Connection[Any], topic: str, numbers: Sequence[int]) -> None:
+        """Write events with COPY: thousands in a second, so that the relay is most of what is measured."""
+        with connection.cursor() as cursor, cursor.copy(f"copy saga_outbox ({', '.join(COLUMNS)}) from stdin") as copy:
+            for number in numbers:
+                row = event_row(Event(topic, f"customer-{number % 997}", order(number)))
+                shard = row.pop("hash") % self.shards
+                row |= {"saga_id": "bench", "step": "pay", "generation": 1, "created_at": time.time(), "shard": shard}
+                copy.write_row([row[name] for name in COLUMNS])
+
+    async def relay(self, topic: str, count: int) -> Publication:
+        """The rate is taken from the first batch that is marked to the last; the CPU contains the relay's start."""
         self.emit(topic, count)
+        start = CpuTimes.now(*self.servers)
         await run_relay(self.settings, connection="bench", once=True, stop=asyncio.Event())
+        cpu = CpuTimes.now(*self.servers).since(start, count)
         with self.connect() as connection:
             found = connection.execute(
                 "select published_at, count(*) from saga_outbox where topic = %s and status = 'PUBLISHED' "
@@ -88,19 +142,33 @@ class Bench:
             ).fetchall()
         assert sum(events for _, events in found) == count, found
         first, last = found[0], found[-1]
-        return (count - first[1]) / (last[0] - first[0])
+        return Publication((count - first[1]) / (last[0] - first[0]), cpu)
 
-    def producer(self, topic: str, count: int) -> float:
+    def producer(self, topic: str, count: int) -> Publication:
         """The same for a producer that has the records in memory."""
         producer = Producer(producer_config(self.kafka, transactional_id=f"{self.kafka.prefix}-bare"))
         producer.init_transactions(30)
         records = [encode_event(_row(topic, n), "/bench") for n in range(count)]
         ends: list[float] = []
         batch = self.kafka.batch
+        start = CpuTimes.now(*self.servers)
         for at in range(0, count, batch):
             _transaction(producer, topic, records[at : at + batch])
             ends.append(time.perf_counter())
-        return (count - batch) / (ends[-1] - ends[0])
+        cpu = CpuTimes.now(*self.servers).since(start, count)
+        return Publication((count - batch) / (ends[-1] - ends[0]), cpu)
+
+    async def idle(self, seconds: float) -> CpuTimes:
+        """The parts of a core that a relay without events uses."""
+        stop = asyncio.Event()
+        running = asyncio.create_task(run_relay(self.settings, connection="bench", stop=stop))
+        await asyncio.sleep(3)
+        start = CpuTimes.now(*self.servers)
+        await asyncio.sleep(seconds)
+        used = CpuTimes.now(*self.servers).since(start, seconds)
+        stop.set()
+        await running
+        return used
 
     async def latencies(self, count: int) -> list[float]:
         """Seconds from COMMIT to the consumer, one event at a time, on an idle relay."""
@@ -118,8 +186,7 @@ class Bench:
         took: list[float] = []
         with self.connect() as connection:
             for number in range(count + 5):
-                row = {**event_row(Event(topic, f"k{number}", number)), "at": time.time()}
-                connection.execute(INSERT, row)
+                self.insert(connection, topic, [number])
                 began = time.perf_counter()
                 while (message := consumer.poll(0.005)) is None or message.error() is not None:
                     assert time.perf_counter() - began < 60
@@ -149,22 +216,28 @@ def _transaction(producer: Producer, topic: str, records: Sequence[EncodedRecord
     producer.commit_transaction(60)
 
 
-async def measure(settings: Settings, rounds: int, events: int) -> None:
+async def measure(settings: Settings, rounds: int, events: int, servers: tuple[int, int]) -> None:
     print(LINE.format(f"{events} events, {settings.kafka.batch} in a transaction", "bare", "relay", "ratio"))
     for shards in (1, settings.kafka.shards):
-        bench = Bench(settings, shards)
-        ours: list[float] = []
-        theirs: list[float] = []
+        bench = Bench(settings, shards, servers)
+        ours: list[Publication] = []
+        theirs: list[Publication] = []
         for number in range(-1, rounds):  # the first warms up
             one = await bench.relay(bench.topic(), events)
             other = await asyncio.to_thread(bench.producer, bench.topic(), events)
             if number >= 0:
                 ours.append(one)
                 theirs.append(other)
-        figures = (f"{median(theirs):.0f}", f"{median(ours):.0f}", f"{ratio(ours, theirs):.2f}")
+        rates, bare = [one.rate for one in ours], [one.rate for one in theirs]
         what = f"events/s, {shards} shard{'s' if shards > 1 else ''}, one producer alongside"
-        print(LINE.format(what, *figures), flush=True)
-    took = await Bench(settings, settings.kafka.shards).latencies(20 if rounds < 2 else 200)
+        print(LINE.format(what, f"{median(bare):.0f}", f"{median(rates):.0f}", f"{ratio(rates, bare):.2f}"))
+        for name in ("publisher", "postgres", "broker"):
+            used, needed = (1e6 * median(getattr(one.cpu, name) for one in all) for all in (ours, theirs))
+            print(LINE.format(f"  µs of CPU for each event: {name}", f"{needed:.1f}", f"{used:.1f}", ""), flush=True)
+    bench = Bench(settings, settings.kafka.shards, servers)
+    idle = await bench.idle(2 if rounds < 2 else 20)
+    print(f"idle: {100 * idle.publisher:.1f} % of a core, PostgreSQL {100 * idle.postgres:.1f} %", flush=True)
+    took = await bench.latencies(20 if rounds < 2 else 200)
     p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
     print(f"commit → visible, idle: p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms", flush=True)
 
@@ -176,6 +249,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500, help="events in a transaction")
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
+    gc.set_threshold(100_000)  # as the commands do
     rounds, events = (1, 2_000) if options.quick else (options.rounds, options.events)
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     (folder / "saga.toml").write_text(SETTINGS.format(batch=options.batch))
@@ -184,7 +258,8 @@ def main() -> None:
         stack.up(("postgres", "kafka"))  # without its own relay
         settings = load_settings(folder)
         asyncio.run(set_up_database(settings.connection("bench")))
-        asyncio.run(measure(settings, rounds, events))
+        found = stack.status()
+        asyncio.run(measure(settings, rounds, events, (found["postgres"]["pid"], found["kafka"]["pid"])))
     finally:
         stack.down(wipe=True)
         shutil.rmtree(folder, ignore_errors=True)
