@@ -241,20 +241,20 @@ class PostgresSqlSession(SqlSession):
     ) -> StatementResult:
         if not isinstance(clause, TextClause) or not isinstance(parameters, Mapping):
             return await super()._execute(clause, parameters)
-        query, names = _compiled(clause)
+        query, names = compile_clause(clause)
         if not names <= parameters.keys():
             return await super()._execute(clause, parameters)  # reports the missing parameter
         try:
             return await read_result(await self._raw.execute(cast("Any", query), parameters))
         except psycopg.Error as error:
-            raise DBAPIError.instance(
-                query,
-                dict(parameters),
-                error,
-                psycopg.Error,
-                connection_invalidated=self._raw.closed,
-                dialect=_DIALECT,
-            ) from error
+            raise driver_error(query, parameters, error, is_closed=self._raw.closed) from error
+
+
+def driver_error(query: str, parameters: Mapping[str, Any], error: psycopg.Error, *, is_closed: bool) -> Exception:
+    """The error of SQLAlchemy for one of psycopg."""
+    return DBAPIError.instance(
+        query, dict(parameters), error, psycopg.Error, connection_invalidated=is_closed, dialect=_DIALECT
+    )
 
 
 async def read_result(cursor: Any) -> StatementResult:
@@ -268,11 +268,11 @@ async def read_result(cursor: Any) -> StatementResult:
 
 def compile_postgresql(statement: str) -> tuple[str, frozenset[str]]:
     """A statement with ``:parameters`` in psycopg's style, and their names. Raises RefusedStatement."""
-    return _compiled(text_clause(statement, "postgresql"))
+    return compile_clause(text_clause(statement, "postgresql"))
 
 
 @lru_cache(maxsize=2048)
-def _compiled(clause: TextClause) -> tuple[str, frozenset[str]]:
+def compile_clause(clause: TextClause) -> tuple[str, frozenset[str]]:
     """The statement in psycopg's parameter style, and the names of its parameters."""
     compiled = clause.compile(dialect=_DIALECT)
     return compiled.string, frozenset(compiled.params)

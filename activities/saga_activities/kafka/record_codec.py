@@ -91,30 +91,38 @@ def encode(
 ) -> EncodedRecord:
     """``value`` is JSON text, ``time`` is seconds since the epoch. The engine's own headers override ``headers``."""
     # No loop: the relay runs this for each event.
-    own = {
-        "ce_specversion": b"1.0",
-        "ce_id": id.encode(),
-        "ce_source": source.encode(),
-        "ce_type": type.encode(),
-        "ce_time": _format_time(time),
-        CONTENT_TYPE_HEADER: b"application/json",
-    }
+    own: list[tuple[str, bytes]] = [
+        ("ce_id", id.encode()),
+        _time_header(round(time * 1_000_000) // 1000),
+        *_common_headers(type, source, step),
+    ]
     if saga_id is not None:
-        own[SAGA_ID_HEADER] = saga_id.encode()
-    if step is not None:
-        own[STEP_HEADER] = step.encode()
+        own.append((SAGA_ID_HEADER, saga_id.encode()))
     if step_key is not None:
-        own[STEP_KEY_HEADER] = step_key.encode()
+        own.append((STEP_KEY_HEADER, step_key.encode()))
     if traceparent is not None:
-        own[TRACEPARENT_HEADER] = traceparent.encode()
+        own.append((TRACEPARENT_HEADER, traceparent.encode()))
     if headers:
-        own = {name: str(text).encode() for name, text in headers.items()} | own
-    return EncodedRecord(value.encode(), None if key is None else key.encode(), tuple(own.items()))
+        reserved = {name for name, _ in own}
+        own += [(name, str(text).encode()) for name, text in headers.items() if name not in reserved]
+    return EncodedRecord(value.encode(), None if key is None else key.encode(), own)
 
 
-def _format_time(time: float) -> bytes:
-    millisecond = round(time * 1_000_000) // 1000
-    return b"%b.%03dZ" % (_format_second(millisecond // 1000), millisecond % 1000)
+@lru_cache(1024)
+def _common_headers(type: str, source: str, step: str | None) -> Sequence[tuple[str, bytes]]:
+    """The headers that are the same in all events of a step."""
+    common = [
+        ("ce_specversion", b"1.0"),
+        ("ce_source", source.encode()),
+        ("ce_type", type.encode()),
+        (CONTENT_TYPE_HEADER, b"application/json"),
+    ]
+    return tuple(common if step is None else [*common, (STEP_HEADER, step.encode())])
+
+
+@lru_cache(1024)
+def _time_header(millisecond: int) -> tuple[str, bytes]:
+    return "ce_time", b"%b.%03dZ" % (_format_second(millisecond // 1000), millisecond % 1000)
 
 
 @lru_cache(1024)

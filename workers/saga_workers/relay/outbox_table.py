@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, text
@@ -16,6 +17,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.tables import now_sql
 from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED
+from saga_workers.relay.statements import run_statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class EventRow(NamedTuple):
 
 
 _COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
+
+_EXCLUDED = {"topics": "topic", "ids": "id"}
+"""A list of what a scan leaves out, and its column."""
 
 _ARRAY_PARAMETERS = {
     "topics": "(SELECT unnest(CAST(:topics AS text[])))",
@@ -94,24 +99,14 @@ class OutboxTable:
         locks: only one owner reads a shard, and skipping a locked row would publish a later event of the same key
         before it.
         """
-        conditions = [_NEW_IN_SHARD.format(shard=":shard")]
         values: dict[str, Any] = {"shard": shard, "most": limit}
         if excluded_topics:
             values["topics"] = sorted(excluded_topics)
         if in_flight:
             values["ids"] = self._id_list(in_flight)
-        for name, column in (("topics", "topic"), ("ids", "id")):
-            if name in values:
-                conditions.append(f"{column} NOT IN {f':{name}' if self._expands_lists else _ARRAY_PARAMETERS[name]}")
-        statement = text(
-            f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_INDEX_ORDER} LIMIT :most"
-        )
-        if self._expands_lists:
-            lists = [name for name in ("topics", "ids") if name in values]
-            statement = statement.bindparams(*(bindparam(name, expanding=True) for name in lists))
-        async with self.engine.connect() as connection:
-            rows = (await connection.execute(statement, values)).all()
-        return [EventRow._make(row) for row in rows]
+        statement = _scan_statement(tuple(name for name in _EXCLUDED if name in values), self._expands_lists)
+        found = await run_statement(self.engine, statement, values)
+        return [EventRow._make(row) for row in found.rows]
 
     async def mark_rows_published(self, ids: Sequence[int]) -> int:
         """Mark scanned events as published, in one UPDATE; returns how many were not marked before."""
@@ -122,8 +117,7 @@ class OutboxTable:
         return await self._execute_mark(self._mark_by_event_id, list(event_ids)) if event_ids else 0
 
     async def _execute_mark(self, statement: TextClause, ids: Any) -> int:
-        async with self.engine.connect() as connection:
-            return (await connection.execute(statement, {"ids": ids, "now": time.time()})).rowcount
+        return (await run_statement(self.engine, statement, {"ids": ids, "now": time.time()})).count
 
     def _id_list(self, ids: Collection[int]) -> Any:
         return list(ids) if self._expands_lists else f"{{{','.join(map(str, ids))}}}"
@@ -135,13 +129,8 @@ class OutboxTable:
 
     async def shards_with_events(self, shards: Sequence[int]) -> set[int]:
         """Those of the shards that have new events, found with one query."""
-        parts = (
-            f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_IN_SHARD.format(shard=shard)} "
-            f"{_INDEX_ORDER} LIMIT 1) AS new_{shard}"
-            for shard in shards
-        )
-        async with self.engine.connect() as connection:
-            return set((await connection.execute(text(" UNION ALL ".join(parts)))).scalars())
+        found = await run_statement(self.engine, _shards_statement(tuple(shards)), {})
+        return {shard for (shard,) in found.rows}
 
     async def purge(self, shard: int, before: float, limit: int = 500) -> int:
         """Delete up to ``limit`` events per status, published or dropped before ``before``; returns the number.
@@ -161,6 +150,28 @@ class OutboxTable:
                 if ids:
                     gone += (await connection.execute(delete, {"ids": ids})).rowcount
         return gone
+
+
+@cache
+def _scan_statement(excluded: tuple[str, ...], expands_lists: bool) -> TextClause:
+    """The scan without what the parameters ``excluded`` name."""
+    conditions = [_NEW_IN_SHARD.format(shard=":shard")]
+    for name in excluded:
+        conditions.append(f"{_EXCLUDED[name]} NOT IN {f':{name}' if expands_lists else _ARRAY_PARAMETERS[name]}")
+    statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_INDEX_ORDER} LIMIT :most")
+    if not expands_lists:
+        return statement
+    return statement.bindparams(*(bindparam(name, expanding=True) for name in excluded))
+
+
+@lru_cache(256)
+def _shards_statement(shards: tuple[int, ...]) -> TextClause:
+    parts = (
+        f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_IN_SHARD.format(shard=shard)} "
+        f"{_INDEX_ORDER} LIMIT 1) AS new_{shard}"
+        for shard in shards
+    )
+    return text(" UNION ALL ".join(parts))
 
 
 def _with_id_list(statement: str) -> TextClause:

@@ -103,6 +103,19 @@ class Publisher:
         """
         producer = self._producer
         producer.begin(self._settings.transaction_timeout / 2)
+        if self.track_delivery or individual_topics:
+            self._produce_individually(events, individual_topics)
+        else:
+            producer.produce_all((row.topic, record) for row, record in events)
+        made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unmarked])
+        key, value = progress_record.encode_progress(self._shard, made)
+        producer.produce(self._topic, value, key, partition=self._shard, confirm_delivery=self.track_delivery)
+        producer.commit()
+        self.track_delivery = False
+
+    def _produce_individually(self, events: Sequence[EncodedEvent], individual_topics: Collection[str]) -> None:
+        """Enqueue events so that an error names the one that caused it."""
+        producer = self._producer
         for row, record in events:
             alone = row.topic in individual_topics
             if alone:
@@ -111,11 +124,6 @@ class Publisher:
             producer.produce(row.topic, record.value, record.key, record.headers, opaque=row, confirm_delivery=confirm)
             if alone:
                 producer.flush()
-        made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unmarked])
-        key, value = progress_record.encode_progress(self._shard, made)
-        producer.produce(self._topic, value, key, partition=self._shard, confirm_delivery=self.track_delivery)
-        producer.commit()
-        self.track_delivery = False
 
     def close(self) -> None:
         """Abort the open transaction, if possible."""
@@ -124,18 +132,19 @@ class Publisher:
 
 def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
     """The record of an event. Raises ValueError if its topic name is invalid."""
-    if not _is_topic(row.topic):  # sent anyway, it would fail the transaction with an error that names no topic
-        raise ValueError(f"{row.topic!r} is not {TOPIC[FORM_DESCRIPTION]}")
+    _, event_id, topic, key, value, headers, saga_id, step, _, created_at, type = row
+    if not _is_topic(topic):  # sent anyway, it would fail the transaction with an error that names no topic
+        raise ValueError(f"{topic!r} is not {TOPIC[FORM_DESCRIPTION]}")
     return record_codec.encode(
-        row.value if row.value is not None else "null",
-        id=row.event_id,
-        type=row.type or row.topic,
+        value if value is not None else "null",
+        id=event_id,
+        type=type or topic,
         source=source,
-        time=row.created_at,
-        key=row.key,
-        headers=None if row.headers == "{}" else json.loads(row.headers),
-        saga_id=row.saga_id or None,
-        step=row.step or None,
+        time=created_at,
+        key=key,
+        headers=None if headers == "{}" else json.loads(headers),
+        saga_id=saga_id or None,
+        step=step or None,
     )
 
 
