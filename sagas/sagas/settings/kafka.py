@@ -35,7 +35,7 @@ class KafkaSettings:
     outbox: str | None = None
     prefix: str = "saga"
     transaction_timeout: float = 60.0
-    batch: int = 500
+    batch: int = 5000
     max_message_bytes: int = 1_000_000
     shards: int = 4
     retention: float = 7 * 86_400.0

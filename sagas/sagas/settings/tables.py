@@ -231,7 +231,7 @@ KAFKA = SettingsTable(
             '"60s"',
             '"60s"',
         ),
-        Setting("batch", "integer", "the maximum number of events in a transaction", "500", "500", most=100_000),
+        Setting("batch", "integer", "the maximum number of events in a transaction", "5000", "5000", most=100_000),
         Setting(
             "max_message_bytes",
             "integer",

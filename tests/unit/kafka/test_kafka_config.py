@@ -22,6 +22,9 @@ def test_a_producer_is_idempotent_and_durable() -> None:
     assert "transactional.id" not in config
     with_id = producer_config(SETTINGS, transactional_id="shop-relay-1")
     assert (with_id["transactional.id"], with_id["transaction.timeout.ms"]) == ("shop-relay-1", 30_000)
+    assert (with_id["compression.type"], "compression.type" in config) == ("lz4", False)
+    own = KafkaSettings(bootstrap_servers="x:1", client={"compression.type": "none"})
+    assert producer_config(own, transactional_id="a")["compression.type"] == "none"
 
 
 def test_a_consumer_reads_committed_and_commits_manually() -> None:

@@ -38,7 +38,7 @@ def test_defaults_and_units(tmp_path: Path) -> None:
     kafka = read(tmp_path, '[kafka]\noutbox = "shop"\ntransaction_timeout = "90s"\nretention = "2d"')
     assert (kafka.configured, kafka.outbox, kafka.prefix) == (True, "shop", "saga")
     assert (kafka.transaction_timeout, kafka.retention) == (90.0, 172_800.0)
-    assert (kafka.batch, kafka.max_message_bytes, kafka.shards) == (500, 1_000_000, 4)
+    assert (kafka.batch, kafka.max_message_bytes, kafka.shards) == (5000, 1_000_000, 4)
 
 
 def test_topics_that_only_code_names(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ log = logging.getLogger("saga.relay")
 STATEMENT_TIMEOUT = 10.0
 """Seconds a statement may take."""
 
+FIRST_BATCH = 500
+"""Events of the first batch, and of one of large events."""
+
+BATCH_CHARACTERS = 8_000_000
+"""A batch has more than ``FIRST_BATCH`` events only as long as all of them, each as large as the largest of the batch
+before, are shorter: the relay has three batches of each shard in memory.
+"""
+
 InThread = Callable[..., Awaitable[Any]]
 
 
@@ -40,6 +48,7 @@ class Pipeline:
     ) -> None:
         self._outbox, self._shard, self._publisher = outbox, shard, publisher
         self._in_thread, self._individual_topics, self._lease_lost = in_thread, individual_topics, lease_lost
+        self._limit = min(outbox.batch_size, FIRST_BATCH)
 
     async def run(self, batch: int) -> None:
         """Publish from batch number ``batch`` + 1 on, until the shard has to stop or, with ``once``, nothing is new.
@@ -89,12 +98,13 @@ class Pipeline:
         async with asyncio.timeout(STATEMENT_TIMEOUT):
             rows = await self._outbox.table.scan(
                 self._shard,
-                self._outbox.batch_size,
+                self._limit,
                 excluded_topics=self._outbox.suspended_topics.suspended(),
                 in_flight=[row.id for row, _ in in_flight],
             )
         if not rows and not in_flight:
             await asyncio.sleep(time.monotonic() - began)  # no busy loop over a long scan of excluded events
+        self._limit = next_limit(rows, self._outbox.batch_size)
         return await self._encode_batch(rows)
 
     async def _encode_batch(self, rows: Sequence[EventRow]) -> list[EncodedEvent]:
@@ -154,6 +164,12 @@ class Pipeline:
             for wait in waits:
                 wait.cancel()
         return not self._stopping
+
+
+def next_limit(rows: Sequence[EventRow], most: int) -> int:
+    """The number of events to read after these: at most ``most``, and fewer when they are large."""
+    largest = max((len(row.value or "") for row in rows), default=BATCH_CHARACTERS)
+    return min(most, max(FIRST_BATCH, BATCH_CHARACTERS // max(1, largest)))
 
 
 async def _gather_all(*works: Awaitable[Any]) -> list[Any]:
