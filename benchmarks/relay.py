@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
+from psycopg import sql
 
 from benchmarks.measure import ratio
 from saga_activities.kafka.admin import KafkaAdmin
@@ -49,6 +50,7 @@ COLUMNS = (
     *("event_id", "topic", "event_key", "value", "headers", "saga_id", "step", "generation", "status", "created_at"),
     *("event_type", "shard"),
 )
+COPY = sql.SQL("copy saga_outbox ({}) from stdin").format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Bench:
 
     def insert(self, connection: psycopg.Connection[Any], topic: str, numbers: Sequence[int]) -> None:
         """Write events with COPY: thousands in a second, so that the relay is most of what is measured."""
-        with connection.cursor() as cursor, cursor.copy(f"copy saga_outbox ({', '.join(COLUMNS)}) from stdin") as copy:
+        with connection.cursor() as cursor, cursor.copy(COPY) as copy:
             for number in numbers:
                 row = event_row(Event(topic, f"customer-{number % 997}", order(number)))
                 shard = row.pop("hash") % self.shards
@@ -204,8 +206,8 @@ def order(number: int) -> dict[str, Any]:
 
 def _row(topic: str, number: int) -> EventRow:
     row = event_row(Event(topic, f"customer-{number % 997}", order(number)))
-    names = ("event_id", "topic", "event_key", "value", "headers")
-    return EventRow(number, *(row[name] for name in names), "bench", "pay", 1, time.time(), None)
+    event_id, key, value, headers = (row[name] for name in ("event_id", "event_key", "value", "headers"))
+    return EventRow(number, event_id, topic, key, value, headers, "bench", "pay", 1, time.time(), None)
 
 
 def _transaction(producer: Producer, topic: str, records: Sequence[EncodedRecord]) -> None:

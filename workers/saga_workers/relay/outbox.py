@@ -1,4 +1,4 @@
-"""What the shards of one outbox share: shard states, suspended topics, the wakeup for new events, and the counters."""
+"""What the shards of one outbox share: shard states, suspended topics, and the counters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Metric
-from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.backoff import Backoff
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
+from saga_workers.relay.wakeup import Wakeup
 from saga_workers.runtime.metrics import without_created
 from sagas.settings import KafkaSettings
 
@@ -87,49 +87,6 @@ class Outbox:
     def batch_size(self) -> int:
         """Events per transaction: the setting, limited so that the ids of two batches fit into one progress record."""
         return max(1, min(self.settings.batch, self.settings.max_message_bytes // 80))
-
-
-# Wakeup of idle shards: one small, frequent query for all of them together.
-
-POLL_INTERVAL = 0.03
-"""Seconds between two polls; a large part of an event's latency on an idle system."""
-
-POLL_TIMEOUT = 10.0
-
-
-class Wakeup:
-    """Wakes a shard when its outbox has new events, or when the query fails: the shard then meets the error itself."""
-
-    def __init__(self, table: OutboxTable) -> None:
-        self._table = table
-        self._waiting: dict[int, asyncio.Event] = {}
-        self._has_waiters = asyncio.Event()
-
-    async def wait(self, shard: int) -> None:
-        """Wait until the shard has something to publish."""
-        rung = self._waiting[shard] = asyncio.Event()
-        self._has_waiters.set()
-        try:
-            await rung.wait()
-        finally:
-            self._waiting.pop(shard, None)
-
-    async def run_forever(self) -> None:
-        """Poll the database while at least one shard waits."""
-        while True:
-            await self._has_waiters.wait()
-            await asyncio.sleep(POLL_INTERVAL)
-            shards = sorted(self._waiting)
-            if not shards:
-                self._has_waiters.clear()
-                continue
-            try:
-                async with asyncio.timeout(POLL_TIMEOUT):
-                    found = await self._table.shards_with_events(shards)
-            except (SQLAlchemyError, OSError, TimeoutError):
-                found = set(shards)
-            for shard in found & self._waiting.keys():
-                self._waiting[shard].set()
 
 
 @dataclass(slots=True)

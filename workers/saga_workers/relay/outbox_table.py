@@ -117,7 +117,7 @@ class OutboxTable:
         return await self._execute_mark(self._mark_by_event_id, list(event_ids)) if event_ids else 0
 
     async def _execute_mark(self, statement: TextClause, ids: Any) -> int:
-        return (await run_statement(self.engine, statement, {"ids": ids, "now": time.time()})).count
+        return (await run_statement(self.engine, statement, {"ids": ids, "now": time.time()})).rowcount
 
     def _id_list(self, ids: Collection[int]) -> Any:
         return list(ids) if self._expands_lists else f"{{{','.join(map(str, ids))}}}"
@@ -131,6 +131,10 @@ class OutboxTable:
         """Those of the shards that have new events, found with one query."""
         found = await run_statement(self.engine, _shards_statement(tuple(shards)), {})
         return {shard for (shard,) in found.rows}
+
+    def shards_query(self, shards: Sequence[int]) -> str:
+        """The query of :meth:`shards_with_events`."""
+        return str(_shards_statement(tuple(shards)))
 
     async def purge(self, shard: int, before: float, limit: int = 500) -> int:
         """Delete up to ``limit`` events per status, published or dropped before ``before``; returns the number.

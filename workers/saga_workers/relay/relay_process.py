@@ -20,10 +20,11 @@ from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
 from saga_workers.relay.lease import Leases, process_identity
-from saga_workers.relay.outbox import Outbox, RelayMetrics, Wakeup
+from saga_workers.relay.outbox import Outbox, RelayMetrics
 from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
+from saga_workers.relay.wakeup import Wakeup
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.logs import fields

@@ -21,7 +21,7 @@ class StatementRows(NamedTuple):
     """The rows that a statement returned, and how many it returned or changed."""
 
     rows: Sequence[Any]
-    count: int
+    rowcount: int
 
 
 async def run_statement(engine: AsyncEngine, statement: TextClause, values: Mapping[str, Any]) -> StatementRows:

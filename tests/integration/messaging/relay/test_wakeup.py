@@ -1,0 +1,114 @@
+"""Polls for new events: idle shards wake soon, and whatever happens to the connection of the polls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from saga_activities.connections import open_engine
+from saga_workers.relay import wakeup
+from saga_workers.relay.outbox_table import OutboxTable
+from saga_workers.relay.wakeup import Wakeup
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
+
+_BACKEND = (
+    "select pid from pg_stat_activity where datname = current_database() and query like '%AS new_0%AS new_3%' "
+    "and pid <> pg_backend_pid()"
+)
+
+
+@pytest_asyncio.fixture
+async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
+    made = OutboxEnvironment(postgres_server, kafka, tmp_path)
+    await made.make_tables()
+    yield made
+    made.close()
+
+
+@pytest_asyncio.fixture
+async def shards(env: OutboxEnvironment) -> AsyncIterator[Wakeup]:
+    engine = open_engine("shop", env.url, 4)
+    made = Wakeup(OutboxTable(engine))
+    polling = asyncio.create_task(made.run_forever())
+    yield made
+    polling.cancel()
+    began = time.monotonic()
+    await asyncio.wait({polling})
+    assert time.monotonic() - began < 1  # a stop ends the thread's polls
+    await engine.dispose()
+
+
+async def all_shards(shards: Wakeup) -> None:
+    async with asyncio.timeout(15):
+        await asyncio.gather(*(shards.wait(number) for number in range(4)))
+
+
+async def test_an_idle_shard_wakes_when_an_event_is_committed(
+    env: OutboxEnvironment, shards: Wakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "saga.relay")
+    first = asyncio.create_task(all_shards(shards))
+    await asyncio.sleep(0.2)
+    assert not first.done()
+    env.emit(*events("wakeup", 40, keys=40))  # some for each shard
+    await first
+    await all_shards(shards)  # at once: nobody has published them
+    assert "not polled" not in caplog.text
+
+
+async def test_a_shard_that_begins_to_wait_later_is_polled_too(env: OutboxEnvironment, shards: Wakeup) -> None:
+    waits = [asyncio.create_task(shards.wait(0))]
+    await asyncio.sleep(0.1)
+    waits += [asyncio.create_task(shards.wait(number)) for number in (1, 2, 3)]
+    await asyncio.sleep(0.1)
+    env.emit(*events("wakeup", 40, keys=40))
+    async with asyncio.timeout(5):
+        await asyncio.gather(*waits)
+
+
+async def test_shards_wake_when_the_connection_of_the_polls_is_lost(env: OutboxEnvironment, shards: Wakeup) -> None:
+    waiting = asyncio.create_task(all_shards(shards))
+    [(pid,)] = await _backend(env)
+    env.rows(f"select pg_terminate_backend({pid})")
+    await waiting
+    again = asyncio.create_task(all_shards(shards))  # over a new connection
+    await _backend(env)
+    assert not again.done()
+    env.emit(*events("wakeup", 40, keys=40))
+    await again
+
+
+async def test_shards_wake_when_the_server_does_not_answer(
+    env: OutboxEnvironment, shards: Wakeup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "POLL_TIMEOUT", 0.4)
+    waiting = asyncio.create_task(all_shards(shards))
+    [(pid,)] = await _backend(env)
+    with _frozen(pid):
+        await waiting  # each meets the database itself now
+
+
+async def _backend(env: OutboxEnvironment) -> list[tuple[int]]:
+    while True:
+        if found := env.rows(_BACKEND):
+            return found
+        await asyncio.sleep(0.05)
+
+
+@contextmanager
+def _frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
