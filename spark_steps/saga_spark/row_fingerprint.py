@@ -76,8 +76,8 @@ def read_fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint
     return Fingerprint(value("rows"), first % _MODULUS, second % _MODULUS)
 
 
-def fingerprint_aggregates(words: tuple[Column, Column], prefix: str = "", *, wrapping: bool = False) -> list[Column]:
-    """Aggregate expressions over the words of :func:`row_hash`, for ``agg``, after ``groupBy``, or for an observation.
+def fingerprint_aggregates(words: tuple[str, str], prefix: str = "", *, wrapping: bool = False) -> list[Column]:
+    """Aggregate expressions over the words of :func:`row_words`, for ``agg``, after ``groupBy``, or for an observation.
 
     The halves of a word are summed separately and as signed numbers, so that nothing overflows before 2³² equal rows,
     even in ANSI mode. ``wrapping`` is for use inside :func:`wrapping_sums`: each word is then one sum, which is faster
@@ -85,25 +85,20 @@ def fingerprint_aggregates(words: tuple[Column, Column], prefix: str = "", *, wr
     """
     from pyspark.sql import functions as F
 
-    aggregates = [F.count(F.lit(1)).alias(f"{prefix}rows")]
+    sums = {"rows": "count(1)"}
     for number, word in enumerate(words, 1):
         if wrapping:
-            aggregates.append(F.sum(word).alias(f"{prefix}word{number}"))
+            sums[f"word{number}"] = f"sum({word})"
             continue
         low, high = signed_halves(word)
-        aggregates += [
-            F.sum(low).alias(f"{prefix}low{number}"),
-            F.sum(high).alias(f"{prefix}high{number}"),
-        ]
-    return aggregates
+        sums |= {f"low{number}": f"sum({low})", f"high{number}": f"sum({high})"}
+    return [F.expr(text).alias(f"{prefix}{name}") for name, text in sums.items()]
 
 
-def signed_halves(word: Column) -> tuple[Column, Column]:
-    """The halves of a bigint, where low + high · 2³² is the word. Sums of the halves do not overflow."""
-    from pyspark.sql import functions as F
-
-    low = F.shiftright(F.shiftleft(word, 32), 32)
-    return low, F.shiftright(word, 32) + F.shiftright(word, 31).bitwiseAND(F.lit(1))  # one more where low is negative
+def signed_halves(word: str) -> tuple[str, str]:
+    """The halves of a bigint as SQL: low + high · 2³² is the word. Sums of the halves do not overflow."""
+    # One more where low is negative.
+    return f"shiftright(shiftleft({word}, 32), 32)", f"(shiftright({word}, 32) + (shiftright({word}, 31) & 1))"
 
 
 @contextmanager
@@ -126,12 +121,15 @@ def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[
     """The two words of a row, as bigint columns. ``columns`` are names in significant order; None: all columns."""
     from pyspark.sql import functions as F
 
-    first, second = _row_words(schema, columns)
+    first, second = row_words(schema, columns)
     return F.expr(first), F.expr(second)
 
 
-def _row_words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, str]:
-    """The words as SQL: Spark parses a string in one call, while building the Column objects takes hundreds."""
+def row_words(schema: StructType, columns: Sequence[str] | None = None) -> tuple[str, str]:
+    """The words of :func:`row_hash` as SQL.
+
+    Spark parses a string in one call, while building the Column objects takes hundreds.
+    """
     fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
     firsts: list[str] = []
     seconds: list[str] = []
@@ -167,7 +165,7 @@ def key_bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
     """The bucket of a row by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
     from pyspark.sql import functions as F
 
-    return F.expr(f"cast(pmod({_row_words(schema, key)[0]}, {buckets}) as int)")
+    return F.expr(f"cast(pmod({row_words(schema, key)[0]}, {buckets}) as int)")
 
 
 def quote_name(name: str) -> str:

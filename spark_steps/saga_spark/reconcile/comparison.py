@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from functools import reduce
 from typing import Any, Literal
 
 from pyspark import StorageLevel
@@ -25,6 +24,7 @@ from saga_spark.row_fingerprint import (
     quote_name,
     read_fingerprint,
     row_hash,
+    row_words,
     signed_halves,
 )
 from saga_spark.runner.spark_session import TaskContext
@@ -147,44 +147,29 @@ def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: S
     )
     if buckets is None:
         both = both.coalesce(1)
-    left, right = F.col("side") == 1, F.col("side") == -1
-    counted = [F.count_if(left).alias("left_rows"), F.count_if(right).alias("right_rows")]
+    # As SQL, which Spark parses in one call: Column objects of the same take hundreds.
+    counted = ["count_if(side = 1) AS left_rows", "count_if(side = -1) AS right_rows"]
     if values:
-        counted += [F.sum(name).alias(name) for name in HASH_HALVES]
-        row = F.struct(*(F.col(name) for name in values))
+        row = f"struct({', '.join(values)})"
+        counted += [f"sum({name}) AS {name}" for name in HASH_HALVES]
         counted += [
-            F.first(F.when(side, row), ignorenulls=True).alias(name)
-            for side, name in ((left, "left"), (right, "right"))
+            f"first(if(side = {sign}, {row}, null), true) AS `{name}`" for sign, name in ((1, "left"), (-1, "right"))
         ]
         if buckets is not None:
             # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
             both = both.repartition(*key)
-    grouped = both.groupBy(*key).agg(*counted)
+    grouped = both.groupBy(*key).agg(*(F.expr(one) for one in counted))
     if not values:
-        there = F.struct(F.lit(True).alias("there"))
-        for name in ("left", "right"):
-            grouped = grouped.withColumn(name, F.when(F.col(f"{name}_rows") > 0, there))
-    several = (F.col("left_rows") > 1) | (F.col("right_rows") > 1)
-    same_rows = reduce(
-        Column.__and__,
-        (F.col(name) == 0 for name in (HASH_HALVES if values else ())),
-        F.col("left_rows") == F.col("right_rows"),
-    )
-    same_values = reduce(
-        Column.__and__,
-        (
-            _values_equal(F.col(f"left.v{at}"), F.col(f"right.v{at}"), aligned.numbers.get(at), tolerance)
-            for at in range(len(values))
-        ),
-        F.lit(True),
-    )
+        there = (f"if({name}_rows > 0, struct(true AS there), null) AS `{name}`" for name in ("left", "right"))
+        grouped = grouped.selectExpr("*", *there)
+    same_rows = " AND ".join(["left_rows = right_rows", *(f"{name} = 0" for name in (HASH_HALVES if values else ()))])
+    same_values = " AND ".join(_values_equal(at, aligned.numbers.get(at), tolerance) for at in range(len(values)))
     kind = (
-        F.when(F.col("left_rows") == 0, "missing_left")
-        .when(F.col("right_rows") == 0, "missing_right")
-        .when(several, F.when(~same_rows, "duplicate"))
-        .when(~same_values, "differing")
+        "CASE WHEN left_rows = 0 THEN 'missing_left' WHEN right_rows = 0 THEN 'missing_right'"
+        f" WHEN left_rows > 1 OR right_rows > 1 THEN if({same_rows}, null, 'duplicate')"
+        f" WHEN NOT ({same_values or 'true'}) THEN 'differing' END AS kind"
     )
-    classified = grouped.select(kind.alias("kind"), *key, "left_rows", "right_rows", "left", "right")
+    classified = grouped.selectExpr(kind, *key, "left_rows", "right_rows", "`left`", "`right`")
     return classified.where(F.col("kind").isNotNull())
 
 
@@ -197,20 +182,23 @@ def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[i
     key, values = _key_columns(aligned), _value_columns(aligned)
     if buckets is not None and len(buckets) < BUCKETS:
         side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
+    rows = [*key, *values, f"{sign} AS side"]
     if not values:
-        return side.select(*key, F.lit(sign).alias("side"))
-    words = row_hash(side.schema, [*key, *values])
-    halves = [half * F.lit(sign) for word in words for half in signed_halves(word)]
-    named = [half.alias(name) for half, name in zip(halves, HASH_HALVES, strict=True)]
-    return side.select(*key, *values, F.lit(sign).alias("side"), *named)
+        return side.selectExpr(*rows)
+    words = row_words(side.schema, [*key, *values])
+    hashed = side.selectExpr(*rows, *(f"{word} AS word{number}" for number, word in enumerate(words, 1)))
+    halves = (half for number in (1, 2) for half in signed_halves(f"word{number}"))
+    named = (f"side * {half} AS {name}" for half, name in zip(halves, HASH_HALVES, strict=True))
+    return hashed.selectExpr(*key, *values, "side", *named)
 
 
-def _values_equal(left: Column, right: Column, number: str | None, tolerance: Decimal | None) -> Column:
-    equal = left.eqNullSafe(right)
+def _values_equal(at: int, number: str | None, tolerance: Decimal | None) -> str:
+    """SQL that is true if both sides have the same value at this position, or numbers within the tolerance."""
+    left, right = f"`left`.v{at}", f"`right`.v{at}"
     if tolerance is None or number is None:
-        return equal
-    limit = F.lit(tolerance if number == "exact" else float(tolerance))
-    return equal | F.coalesce(F.abs(left - right) <= limit, F.lit(False))
+        return f"{left} <=> {right}"
+    limit = f"{tolerance:f}BD" if number == "exact" else f"double('{float(tolerance)}')"
+    return f"({left} <=> {right} OR coalesce(abs({left} - {right}) <= {limit}, false))"
 
 
 def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> dict[str, Any]:
@@ -409,7 +397,7 @@ def bucket_fingerprints(
         where = key_bucket(side.schema, key, BUCKETS)
         # Each side is aggregated before the union, which keeps its rows within the code generated for its scan.
         words = side.select(where.alias("bucket"), first.alias("first"), second.alias("second"))
-        sums = words.groupBy("bucket").agg(*fingerprint_aggregates((F.col("first"), F.col("second"))))
+        sums = words.groupBy("bucket").agg(*fingerprint_aggregates(("first", "second")))
         parts.append(sums.withColumn("side", F.lit(number)))
     whole = parts[0]
     for part in parts[1:]:

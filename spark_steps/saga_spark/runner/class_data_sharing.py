@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saga_spark.row_fingerprint import fingerprint_aggregates, row_hash
+from saga_spark.row_fingerprint import fingerprint_aggregates, row_words
 from saga_spark.runner.java import QUIET_OPTIONS, spark_class_archive, write_class_archive
 from saga_spark.runner.spark_session import ClassicSessions
 from saga_spark.settings import SparkSettings
@@ -62,7 +62,7 @@ def _run_sample_workload(session: SparkSession, folder: Path) -> None:
     path = str(folder / "rows")
     rows.write.mode("overwrite").parquet(path)
     read = session.read.parquet(path)
-    read.agg(*fingerprint_aggregates(row_hash(read.schema))).collect()
+    read.agg(*fingerprint_aggregates(row_words(read.schema))).collect()
     sums = read.groupBy("key").agg(F.sum("amount").alias("amount"), F.collect_set("name").alias("names")).persist()
     joined = read.drop("amount").join(F.broadcast(sums), "key", "left").unionByName(read, allowMissingColumns=True)
     sample = joined.where("key > 2").orderBy(F.desc("id")).limit(10)

@@ -19,7 +19,7 @@ from saga_spark.row_fingerprint import (
     fingerprint_aggregates,
     quote_name,
     read_fingerprint,
-    row_hash,
+    row_words,
     wrapping_sums,
 )
 from saga_spark.staging.parquet_metrics import FileMetrics, count_files
@@ -102,7 +102,7 @@ class WriteMetrics:
     def _base_expressions(self, *, wrapping: bool) -> list[Column]:
         from pyspark.sql import functions as F
 
-        expressions = fingerprint_aggregates(row_hash(self._schema), "hash_", wrapping=wrapping)
+        expressions = fingerprint_aggregates(row_words(self._schema), "hash_", wrapping=wrapping)
         for at, field in enumerate(self._schema.fields):
             column = F.col(quote_name(field.name))
             if field.name not in self.footer_columns:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saga_spark.manifest import StagedFile
-from saga_spark.row_fingerprint import fingerprint_aggregates, read_fingerprint, row_hash
+from saga_spark.row_fingerprint import fingerprint_aggregates, read_fingerprint, row_words
 from saga_spark.staging import parquet_metrics
 from saga_spark.staging.parquet_metrics import can_count, count_files, hash_strings
 from saga_spark.storage import list_staged_files
@@ -62,7 +62,7 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.read.parquet(files)
     assert can_count(frame.schema)
-    row = frame.agg(*fingerprint_aggregates(row_hash(frame.schema))).first()
+    row = frame.agg(*fingerprint_aggregates(row_words(frame.schema))).first()
     assert row is not None
     monkeypatch.setattr(parquet_metrics, "BATCH_ROWS", 700)  # several batches, and more than one dictionary
     counted = count_files(list_staged_files(f"file://{files}"), frame.schema)
@@ -81,7 +81,7 @@ def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path:
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}
     frame = spark.read.parquet(files)
-    sums = [one for name, pair in pairs.items() for one in fingerprint_aggregates(row_hash(frame.schema, pair), name)]
+    sums = [one for name, pair in pairs.items() for one in fingerprint_aggregates(row_words(frame.schema, pair), name)]
     row = frame.agg(*sums).first()
     assert row is not None
     table = pq.read_table(files)

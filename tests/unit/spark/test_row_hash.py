@@ -14,6 +14,7 @@ from saga_spark.row_fingerprint import (
     key_bucket,
     read_fingerprint,
     row_hash,
+    row_words,
 )
 from saga_spark.staging.write_metrics import WriteMetrics
 
@@ -101,7 +102,7 @@ def test_aggregates_add_up_over_any_split_and_never_overflow(spark: SparkSession
 
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     frame = spark.range(2_000).select("id", F.lit("the same in all rows").alias("t"), (F.col("id") % 3).alias("k"))
-    sums = fingerprint_aggregates(row_hash(frame.schema, ["id", "t"]), "h_")
+    sums = fingerprint_aggregates(row_words(frame.schema, ["id", "t"]), "h_")
     whole = read_fingerprint(frame.agg(*sums).first().asDict(), "h_")  # pyright: ignore[reportOptionalMemberAccess]
     parts = [read_fingerprint(row.asDict(), "h_") for row in frame.groupBy("k").agg(*sums).collect()]
     assert len(parts) == 3
@@ -110,7 +111,7 @@ def test_aggregates_add_up_over_any_split_and_never_overflow(spark: SparkSession
     shuffled = frame.repartition(3, "k").agg(*sums).first()
     assert shuffled is not None
     assert read_fingerprint(shuffled.asDict(), "h_") == whole
-    equal = frame.select("t").agg(*fingerprint_aggregates(row_hash(frame.select("t").schema))).first()
+    equal = frame.select("t").agg(*fingerprint_aggregates(row_words(frame.select("t").schema))).first()
     assert equal is not None
     assert read_fingerprint(equal.asDict()).rows == 2_000
 
