@@ -21,10 +21,15 @@ from temporalio.client import (
     ScheduleSpec,
 )
 
+from saga_activities.locks.lock_table import LockTable
 from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, READ_MARGIN, ParquetRowWriter, ReconciliationScope
 from saga_spark.reconcile.topic_extract import read_topics
 from saga_workers.client import Client
-from saga_workers.runtime.databases import set_up_database
+from saga_workers.doctor.checks import check_locks
+from saga_workers.runtime.databases import open_engine, set_up_database
+from saga_workers.views.locks import list_locks
+from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker
@@ -150,6 +155,69 @@ async def test_mismatches_are_reported_and_repaired(
         assert "effect applied twice" in text
         assert f"topic: {shop.orders}" in text
         assert differs["command"] in text.replace("&#x27;", "'")
+
+
+LOCKED = """
+saga: locked
+input: {type: object, properties: {key: {type: string}}}
+locks: {keys: ["${{ input.key }}"], wait: 1h}
+steps:
+  - {id: hold, uses: hold, with: {sku: apple}, compensate: release}
+  - {id: approval, uses: wait, with: {signal: approve}}
+"""
+
+
+@pytest.mark.slow
+async def test_locks_that_nobody_releases_are_found_and_released(
+    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path / "project", server, temporal, kafka)
+    (shop.folder / "locked.saga.yaml").write_text(LOCKED)
+    with (shop.folder / "saga.toml").open("a") as settings_file:
+        settings_file.write('\n[locks]\nconnection = "shop"\n')
+    project = Project(load_settings(config=str(shop.folder / "saga.toml")))
+    await set_up_database(project.settings.connection("shop"))
+    mark = uuid.uuid4().hex[:8]
+    gone, stopped = f"{mark}-gone", f"{mark}-stopped"
+    waiters = {f"{mark}-waits-for-gone": f"{mark}-1", f"{mark}-waits-for-stopped": f"{mark}-2"}
+
+    async def lock_of(key: str) -> str | None:
+        return next((one.owner for one in await list_locks(project.settings, [key])), None)
+
+    engine = open_engine(project.settings.connection("shop"))
+    now = time.time()
+    outcome = await LockTable("shop", engine).acquire(
+        [f"{mark}-1"], owner=gone, holder=gone, workflow_id=gone, waits=True, scheduled_at=now, deadline=now + 30
+    )
+    await engine.dispose()
+    assert outcome.kind == "done", outcome
+    async with running_worker(project) as client:
+        holder = await client.start("locked", {"key": f"{mark}-2"}, id=stopped)
+        await until(lambda: shop.held(stopped))
+        for id, key in waiters.items():
+            await client.start("locked", {"key": key}, id=id)
+        await until(lambda: shop.sql("select 1 from saga_lock_wait having count(*) = 2"))
+        await client.temporal.get_workflow_handle(holder.id).terminate("by hand")
+        told = await check_locks(client.temporal, project.settings)
+        assert (told.ok, told.help) == (False, "saga reconcile --repair")
+        assert told.message.endswith("and 1 more")
+
+        code, report = await shop.reconcile(capsys)
+        assert code == 8
+        assert classes(report)["lock_left"] == {gone, stopped}
+        assert {await lock_of(f"{mark}-1"), await lock_of(f"{mark}-2")} == {gone, stopped}, "nothing is changed"
+
+        code, report = await shop.reconcile(capsys, "--repair", "--yes")
+        done = {(one["saga_id"], one["class"]): one["done"] for one in report["mended"]}
+        assert done[gone, "lock_left"] == "its locks are released"
+        assert done[stopped, "open_effects"] == "continued; it is COMPENSATED"
+        assert done[stopped, "lock_left"] == "its locks have been released meanwhile", "its undo has released them"
+        assert [await lock_of(key) for key in waiters.values()] == list(waiters)
+        for id in waiters:
+            await until(lambda id=id: shop.held(id))
+            await client.signal(id, "approve")
+            assert (await finished(client, id, TIMEOUT))["state"] == "COMPLETED"
+        assert (await check_locks(client.temporal, project.settings)).ok
 
 
 @pytest.mark.slow
