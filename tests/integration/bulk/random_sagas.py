@@ -68,7 +68,7 @@ input:
     go: {{type: boolean}}
     items: {{type: array, items: {{type: integer}}}}
     plan: {{type: object, properties: {{}}}}
-defaults: {{connection: bank, retry: {{max_attempts: 2, initial_interval: 30ms}}}}
+defaults: {{connection: bank, retry: {{max_attempts: 2, initial_interval: 30ms, max_interval: 200ms}}}}
 steps:
 """
 
@@ -85,19 +85,22 @@ SQL_UNDO = """    compensate:
         run: "update stock set amount = amount + :amount where saga_id = :id"
         params: {amount: "${{ input.amount }}", id: "${{ input.id }}"}
 """
+NEVER_IN_TWO = ["fail", "fail", "ok"]
+"""Both attempts of a step fail; what is retried without limit succeeds."""
+
 WITH = '{plan: "${{ input.plan }}", n: "${{ input.n }}"}'
 WITH_ITEM = '{plan: "${{ input.plan }}", n: "${{ item }}"}'
 
 
 def definition(name: str, source: random.Random) -> str:
-    """Three to six steps in a graph, of every kind that is shared."""
+    """Three to six steps of every kind that is shared, one after the other: the order of parallel ones is not given."""
     count = source.randint(3, 6)
     pivot = source.choice((None, None, count - 2, count - 1))
     savepoint = source.randrange(count - 1) if pivot is None and source.random() < 0.4 else None
     text, ids = HEAD.format(name=name), [chr(ord("a") + at) for at in range(count)]
     for at, id in enumerate(ids):
         text += f"  - id: {id}\n"
-        text += f"    needs: [{', '.join(_needs(ids, at, pivot, savepoint, source))}]\n"
+        text += f"    needs: [{', '.join(ids[max(at - 1, 0) : at])}]\n"
         kind = "plain" if at == pivot else source.choice(("plain", "plain", "sql", "each", "require", "if"))
         if kind == "require" and at not in (0, savepoint):
             text += '    uses: require\n    with: {that: "${{ input.n < 35 }}", message: too many}\n'
@@ -110,22 +113,12 @@ def definition(name: str, source: random.Random) -> str:
     return text + 'output: {n: "${{ input.n }}"}\n'
 
 
-def _needs(ids: list[str], at: int, pivot: int | None, savepoint: int | None, source: random.Random) -> list[str]:
-    """No step is parallel to the pivot or to the savepoint."""
-    if at == 0:
-        return []
-    border = max((one for one in (pivot, savepoint) if one is not None and one < at), default=0)
-    if at in (pivot, savepoint):
-        return ids[border:at]
-    return ids[border:at] if source.random() < 0.5 else [source.choice(ids[border:at])]
-
-
 def _python(kind: str, source: random.Random, *, after: bool, is_pivot: bool) -> str:
     each = kind == "each"
     arguments = WITH_ITEM if each else WITH
     text = f"    uses: work.do\n    with: {arguments}\n"
     if each:
-        text += '    for_each: "${{ input.items }}"\n' + source.choice(("", "    max_parallel: 3\n"))
+        text += '    for_each: "${{ input.items }}"\n'
     if kind == "if":
         text += '    if: "input.go"\n'
     if is_pivot:
@@ -150,7 +143,7 @@ def saga_input(id: str, source: random.Random) -> dict[str, Any]:
         op = source.choice(("do", "do", "do", "undo", "confirm"))
         step = source.choice("abcdef") + source.choice(("", "", "#1"))
         plan[f"{step}~{op}"] = source.choice(
-            (["reject"], ["fail", "ok"], ["fail", "reject"], ["fail"], ["twice", "ok"])
+            (["reject"], ["fail", "ok"], ["fail", "reject"], NEVER_IN_TWO, ["twice", "ok"])
         )
     return {
         "id": id,
