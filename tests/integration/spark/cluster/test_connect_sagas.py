@@ -88,3 +88,18 @@ async def test_a_server_that_is_gone_delays_the_saga(gated: GatedProject, connec
         gated.open()
         await completed_exactly(client, gated, saga)
         await undo(client, gated, saga)
+
+
+async def test_a_server_that_was_restarted_does_not_know_the_sessions(
+    gated: GatedProject, connect: ConnectProcess
+) -> None:
+    """Within half a minute the calls of the lost session fail, later the runner gives up: no attempt of the job."""
+    async with running_worker(gated.project) as client:
+        saga = f"day-{uuid.uuid4()}"
+        await client.start("day", {}, id=saga)
+        await gated.reach_the_middle()
+        await asyncio.to_thread(connect.kill)
+        await asyncio.to_thread(connect.start)
+        gated.open()
+        await completed_exactly(client, gated, saga)
+        await undo(client, gated, saga)
