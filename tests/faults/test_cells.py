@@ -12,7 +12,7 @@ from tests.faults.matrix import ROWS
 EVERY_POSITION = ("02", "03", "05", "24")
 """Rows where the position matters most: a worker is killed around the commit, the commit is lost, a cancel arrives."""
 
-MET_ELSEWHERE = ("broker-cut", "broker-killed", "commit-late")
+MET_ELSEWHERE = ("broker-cut", "broker-killed", "commit-late", "message-overtaken", "poison-command")
 """Rows with Kafka that tests/integration/messaging visits, too: each costs a relay and seconds of waiting."""
 
 BULK = (

@@ -20,9 +20,9 @@ async def killed_before_start(env: CellEnvironment) -> None:
         await stop.open()
         await env.recorded(previous)
     effects.kill()
+    await asyncio.sleep(1)  # the server learns that nobody polls any more; else it would give the attempt to the dead
     workflow_worker.thaw()
     await env.recorded(env.target, "open")
-    await asyncio.sleep(0.3)
     assert await env.pending_state() == "SCHEDULED"
     env.fault_is_over()
     await env.worker()

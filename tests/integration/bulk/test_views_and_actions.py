@@ -49,8 +49,18 @@ async def eventually(holds: Callable[[], bool]) -> None:
     raise AssertionError("it does not hold within 10 s")
 
 
+async def asked_to_leave(bulk: WorkflowHandle[Any, Any]) -> None:
+    """The bulk workflow knows that a saga is to leave."""
+    async with asyncio.timeout(60):
+        while True:
+            events = [event async for event in bulk.fetch_history_events()]
+            if any(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events):
+                return
+            await asyncio.sleep(0.05)
+
+
 async def wait_until(bank: Bank, saga_id: str, state: str) -> SagaView:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if bank.query("select 1 from saga_claim where saga_id = %s", saga_id) or bank.states().get(saga_id):
                 view = await bank.client.view(saga_id)
@@ -77,7 +87,7 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
         with pytest.raises(RefusedError, match="t-3 is RUNNING; only a COMPLETED saga"):
             await bank.client.undo("t-3", reason="test", who="me")
         cancelled = asyncio.ensure_future(bank.client.cancel("t-2", reason="not wanted", who="me"))
-        await asyncio.sleep(0.3)
+        await asked_to_leave(bulk)
     assert await cancelled == "accepted"
     result = await bulk.result()
     assert result["counts"] == {"COMPLETED": 2, "LEFT": 1}

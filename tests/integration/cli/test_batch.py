@@ -75,7 +75,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
         "saga: ask\nlabels: {kind: ask}\nsteps:\n  - {id: hold, uses: work, compensate: unwork}\n"
         "  - {id: approval, uses: wait, with: {signal: approve}}\n"
     )
-    file = write(cli, [{} for _ in range(40)])
+    file = write(cli, [{} for _ in range(400)])
     words = ("start", "ask", "--from", file, "--batch", batch, "--rate", "5")
     child = RunningCommand(cli.folder, *words)
     await eventually(lambda: exists(cli, f"{batch}-3"))
@@ -94,7 +94,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
     assert ended.code == 1, ended
     assert "somebody has cancelled the batch" in ended.err
     started = await newest(cli, batch)
-    assert len(cancelled.json["cancelled"]) == started < 40
+    assert len(cancelled.json["cancelled"]) == started < 400
     assert (await cli.saga("watch", f"{batch}-1")).code != 0
     story = (await cli.saga("--json", "show", f"{batch}-{started}")).json
     assert story["state"] == "COMPENSATED"

@@ -37,7 +37,7 @@ async def stuck(cli_with_worker_process: CommandLine, id: str) -> tuple[list[str
     return next(row["stuck"] for row in rows if row["id"] == id), time.monotonic()
 
 
-@pytest.mark.parametrize("how", ["kill", "freeze"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("freeze", marks=pytest.mark.slow)])
 async def test_an_unresponsive_saga_is_listed_as_stuck_within_seconds(
     cli_with_worker_process: CommandLine, worker: WorkerProcess, how: str
 ) -> None:

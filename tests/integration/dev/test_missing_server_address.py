@@ -31,7 +31,11 @@ COMMANDS = (
     ("setup",),
     ("reconcile",),
 )
-SERVING = (("worker",), ("trigger",), ("serve", "--listen", "127.0.0.1:0"))
+SERVING = (
+    ("worker",),
+    pytest.param(("trigger",), marks=pytest.mark.slow),
+    pytest.param(("serve", "--listen", "127.0.0.1:0"), marks=pytest.mark.slow),
+)
 GREET = "saga: greet\ntriggers:\n  kafka: {topic: t, input: {}}\nsteps:\n  - {id: a, uses: wait, with: {signal: go}}\n"
 
 

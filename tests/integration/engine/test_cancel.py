@@ -102,7 +102,7 @@ async def test_a_native_cancel_after_an_update_cancel_is_not_the_reason(env: Env
         assert (await handle(client, saga).describe()).status is WorkflowExecutionStatus.FAILED
 
 
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("native", [pytest.param(True, marks=pytest.mark.slow), False])
 async def test_a_cancel_that_races_the_end_of_a_step_loses_no_effect(env: Environment, native: bool) -> None:
     """The cancel and the end of the attempt often share one workflow task: the end must not get lost."""
     async with env.serving(LINE.replace("400ms", "1ms")) as client:

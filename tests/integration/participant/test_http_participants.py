@@ -26,10 +26,12 @@ from saga_workers.runtime.http_server import HttpServer
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, load_settings
 from tests.helpers.forked_commands import ForkedCommand, run_command
+from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.participant.faulty_participant import FaultyParticipant
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/write-a-participant.md"
 NAMES = [check.name for check in CHECKS]
+QUICK_CHECKS = {"same key twice", "undo before do", "do after undo", "response cut off"}
 DATA = {"sku": "a", "quantity": 2}
 BODIES = {"data": DATA, "confirm-data": {"key": "${{ step.forward_key }}"}}
 
@@ -59,7 +61,7 @@ async def broken_promises(settings: Settings, fault: str | None, count: str | No
     return {one.check: one.problem for one in results if one.verdict != "kept"}
 
 
-@pytest.mark.parametrize("fault", [None, *NAMES])
+@pytest.mark.parametrize("fault", [None, *mostly_slow(NAMES, QUICK_CHECKS)])
 async def test_each_broken_promise_is_reported_by_its_check_alone(settings: Settings, fault: str | None) -> None:
     # A service without memory loses the response that is cut off, too; only a count of its effects shows that.
     found = await broken_promises(settings, fault, None if fault == "same key twice" else "/count")

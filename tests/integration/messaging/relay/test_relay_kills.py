@@ -118,6 +118,7 @@ async def test_p10_killed_in_a_transaction(env: OutboxEnvironment, reached: Reac
     await healed(env, topic, 200)
 
 
+@pytest.mark.slow
 async def test_p12_killed_with_the_marks_of_two_batches_missing(env: OutboxEnvironment, reached: Reached) -> None:
     """Two, and never three: that is what the progress record remembers. No transaction waits for marks."""
     topic = await asyncio.to_thread(env.broker.create_topic)

@@ -26,6 +26,7 @@ from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.messaging.request.request_environment import new_database
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -217,7 +218,7 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize("headers", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("headers", mostly_slow(UNUSABLE, {"long key"}, UNUSABLE))
 async def test_a_message_that_cannot_be_replied_to_is_a_dead_letter(
     setup: ConsumerSetup, kafka: Broker, headers: dict[str, str]
 ) -> None:

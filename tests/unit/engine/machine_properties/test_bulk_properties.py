@@ -22,7 +22,7 @@ from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.oracle.ledger import Violation
 from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 16
+RUNS = EXAMPLES // 25
 MUTATED_RUNS = 300
 
 MUST_BE_SEEN = {

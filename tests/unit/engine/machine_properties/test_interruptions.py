@@ -1,4 +1,4 @@
-"""Every single fault, with a cancel or the deadline at every event."""
+"""Every single fault, with a cancel or the deadline at every second event; `make test-long` takes every event."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, simulate
 
-TIMES = pytest.mark.parametrize(
-    "times",
-    [pytest.param((1,), id="single faults"), pytest.param((1, 2), id="double faults, too", marks=pytest.mark.slow)],
+FAULTS = pytest.mark.parametrize(
+    ("times", "stride"),
+    [
+        pytest.param((1,), 2, id="single faults"),
+        pytest.param((1, 2), 1, id="double faults, too", marks=pytest.mark.slow),
+    ],
 )
 
 
-def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, Any]], numbers: tuple[int, ...]) -> None:
-    """Each fault that occurs so many times, with an interruption at each event of the run.
+def interrupt(
+    definition: Definition, moment: Callable[[int], dict[str, Any]], numbers: tuple[int, ...], stride: int
+) -> None:
+    """Each fault that occurs so many times, with an interruption at each event of the run, or at each second one.
 
     Double faults come first: when the fault occurred less than twice, the run with a single one would be the same.
     """
@@ -36,16 +41,16 @@ def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, An
                 events = simulate(definition, scenario).events
                 if times == 2 and scenario.times > 0:
                     same[place] = events
-            at += 1
+            at += stride
 
 
-@TIMES
+@FAULTS
 @pytest.mark.parametrize("definition", SAGAS)
-def test_a_cancel_at_every_event(definition: Definition, times: tuple[int, ...]) -> None:
-    at_every_moment(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0}, times)
+def test_a_cancel_at_an_event(definition: Definition, times: tuple[int, ...], stride: int) -> None:
+    interrupt(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0}, times, stride)
 
 
-@TIMES
+@FAULTS
 @pytest.mark.parametrize("definition", [p for p in SAGAS if p.values[0].deadline is not None])  # pyright: ignore
-def test_the_deadline_at_every_event(definition: Definition, times: tuple[int, ...]) -> None:
-    at_every_moment(definition, lambda at: {"deadline_at": at}, times)
+def test_the_deadline_at_an_event(definition: Definition, times: tuple[int, ...], stride: int) -> None:
+    interrupt(definition, lambda at: {"deadline_at": at}, times, stride)

@@ -20,6 +20,8 @@ RUNS = 1_500
 
 
 START = {
+    "a pivot is given up by its last word": 280,
+    "a refused child is done": 170,
     "judge by the last attempt": 270,
     "give up for trouble of the infrastructure": 2_580,
     "believe a probe before its attempts are old": 130,
@@ -46,7 +48,7 @@ def broken_rules(runs: int = RUNS, start: int = 0) -> set[str]:
 
 
 def test_the_unmodified_machine_has_no_violations() -> None:
-    assert broken_rules(200) == set()
+    assert broken_rules(50) == set()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -217,8 +217,8 @@ def test_a_merge_reaches_into_files_of_earlier_partitions(evolved: Lake) -> None
 @pytest.mark.parametrize(
     ("mode", "more", "rows"),
     [
-        ("append", {}, [1, 3, 4, 9]),
-        ("overwrite", {}, [9]),
+        pytest.param("append", {}, [1, 3, 4, 9], marks=pytest.mark.slow),
+        pytest.param("overwrite", {}, [9], marks=pytest.mark.slow),
         ("overwrite_where", {"where": {"id": [3, 9]}}, [1, 4, 9]),
         ("merge", {"key": "id"}, [1, 3, 4, 9]),
     ],

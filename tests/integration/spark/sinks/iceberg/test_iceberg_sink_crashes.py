@@ -12,6 +12,7 @@ import pytest
 from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict, validate_together
 from sagas.errors import UsageError
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 from tests.integration.spark.staged_outputs import Publisher
 
@@ -50,9 +51,10 @@ PUBLISH_POINTS = {
     "rest: before the request": ("rest", "catalog, '_commit_single', 'before'", PUBLISH, OLD),
     "rest: the answer is lost": ("rest", "catalog, '_commit_single', 'after'", PUBLISH, NEW),
 }
+QUICK_POINTS = {"sql: in the transaction of the swap", "sql: the answer is lost", "rest: the answer is lost"}
 
 
-@pytest.mark.parametrize("point", PUBLISH_POINTS)
+@pytest.mark.parametrize("point", mostly_slow(PUBLISH_POINTS, QUICK_POINTS))
 def test_a_killed_publisher_leaves_old_or_new_rows_and_the_next_completes(
     server: DatabaseServer, tmp_path: Path, point: str
 ) -> None:
@@ -71,7 +73,11 @@ def test_a_killed_publisher_leaves_old_or_new_rows_and_the_next_completes(
 
 
 @pytest.mark.parametrize(
-    ("where", "rows"), [("'_swap_metadata_location', 'before'", NEW), ("'_commit_sql', 'after'", OLD)]
+    ("where", "rows"),
+    [
+        ("'_swap_metadata_location', 'before'", NEW),
+        pytest.param("'_commit_sql', 'after'", OLD, marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_undo_leaves_old_or_new_rows_and_the_next_completes(
     server: DatabaseServer, tmp_path: Path, where: str, rows: list[tuple[int, str]]
@@ -88,7 +94,10 @@ def test_a_killed_undo_leaves_old_or_new_rows_and_the_next_completes(
 # ── frozen, and two at once ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("kind", "where"), [("sql", "'_swap_metadata_location'"), ("rest", "'_commit_single'")])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [("sql", "'_swap_metadata_location'"), pytest.param("rest", "'_commit_single'", marks=pytest.mark.slow)],
+)
 def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
     server: DatabaseServer, tmp_path: Path, kind: str, where: str
 ) -> None:
@@ -119,7 +128,10 @@ def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: Database
         assert seen(lake) == OLD
 
 
-@pytest.mark.parametrize(("kind", "same"), [("sql", True), ("sql", False), ("rest", True)])
+@pytest.mark.parametrize(
+    ("kind", "same"),
+    [("sql", True), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("sql", False), ("rest", True)))],
+)
 def test_one_of_two_concurrent_publishers_commits(
     server: DatabaseServer, tmp_path: Path, kind: str, same: bool
 ) -> None:
