@@ -182,9 +182,15 @@ class BulkMachine:
                     self._apply(member, TimerFired(id, at))
         return self._commands(at)
 
-    def detach(self, saga_id: str, why: str, at: float) -> list[BulkCommand]:
-        """Let a saga leave, if it is still here. Raises KeyError for an id that is not a member's."""
-        self._leave(self.members[saga_id], why)
+    def detach(self, saga_id: str, why: str, at: float, *, cancel: CancelRequested | None = None) -> list[BulkCommand]:
+        """Let a saga leave, if it is still here. Raises KeyError for an id that is not a member's.
+
+        ``cancel``: it is cancelled first; afterwards, in its own workflow, it could end before the cancel arrives.
+        """
+        member = self.members[saga_id]
+        if cancel is not None and member.is_active and member.machine.cancel_response() in ("accepted", "recorded"):
+            self._apply(member, cancel)
+        self._leave(member, why)
         return self._commands(at)
 
     def cancel(self, message: str, at: float) -> list[BulkCommand]:

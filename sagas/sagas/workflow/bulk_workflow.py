@@ -35,7 +35,7 @@ from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, activity_outcome, refused_error
 from sagas.workflow.limits import VIEW_LIMIT, limit_summary
-from sagas.workflow.received import NO_INPUT, UnreadableValue, first_value
+from sagas.workflow.received import NO_INPUT, UnreadableValue, cancel_event, first_value
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
 
@@ -279,13 +279,14 @@ class BulkWorkflow:
         return {"existing": self._existing, "alone": list(self._alone)}
 
     @workflow.update(name=DETACH_UPDATE, description="Give one saga a workflow of its own, so that it can be acted on.")
-    async def detach(self, saga_id: str) -> str:
-        """Returns ``detached``, or the saga's state if it has ended here."""
+    async def detach(self, saga_id: str, cancel: dict[str, Any] | None = None) -> str:
+        """Returns ``detached``, or the saga's state if it has ended here. ``cancel``: it is cancelled first."""
         await workflow.wait_condition(lambda: self._machine is not None)
         machine = self._current()
         if saga_id not in machine.members:
             return "unknown"
-        self._execute(machine.detach(saga_id, "somebody acts on it", workflow.time()))
+        event = None if cancel is None else cancel_event(cancel)
+        self._execute(machine.detach(saga_id, "somebody acts on it", workflow.time(), cancel=event))
         await workflow.wait_condition(lambda: machine.is_settled(saga_id))
         member = machine.members[saga_id]
         return "detached" if member.left else member.state

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from sagas.protocol.messages import CancelRequested
 from sagas.text.json_values import json_problem
 from sagas.workflow.limits import limit_summary
 
@@ -45,6 +46,11 @@ def activity_result(returned: RawValue | None) -> Any:
         return None if returned is None else bounded_value([returned])
     except UnreadableValue as error:
         return {"omitted": "unreadable", "reason": str(error)}
+
+
+def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
+    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
+    return CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or "")
 
 
 def first_value(args: Sequence[RawValue]) -> Any:

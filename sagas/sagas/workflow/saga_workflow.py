@@ -54,7 +54,7 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.locks import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.received import UnreadableValue, bounded_value, first_value
+from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event, first_value
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -322,9 +322,8 @@ class SagaWorkflow:
         await workflow.wait_condition(lambda: self._started)
         assert self._machine is not None
         response = self._machine.cancel_response()
-        request = request or {}
         if response in ("accepted", "recorded"):
-            self._feed(CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or ""))
+            self._feed(cancel_event(request or {}))
         return response
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")

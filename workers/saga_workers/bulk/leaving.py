@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
@@ -28,8 +30,12 @@ class DidNotLeave(UsageError):
     """No worker has answered for the bulk workflow."""
 
 
-async def leave_bulk_workflow(temporal: Temporal, ledger: RunLedger | None, saga_id: str) -> bool:
+async def leave_bulk_workflow(
+    temporal: Temporal, ledger: RunLedger | None, saga_id: str, *, cancel: Mapping[str, Any] | None = None
+) -> bool:
     """Let a saga leave the bulk workflow that runs it, if one does; False if none does.
+
+    ``cancel``: a request as the saga's own update `cancel` takes it, which is processed before the saga leaves.
 
     Afterwards the saga has a workflow of its own, or it has ended and is in the ledger. Raises RefusedError if its bulk
     workflow was closed by Temporal, DidNotLeave if no worker answers, LedgerUnavailable.
@@ -49,11 +55,11 @@ async def leave_bulk_workflow(temporal: Temporal, ledger: RunLedger | None, saga
     if not await count_pollers(temporal, queue):
         message = f"{no_poller_message(queue)}, so {saga_id} cannot leave its bulk workflow"
         raise DidNotLeave(message, help=START_WORKER_HELP)
-    await _request(temporal, claim)
+    await _request(temporal, claim, cancel)
     return True
 
 
-async def _request(temporal: Temporal, claim: Claim) -> None:
+async def _request(temporal: Temporal, claim: Claim, cancel: Mapping[str, Any] | None) -> None:
     assert claim.bulk_id is not None
     handle = temporal.get_workflow_handle(claim.bulk_id)
     until = time.monotonic() + LEAVE_TIMEOUT
@@ -61,7 +67,9 @@ async def _request(temporal: Temporal, claim: Claim) -> None:
         left = until - time.monotonic()
         try:
             async with asyncio.timeout(left):
-                await handle.execute_update(DETACH_UPDATE, claim.saga_id, rpc_timeout=timedelta(seconds=LEAVE_TIMEOUT))
+                arguments = [claim.saga_id] if cancel is None else [claim.saga_id, cancel]
+                timeout = timedelta(seconds=LEAVE_TIMEOUT)
+                await handle.execute_update(DETACH_UPDATE, args=arguments, rpc_timeout=timeout)
             return
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise DidNotLeave(

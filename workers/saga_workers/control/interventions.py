@@ -89,18 +89,22 @@ async def cancel(
 
     ``ledger`` finds sagas of bulk workflows, here and below: such a saga leaves its bulk workflow first.
     """
-    described = await _open_run(temporal, saga_id, ledger)
+    request = {"reason": reason, "who": who}
+    # A saga that leaves a bulk workflow takes its cancel along: it could end before another one arrives.
+    left = await running_of(temporal, saga_id) is None and await leave_bulk_workflow(
+        temporal, ledger, saga_id, cancel=request
+    )
     try:
+        described = await _open_run(temporal, saga_id, ledger, left=left)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
-            request = {"reason": reason, "who": who}
             answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
         except NoAnswer:
             return await _request_cancel(temporal, described, reason, who)
     except _JustEnded:
         # This cancel may have ended the saga before its answer arrived.
-        view = await read_view(temporal, described.run.id)
+        view = await read_view(temporal, saga_id, ledger=ledger)
         if view.reason and view.reason.kind == "cancelled":
             return CancelResult("accepted", f"it was cancelled and is {view.state}")
         raise
@@ -109,6 +113,8 @@ async def cancel(
             return CancelResult(answer, "its completed steps are being undone")
         case "recorded":
             return CancelResult(answer, "the pivot is running; if it fails, everything is undone")
+        case "already" if left:
+            return CancelResult("accepted", "its completed steps are being undone")
         case "already":
             return CancelResult(answer, "it is already being undone")
         case "past the point of no return":
@@ -299,15 +305,21 @@ async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: st
     return undo_id
 
 
-async def _open_run(temporal: Temporal, saga_id: str, ledger: RunLedger | None = None) -> RunDescription:
-    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
+async def _open_run(
+    temporal: Temporal, saga_id: str, ledger: RunLedger | None = None, *, left: bool = False
+) -> RunDescription:
+    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended.
+
+    ``left``: the saga has just left a bulk workflow, or has ended there.
+    """
     running = await running_of(temporal, saga_id)
     if running is None and await leave_bulk_workflow(temporal, ledger, saga_id):
         running = await running_of(temporal, saga_id)
     if running is not None:
         return running
     view = await read_view(temporal, saga_id, ledger=ledger)
-    raise RefusedError(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
+    refused = _JustEnded if left else RefusedError
+    raise refused(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
