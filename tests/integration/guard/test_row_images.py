@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from saga_activities.automatic import row_locks
@@ -361,18 +363,18 @@ LONG_ROUNDS = 400
 
 def random_statement(shop: Shop, chance: random.Random) -> str:
     """One statement that the step may run."""
-    key, note, price = f"'{chance.choice(KEYS)}'", chance.choice(NOTES), chance.choice(PRICES)
+    key, note_text, price = f"'{chance.choice(KEYS)}'", chance.choice(NOTES), chance.choice(PRICES)
     free = chance.randrange(9)
     return chance.choice(
         [
-            f"update stock set free = free + {free}, note = {note} where sku = {key}",
+            f"update stock set free = free + {free}, note = {note_text} where sku = {key}",
             f"update stock set price = {price} where free >= {free}",
-            f"update stock set free = {free}, price = {price}, note = {note}",
+            f"update stock set free = {free}, price = {price}, note = {note_text}",
             f"delete from stock where sku = {key}",
             f"delete from stock where free < {free}",
             shop.upsert(key, str(free)),
             shop.upsert(key, str(free)),
-            f"insert into stock (sku, free, note) values ('n{chance.randrange(10**9)}', {free}, {note})",
+            f"insert into stock (sku, free, note) values ('n{uuid4().hex[:12]}', {free}, {note_text})",
         ]
     )
 
@@ -389,14 +391,28 @@ def random_foreign_change(chance: random.Random) -> str:
     )
 
 
-async def run_round(shop: Shop, number: int, chance: random.Random) -> str:
-    """One step of one to four statements, perhaps foreign changes, and its undo. Returns how it ended."""
-    saga = f"saga{number}"
+async def run_round(shop: Shop, chance: random.Random) -> str:
+    """Four rows, a step of one to four statements, perhaps foreign changes, and its undo. Returns how it ended."""
+    await shop.sql("delete from stock")
+    for key in chance.sample(KEYS, 4):
+        free, price, text = chance.randrange(9), chance.choice(PRICES), chance.choice(NOTES)
+        await shop.sql(f"insert into stock values ('{key}', {free}, {price}, {text})")
+    saga = f"saga-{uuid4().hex[:8]}"
+    statements = [random_statement(shop, chance) for _ in range(chance.randrange(1, 5))]
+    changes = [random_foreign_change(chance) for _ in range(chance.choice((0, 0, 1, 2)))]
+    note(f"rows: {await shop.stock()}, the step: {statements}, foreign changes: {changes}")
+    try:
+        return await run_step(shop, saga, statements, changes)
+    finally:
+        await shop.release(saga)
+
+
+async def run_step(shop: Shop, saga: str, statements: list[str], changes: list[str]) -> str:
     before = await shop.stock()
-    done = await shop.do([random_statement(shop, chance) for _ in range(chance.randrange(1, 5))], saga=saga)
+    done = await shop.do(statements, saga=saga)
     assert done.kind == "done", done
-    for _ in range(chance.choice((0, 0, 1, 2))):
-        await shop.sql(random_foreign_change(chance))
+    for change in changes:
+        await shop.sql(change)
     changed = await shop.stock()
     images = await shop.sql(
         "select distinct row_key from saga_image where saga_id = :id and sequence > 0",
@@ -405,7 +421,6 @@ async def run_round(shop: Shop, number: int, chance: random.Random) -> str:
     touched = {row[0] for row in images}
     undone = await shop.undo(saga)
     after = await shop.stock()
-    await shop.release(saga)
     if undone.kind == "done":
         assert _of(after, touched, shop) == _of(before, touched, shop)
         assert _others(after, touched, shop) == _others(changed, touched, shop)
@@ -428,23 +443,33 @@ def _others(rows: list[tuple[Any, ...]], keys: set[str], shop: Shop) -> list[tup
     return [row for row in rows if _key_text(row, shop) not in keys]
 
 
-async def run_rounds(shop: Shop, rounds: int, seed: int) -> None:
-    chance = random.Random(seed)
-    ends = []
-    for number in range(rounds):
-        await shop.sql("delete from stock")
-        for key in chance.sample(KEYS, 4):
-            free, price, note = chance.randrange(9), chance.choice(PRICES), chance.choice(NOTES)
-            await shop.sql(f"insert into stock values ('{key}', {free}, {price}, {note})")
-        ends.append(await run_round(shop, number, chance))
-    assert set(ends) == {"restored", "parked"}
+@pytest.fixture
+def ends() -> Iterator[set[str]]:
+    """How the rounds have ended: both ways, or the rounds have shown nothing."""
+    found: set[str] = set()
+    yield found
+    assert found == {"restored", "parked"}
 
 
-async def test_every_row_is_restored_or_nothing_is_changed(shop: Shop) -> None:
-    await run_rounds(shop, ROUNDS, seed=1)
+def rounds(count: int) -> settings:
+    """Of the same examples each time, unless there are many."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        derandomize=count < 100,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example empties the table
+    )
+
+
+@rounds(ROUNDS)
+@given(chance=st.randoms(use_true_random=False))
+async def test_every_row_is_restored_or_nothing_is_changed(shop: Shop, ends: set[str], chance: random.Random) -> None:
+    ends.add(await run_round(shop, chance))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-async def test_many_random_steps(shop: Shop, seed: int) -> None:
-    await run_rounds(shop, LONG_ROUNDS, seed)
+@rounds(LONG_ROUNDS)
+@given(chance=st.randoms(use_true_random=False))
+async def test_many_random_steps(shop: Shop, ends: set[str], chance: random.Random) -> None:
+    ends.add(await run_round(shop, chance))
