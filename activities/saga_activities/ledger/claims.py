@@ -22,8 +22,9 @@ from saga_activities.ledger.rows import (
     RunFilter,
     RunRecord,
     RunRow,
+    among,
     has_label,
-    insert_arrays,
+    insert_together,
     read_newest,
     storable,
     write_rows,
@@ -103,15 +104,16 @@ async def claim(
     for start in range(0, len(claims), _AT_ONCE):
         part = claims[start : start + _AT_ONCE]
         async with _transaction(engine) as connection:
-            await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
+            inserted = await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
             ids = [one.saga_id for one in part]
-            held = {one.saga_id: one for one in await claims_of(connection, ids)}
-            ours = [id for id in ids if (own := held.get(id)) is not None and own.bulk_id == bulk_id]
+            others = [id for id in ids if id not in inserted]
+            held = {one.saga_id: one for one in await claims_of(connection, others)}
+            ours = [id for id in ids if id in inserted or ((own := held.get(id)) and own.bulk_id == bulk_id)]
             # Read after the insert: whoever has ended such a saga has deleted its claim in the same transaction.
             earlier = await runs_of(connection, ours)
             refused = [id for id, run in earlier.items() if not (again and run.state in _STARTED_AGAIN)]
             if refused:
-                await connection.execute(sa.delete(claim_table).where(_CLAIM.saga_id.in_(refused)))
+                await connection.execute(sa.delete(claim_table).where(among(connection, _CLAIM.saga_id, refused)))
         result.taken |= {id: one for id, one in held.items() if one.bulk_id != bulk_id}
         result.ended |= {id: earlier[id] for id in refused}
         result.earlier |= {id: run for id, run in earlier.items() if id not in refused}
@@ -192,7 +194,7 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
         ended = {one.saga_id: one.ended_at for one in records if one.ended_at is not None}
         ids = list(ended)
         for start in range(0, len(ids), _AT_ONCE):
-            of_these = _CLAIM.saga_id.in_(ids[start : start + _AT_ONCE])
+            of_these = among(connection, _CLAIM.saga_id, ids[start : start + _AT_ONCE])
             await connection.execute(sa.delete(claim_table).where(of_these, _CLAIM.bulk_id == bulk_id))
             if bulk_id is None:
                 await _delete_continued(connection, of_these, ended)
@@ -219,7 +221,8 @@ async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: st
     """
     async with _transaction(engine) as connection:
         for start in range(0, len(saga_ids), _AT_ONCE):
-            ours = sa.and_(_CLAIM.saga_id.in_(saga_ids[start : start + _AT_ONCE]), _CLAIM.bulk_id == bulk_id)
+            of_these = among(connection, _CLAIM.saga_id, saga_ids[start : start + _AT_ONCE])
+            ours = sa.and_(of_these, _CLAIM.bulk_id == bulk_id)
             await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None))
 
 
@@ -256,12 +259,14 @@ async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         await connection.exec_driver_sql("COMMIT")
 
 
-async def _insert_claims(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
+async def _insert_claims(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Insert those that do not exist. The ids that were inserted, as far as the database tells."""
     dialect = connection.dialect.name
-    if dialect == "postgresql":
-        await insert_arrays(connection, claim_table, rows, _insert(dialect))
-    else:
+    if dialect != "postgresql":
         await connection.execute(_insert(dialect), rows)
+        return set()
+    statement, parameters = insert_together(claim_table, rows, _insert(dialect))
+    return set((await connection.execute(statement.returning(_CLAIM.saga_id), parameters)).scalars())
 
 
 def _insert(dialect: str) -> Any:
@@ -284,7 +289,9 @@ def _row(new: NewClaim, saga: str, bulk_id: str | None, at: datetime) -> dict[st
 
 async def claims_of(connection: AsyncConnection, ids: Sequence[str]) -> list[Claim]:
     """The claims of these ids."""
-    rows = await connection.execute(sa.select(claim_table).where(_CLAIM.saga_id.in_(ids)))
+    if not ids:
+        return []
+    rows = await connection.execute(sa.select(claim_table).where(among(connection, _CLAIM.saga_id, ids)))
     return [_to_claim(row) for row in rows]
 
 
@@ -297,7 +304,8 @@ async def runs_of(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, 
     if not ids:
         return {}
     columns = (_RUN.saga_id, _RUN.saga, _RUN.state, _RUN.input_digest, _RUN.generation)
-    rows = await connection.execute(sa.select(*columns).where(_RUN.saga_id.in_(ids)).order_by(_RUN.started_at))
+    of_these = among(connection, _RUN.saga_id, ids)
+    rows = await connection.execute(sa.select(*columns).where(of_these).order_by(_RUN.started_at))
     return {row.saga_id: EarlierRun(row.saga_id, row.saga, row.state, row.input_digest, row.generation) for row in rows}
 
 

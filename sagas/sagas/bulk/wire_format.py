@@ -180,12 +180,12 @@ def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
 
 def pack_states(lines: Sequence[str]) -> str:
     """Compress the states of several sagas; together they take a fraction of their separate sizes."""
-    return base64.b85encode(zlib.compress("\n".join(lines).encode(), 1)).decode()
+    return base64.b64encode(zlib.compress("\n".join(lines).encode(), 1)).decode()
 
 
 def unpack_states(packed: str) -> list[tuple[dict[str, Any], str]]:
     """The summary of each saga, and its machine as JSON text. Raises ValueError if it is malformed."""
-    lines = zlib.decompress(base64.b85decode(packed)).decode().split("\n")
+    lines = zlib.decompress(base64.b64decode(packed)).decode().split("\n")
     states = []
     for line in lines:
         summary, _, machine = line.partition("\t")
