@@ -23,6 +23,7 @@ from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.random_sagas import ACTIONS, SCHEMA, definition, saga_input
+from tests.integration.bulk.test_killed_workers import outcome_of
 
 ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE", "PARKED")
 TABLES = {
@@ -79,11 +80,19 @@ async def test_bulk_execution_equals_single_execution(
         await asyncio.gather(*(starter.start(starter.make_request(one)) for one in inputs[single]))
         result = await asyncio.wait_for(handle.result(), 120)
         assert sum(result["counts"].values()) == count
+        repeated = False
         for at in range(count):
             together, alone = [await _story(bank, f"{mark}-{at}") for mark in (bulk, single)]
+            if _attempts(together) != _attempts(alone):
+                # A busy machine took a worker for dead; a rejection in the next attempt is not the only fact then.
+                repeated = True
+                assert outcome_of(together, "together") == outcome_of(alone, "alone"), inputs[bulk][at]
+                continue
             differences = [(name, together[name], alone[name]) for name in alone if together[name] != alone[name]]
-            assert not differences, inputs[bulk][at]
+            assert not differences, (inputs[bulk][at], differences)
         for table, query in TABLES.items():
+            if table == "guard" and repeated:
+                continue  # what was sealed has rows
             assert _rows(bank, query, bulk) == _rows(bank, query, single), table
         await client.close()
 
@@ -99,6 +108,13 @@ async def _story(bank: Bank, id: str) -> Any:
 
     await eventually(has_ended)
     return _plain(story)
+
+
+def _attempts(value: Any) -> list[Any]:
+    """All numbers of attempts in a story, in their order."""
+    if isinstance(value, Mapping):
+        return [one for name in value for one in ([value[name]] if name == "attempts" else _attempts(value[name]))]
+    return [one for item in value for one in _attempts(item)] if isinstance(value, list) else []
 
 
 def _plain(value: Any) -> Any:
