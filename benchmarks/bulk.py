@@ -106,16 +106,24 @@ class Bench:
         self._size = size
         self._in_flight = in_flight
 
-    async def without_engine(self, count: int) -> float:
+    async def without_engine(self, count: int, processes: int = 1) -> float:
+        running = [await self._start_program(count // processes) for _ in range(processes)]
         begin = time.perf_counter()
-        program = [sys.executable, "-c", _PROGRAM, self._url, uuid.uuid4().hex, str(count), str(ACCOUNTS)]
-        process = await asyncio.create_subprocess_exec(*program, cwd=HERE.parent, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        await process.stdout.readline()  # it is connected
-        begin = time.perf_counter()
-        await process.wait()
-        assert process.returncode == 0
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.close()  # go
+        for process in running:
+            await process.wait()
+            assert process.returncode == 0
         return count / (time.perf_counter() - begin)
+
+    async def _start_program(self, count: int) -> asyncio.subprocess.Process:
+        program = [sys.executable, "-c", _PROGRAM, self._url, uuid.uuid4().hex, str(count), str(ACCOUNTS)]
+        pipe = subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*program, cwd=HERE.parent, stdin=pipe, stdout=pipe)
+        assert process.stdout is not None
+        await process.stdout.readline()  # it has imported everything
+        return process
 
     async def bulk(self, saga: str, count: int, *, leave_every: int = 0) -> float:
         starter = await self._client.starter(saga)
@@ -213,6 +221,7 @@ _PROGRAM = """
 import asyncio, sys
 from benchmarks.no_engine import run_sagas
 print("ready", flush=True)
+sys.stdin.read()
 asyncio.run(run_sagas(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 """
 
@@ -224,6 +233,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         bench = Bench(client, url, options.size, options.in_flight)
         ways: dict[str, Callable[[], Awaitable[float]]] = {
             "no engine, three transactions": lambda: bench.without_engine(options.count),
+            "the same in several processes": lambda: bench.without_engine(options.count, options.workers),
             "bulk, three sql steps": lambda: bench.bulk("plain", options.count),
             "bulk, three batch actions": lambda: bench.bulk("batched", options.count),
             "bulk, every twentieth leaves": lambda: bench.bulk("leaving", options.count, leave_every=20),
@@ -241,6 +251,13 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         await bench.arriving(options.events, 3)  # the trigger finds its topic
         (await bench.arriving(options.events, 3 if options.quick else 20)).print()
     check_balance(url)
+
+
+def start_worker(folder: Path) -> subprocess.Popen[bytes]:
+    """One more beside that of the stack: a Python process uses one core."""
+    program = [sys.executable, "-P", "-m", "saga_cli.main", "worker"]
+    with (folder / "worker.log").open("ab") as log:
+        return subprocess.Popen(program, cwd=folder, stdout=log, stderr=log)
 
 
 def print_rates(rates: dict[str, list[float]]) -> None:
@@ -275,6 +292,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=5000, help="sagas of a round")
     parser.add_argument("--size", type=int, default=500, help="sagas of a bulk workflow")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="worker processes")
     parser.add_argument("--in-flight", type=int, default=4, help="bulk workflows at once")
     parser.add_argument("--events", type=int, default=1000, help="events per second for the trigger")
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
@@ -284,14 +302,19 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     make_project(folder)
     stack = Stack(load_settings(folder), lambda _: None)
+    more: list[subprocess.Popen[bytes]] = []
     try:
         stack.up()
+        more = [start_worker(folder) for _ in range(options.workers - 1)]
         print(
             f"{options.rounds} rounds of {options.count} sagas in parts of {options.size},"
-            f" load {os.getloadavg()[0]:.1f}"
+            f" {options.workers} worker processes, load {os.getloadavg()[0]:.1f}"
         )
         asyncio.run(measure(folder, options))
     finally:
+        for worker in more:
+            worker.terminate()
+            worker.wait()
         stack.down(wipe=True)
         shutil.rmtree(folder)
 

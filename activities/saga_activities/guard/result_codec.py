@@ -21,6 +21,9 @@ MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 class UnusableResult(ValueError):
     """A result that cannot be stored: too large, or not JSON."""
 
@@ -73,12 +76,12 @@ def _json_key(key: Any) -> str:
 
 def encode(result: Any) -> str | None:
     """The text of a row's ``result``; None stands for null. Raises :class:`UnusableResult`."""
-    plain = to_json_value(result)
-    if plain is None:
+    if result is None:
         return None
+    plain = to_json_value(result)
     if isinstance(plain, dict) and MARKER_KEY in plain:
         raise UnusableResult(f"a result must not contain the key {MARKER_KEY!r}: it is reserved for the guard")
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(plain)
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_RESULT_BYTES:
         raise UnusableResult(f"the result has {size} bytes; at most {MAX_RESULT_BYTES} are allowed")
