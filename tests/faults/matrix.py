@@ -1,4 +1,4 @@
-"""The fault matrix itself."""
+"""The fault matrix itself; the rows of locks, savepoints and other features are in `feature_matrix`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import Server
 from tests.faults.cells import ALL_THREE, COMPLETED, FORWARD, REFUSED, Position, Row
 from tests.faults.evidence.checker import Expected, Shape, line
-from tests.faults.injection import fault_automatic as automatic
 from tests.faults.injection import fault_broker as broker
 from tests.faults.injection import fault_consumer as consumer
 from tests.faults.injection import fault_engine as engine
-from tests.faults.injection import fault_locks as locks
 from tests.faults.injection import fault_notification as notified
 from tests.faults.injection import fault_operator as people
 from tests.faults.injection import fault_participant as participant
 from tests.faults.injection import fault_poison_message as poison
 from tests.faults.injection import fault_relay as relay
 from tests.faults.injection import fault_servers as servers
-from tests.faults.injection import fault_two_phase as two_phase
 from tests.faults.injection import fault_worker as worker
 
 BEFORE: Final = frozenset({"debit", "hold", "order"})
@@ -340,74 +337,5 @@ ROWS: tuple[Row, ...] = (
         saga="parent",
         shape=NEST,
         split=False,
-    ),
-    Row(
-        "36",
-        "worker-killed-after-lock-request",
-        locks.killed_after_request,
-        {"B": COMPLETED},
-        split=False,
-        edit=locks.LOCKED,
-    ),
-    Row("36", "worker-killed-with-lock", locks.killed_while_held, FORWARD, split=False, edit=locks.LOCKED),
-    Row(
-        "36",
-        "worker-killed-after-lock-release",
-        locks.killed_after_release,
-        {"A": COMPLETED, "C": REFUSED},
-        split=False,
-        edit=locks.LOCKED,
-    ),
-    Row(
-        "36",
-        "worker-killed-after-lock-release-at-commit",
-        locks.killed_after_release_at_commit,
-        {"P": COMPLETED},
-        split=False,
-        edit=locks.LOCKED_UNTIL_COMMIT,
-    ),
-    Row(
-        "36",
-        "session-terminated-at-lock-release",
-        locks.session_terminated_at_release,
-        {"A": COMPLETED, "C": REFUSED},
-        split=False,
-        edit=locks.LOCKED,
-    ),
-    Row(
-        "37",
-        "worker-killed-in-automatic-step",
-        automatic.killed_before_commit,
-        FORWARD,
-        split=False,
-        targets=automatic.TAKE,
-        edit=automatic.AUTOMATIC,
-    ),
-    Row(
-        "37",
-        "worker-killed-after-automatic-step",
-        automatic.killed_after_commit,
-        {"B": COMPLETED, "C": REFUSED},
-        split=False,
-        targets=automatic.TAKE,
-        edit=automatic.AUTOMATIC,
-    ),
-    Row(
-        "38",
-        "worker-killed-in-two-phase-step",
-        two_phase.killed_before_prepare,
-        {"B": COMPLETED, "P": COMPLETED, "C": REFUSED},
-        split=False,
-        targets=two_phase.PREPARE,
-        edit=two_phase.TWO_PHASE,
-    ),
-    Row(
-        "38",
-        "worker-killed-after-two-phase-end",
-        two_phase.killed_after_end,
-        {"A": COMPLETED, "C": REFUSED},
-        split=False,
-        targets=two_phase.END,
-        edit=two_phase.TWO_PHASE,
     ),
 )

@@ -8,9 +8,10 @@ from typing import get_args
 
 from tests.faults.bulk_matrix import BULK_ROWS
 from tests.faults.cells import Cell, Position, cells
+from tests.faults.feature_matrix import FEATURE_ROWS
 from tests.faults.matrix import ROWS as SINGLE_ROWS
 
-ROWS = SINGLE_ROWS + BULK_ROWS
+ROWS = SINGLE_ROWS + FEATURE_ROWS + BULK_ROWS
 
 _NODE = re.compile(r"tests/faults/test_cells\.py::test_cell\[(.+)\]$")
 _WORDS = {

@@ -7,6 +7,7 @@ import pytest
 from tests.faults.bulk_matrix import BULK_ROWS
 from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell, cells
+from tests.faults.feature_matrix import FEATURE_ROWS
 from tests.faults.matrix import ROWS
 
 EVERY_POSITION = ("02", "03", "05", "24")
@@ -44,7 +45,7 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.usefixtures("cells_ahead")
 @pytest.mark.parametrize(
-    "cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS + BULK_ROWS)]
+    "cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS + FEATURE_ROWS + BULK_ROWS)]
 )
 async def test_cell(cell: Cell, cell_runner: CellRunner) -> None:
     violations = (await cell_runner.result(cell)).violations

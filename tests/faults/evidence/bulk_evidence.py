@@ -14,7 +14,8 @@ from tests.faults.evidence.checker import HOLD, MOVES, check
 from tests.faults.evidence.evidence import Effect, Evidence, GuardRow
 
 _JOURNAL = """
-select saga_id, step, op, extract(epoch from pg_xact_commit_timestamp(xmin))::float8 from journal order by 4, id
+select saga_id, step, op, extract(epoch from pg_xact_commit_timestamp(xmin))::float8, generation
+from journal order by 4, id
 """
 _GUARD = """
 select saga_id, step, generation, op, reason, extract(epoch from pg_xact_commit_timestamp(xmin))::float8

@@ -17,6 +17,7 @@ class Effect:
     step: str
     op: str
     at: float
+    generation: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Evidence:
 
 
 _JOURNAL = """
-select step, op, extract(epoch from pg_xact_commit_timestamp(xmin))::float8 from journal
+select step, op, extract(epoch from pg_xact_commit_timestamp(xmin))::float8, generation from journal
 where saga_id = %s or starts_with(saga_id, %s)
 order by 3, id
 """

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.faults.cell_runner import CellRunner
-from tests.faults.cells import Cell, cells
+from tests.faults.cells import COMPLETED, Cell, cells
+from tests.faults.evidence.activity_history import Activity
 from tests.faults.evidence.checker import RULES, check
 from tests.faults.evidence.evidence import Effect, Evidence, GuardRow
+from tests.faults.feature_matrix import RUN_AGAIN
 from tests.faults.matrix import ROWS
 
 BY_ID: Mapping[str, Cell] = {cell.id: cell for cell in cells(ROWS)}
@@ -126,6 +128,91 @@ async def test_corrupted_evidence_is_detected(
     assert not result.violations, "this test needs a good run"
     found = check(corrupt(result.evidence), cell.expected, cell.row.shape)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
+
+
+STEPS = ("debit", "hold", "order", "capture", "ship", "thank")
+FURTHER_RUN = (
+    *((step, "do", 1) for step in STEPS[:3]),
+    ("order", "undo", 1),
+    ("hold", "undo", 1),
+    *((step, "do", 2) for step in STEPS[1:4]),
+    *((step, "do", 1) for step in STEPS[4:]),
+)
+"""What a saga does that goes back to the savepoint `debit` once, when its pivot is refused."""
+
+AGAIN = Evidence(
+    balances={"customer": 59, "transit": 0, "fees": 1, "merchant": 35, "carrier": 2, "marketing": 3},
+    holds=0,
+    order="shipped",
+    journal=tuple(Effect(step, op, float(at), run) for at, (step, op, run) in enumerate(FURTHER_RUN)),
+    guard=(
+        *(GuardRow(step, run, op, op, float(at)) for at, (step, op, run) in enumerate(FURTHER_RUN)),
+        GuardRow("capture", 1, "do", "undo", 4.5),
+    ),
+    story={
+        "state": "COMPLETED",
+        "reason": None,
+        "steps": [
+            {"id": step, "state": "DONE", "generation": run}
+            for step, run in {step: run for step, op, run in FURTHER_RUN if op == "do"}.items()
+        ],
+        "parked": [],
+        "operator": [],
+    },
+    status="COMPLETED",
+    activities=tuple(
+        Activity(f"{step}~undo" if op == "undo" else step, "", "done", at, at)
+        for at, (step, op, _) in enumerate(FURTHER_RUN)
+    ),
+    runs=1,
+    totals=frozenset({100}),
+    idle_transactions=0,
+    prepared=0,
+    seconds=1.0,
+)
+
+
+def without(step: str, op: str, run: int) -> Corruption:
+    return lambda seen: replace(
+        seen, journal=tuple(one for one in seen.journal if (one.step, one.op, one.generation) != (step, op, run))
+    )
+
+
+def also(step: str, op: str, at: float, run: int) -> Corruption:
+    return lambda seen: replace(seen, journal=(*seen.journal, Effect(step, op, at, run)))
+
+
+def with_generation(seen: Evidence, run: int) -> Evidence:
+    return replace(seen, story={**seen.story, "steps": [{**row, "generation": run} for row in seen.story["steps"]]})
+
+
+CORRUPTIONS_OF_FURTHER_RUN: tuple[tuple[str, str, Corruption], ...] = (
+    ("I2", "one of the first run was not undone", without("order", "undo", 1)),
+    ("I3", "two generations of a step are there", without("hold", "undo", 1)),
+    ("I3", "a step of the second run twice", also("hold", "do", 5.5, 2)),
+    ("I3", "undone in a run without having been done", also("thank", "undo", 5.5, 2)),
+    ("I4", "the refused pivot took effect although sealed", also("capture", "do", 6.5, 1)),
+    ("I8", "the guard does not know the second run", lambda seen: replace(seen, guard=seen.guard[:5])),
+    ("I8", "more ends of a step than runs", ended_twice("hold")),
+    ("I8", "the story names the first run", lambda seen: with_generation(seen, 1)),
+    ("I9", "two undos of the first run swapped", swap(("hold", "undo"), ("order", "undo"))),
+    ("I10", "an undo of the first run past the pivot", both(without("hold", "undo", 1), also("hold", "undo", 9.5, 1))),
+)
+
+
+def test_a_further_run_after_a_savepoint_has_no_violations() -> None:
+    assert check(AGAIN, RUN_AGAIN) == []
+    assert [one.partition(":")[0] for one in check(AGAIN, COMPLETED)] == ["I2"], "only a savepoint allows an undo"
+
+
+@pytest.mark.parametrize(
+    ("rule", "what", "corrupt"),
+    CORRUPTIONS_OF_FURTHER_RUN,
+    ids=[f"{one[0]} {one[1]}" for one in CORRUPTIONS_OF_FURTHER_RUN],
+)
+def test_a_corrupted_further_run_is_detected(rule: str, what: str, corrupt: Corruption) -> None:
+    violations = check(corrupt(AGAIN), RUN_AGAIN)
+    assert any(sentence.startswith(f"{rule}: ") for sentence in violations), f"{what}: {violations}"
 
 
 def test_every_rule_has_a_violation() -> None:

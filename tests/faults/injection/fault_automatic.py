@@ -24,6 +24,8 @@ AUTOMATIC: Mapping[str, str] = {
 }
 TAKE: Mapping[Position, Target] = {**TARGETS, "B": Target("take", "do"), "C": Target("take", "undo")}
 
+RELEASE = Target("rows", "undo")
+
 BEFORE = ("A", 5, "as planned")
 AFTER = ("A", 4, "taken")
 
@@ -35,7 +37,11 @@ async def killed_before_commit(env: CellEnvironment) -> None:
 
 
 async def killed_after_commit(env: CellEnvironment) -> None:
-    """P3, P8: the worker is killed after this transaction and before it reports the result."""
+    """P3, P8: the worker is killed after this transaction, or another step's, and before it reports the result."""
+    if env.target.step != "take":
+        await worker.killed_after_effect(env)
+        await _check_row(env)
+        return
     process = await env.worker()
     async with env.breakpoint_at("commit") as stop:
         await env.start()
@@ -43,6 +49,21 @@ async def killed_after_commit(env: CellEnvironment) -> None:
         process.freeze()
     row = AFTER if env.target.op == "do" else BEFORE
     await env.until(lambda: env.admin("select 1 from stock where (sku, free, note) = (%s, %s, %s)", *row), "the row")
+    process.kill()
+    env.fault_is_over()
+    await env.worker()
+    await _check_row(env)
+
+
+async def killed_after_row_release(env: CellEnvironment) -> None:
+    """The worker is killed when the row belongs to nobody any more, at the saga's end, and that is not reported yet."""
+    process = await env.worker()
+    async with env.breakpoint_at("commit", RELEASE) as stop:
+        await env.start()
+        await stop.reached(by=process.pid)
+        process.freeze()
+    released = "select 1 where not exists (select 1 from saga_row_lock)"
+    await env.until(lambda: env.admin(released), "the release of the row")
     process.kill()
     env.fault_is_over()
     await env.worker()

@@ -80,6 +80,15 @@ async def _killed_after_release(env: CellEnvironment, unlocked: Sequence[str] = 
 
 async def session_terminated_at_release(env: CellEnvironment) -> None:
     """An administrator ends the session of the release, inside its COMMIT."""
+    await _terminated_at_release(env)
+
+
+async def session_terminated_at_release_at_commit(env: CellEnvironment) -> None:
+    """The same for locks that are released at the commit point."""
+    await _terminated_at_release(env, unlocked=("ship", "thank"))
+
+
+async def _terminated_at_release(env: CellEnvironment, unlocked: Sequence[str] = ()) -> None:
     worker = await env.worker()
     async with env.breakpoint_at("commit", RELEASE) as stop:
         async with env.breakpoint_at("effect") as held:
@@ -88,7 +97,7 @@ async def session_terminated_at_release(env: CellEnvironment) -> None:
             second = await _start_second(env)
         await env.admin("select pg_terminate_backend(%s)", await stop.reached(by=worker.pid))
     env.fault_is_over()
-    await _check_locks(env, second)
+    await _check_locks(env, second, unlocked)
 
 
 async def _start_second(env: CellEnvironment) -> SagaHandle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from saga_activities.guard.two_phase.rules import COMMITTED
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import TARGETS, Position
@@ -15,12 +16,34 @@ TWO_PHASE: Mapping[str, str] = {
     for old, new in automatic.AUTOMATIC.items()
 }
 PREPARE: Mapping[Position, Target] = {**TARGETS, "B": Target("take", "do")}
+PREPARED: Mapping[Position, Target] = {**TARGETS, "B": Target("take", COMMITTED)}
+"""The row of the guard that is part of the prepared transaction; and other steps while that is prepared."""
+
 END: Mapping[Position, Target] = {**TARGETS, "A": Target("take", "confirm"), "C": Target("take", "undo")}
 
 
 async def killed_before_prepare(env: CellEnvironment) -> None:
     """The worker is killed in the transaction to prepare (B), or in another step while that is prepared."""
     await worker.killed_before_commit(env)
+    await _check_row(env)
+
+
+async def killed_after_prepare(env: CellEnvironment) -> None:
+    """The worker is killed when the transaction is prepared (B), or another one committed, and that is not reported."""
+    if env.target.step != "take":
+        await worker.killed_after_effect(env)
+        await _check_row(env)
+        return
+    process = await env.worker()
+    async with env.breakpoint_at("commit") as stop:
+        await env.start()
+        await stop.reached(by=process.pid)
+        assert await _prepared(env) == 0
+        process.freeze()
+    await env.until(lambda: _prepared(env), "the prepared transaction")
+    process.kill()
+    env.fault_is_over()
+    await env.worker()
     await _check_row(env)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.faults.breakpoints import Point
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.evidence.activity_history import activities_of
@@ -57,10 +58,10 @@ async def killed_after_effect(env: CellEnvironment) -> None:
     await env.worker()
 
 
-async def killed_in_workflow_task(env: CellEnvironment) -> None:
-    """P4, P5: the worker is killed during the workflow task that processes the result."""
+async def killed_in_workflow_task(env: CellEnvironment, point: Point = "commit") -> None:
+    """P4, P5: the worker is killed during the workflow task that processes the result. ``point`` is its last stop."""
     effects, workflow_worker = await env.worker(), await env.own_workflow_worker()
-    async with env.breakpoint_at("commit") as stop:
+    async with env.breakpoint_at(point) as stop:
         await env.start()
         await stop.reached(by=effects.pid)
         workflow_worker.freeze()

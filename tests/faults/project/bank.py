@@ -20,14 +20,21 @@ SIZES = {"big": BIG, "large": LARGE}
 
 
 ENTER = """
-select enter(:saga_id, :step, :op) as behaviour, (
+select enter(:saga_id, :step, :op, :generation) as behaviour, (
     select topic from channels c where c.step is null or (c.step = :step and c.op = :op) order by c.step limit 1
 ) as topic
 """
 
 
+OPEN_ORDER = """
+insert into orders values (:saga_id, 'open')
+on conflict (saga_id) do update set state = 'open' where orders.state = 'cancelled'
+"""
+"""After a savepoint an order is opened again."""
+
+
 async def enter(step: Step, amount: int) -> dict[str, Any]:
-    row = await step.sql.one_or_none(ENTER, saga_id=step.saga_id, step=step.id, op=step.op)
+    row = await step.sql.one_or_none(ENTER, saga_id=step.saga_id, step=step.id, op=step.op, generation=step.generation)
     behaviour = row.behaviour if row is not None else ""
     if row is not None and row.topic is not None:
         step.emit(row.topic, key=step.saga_id, value={"step": step.id, "op": step.op})
@@ -89,7 +96,7 @@ async def _release(step: Step, customer: str) -> None:
 @action("bank.order", connection="bank")
 async def order(step: Step, customer: str, note: Any) -> dict:
     result = await move(step, customer, "fees", 1)
-    await step.sql.execute("insert into orders values (:saga_id, 'open')", saga_id=step.saga_id)
+    await step.sql.execute(OPEN_ORDER, saga_id=step.saga_id)
     return result
 
 

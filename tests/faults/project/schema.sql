@@ -4,7 +4,10 @@ insert into accounts values
     ('customer', 100), ('transit', 0), ('fees', 0), ('merchant', 0), ('carrier', 0), ('marketing', 0);
 create table holds (saga_id text not null, amount int not null);
 create table orders (saga_id text primary key, state text not null);
-create table journal (id bigserial primary key, saga_id text not null, step text not null, op text not null);
+create table journal (
+    id bigserial primary key, saga_id text not null, step text not null, op text not null,
+    generation int not null default 1
+);
 
 -- What the test wants the next attempts of an operation to do, one behaviour for each attempt, the last for all that
 -- follow: an SQLSTATE to raise, reject, fail, big, large, or ok. Without a saga_id it concerns all sagas.
@@ -16,12 +19,12 @@ create function breakpoint(point text, step text, op text) returns void language
     select pg_advisory_xact_lock_shared(7, hashtext(point || ' ' || step || ' ' || op))
 $$;
 
-create function enter(saga_id text, step text, op text) returns text language plpgsql as $$
+create function enter(saga_id text, step text, op text, generation int) returns text language plpgsql as $$
 declare
     behaviours text[];
     behaviour text;
 begin
-    insert into journal (saga_id, step, op) values (saga_id, step, op);
+    insert into journal (saga_id, step, op, generation) values (saga_id, step, op, generation);
     perform breakpoint('effect', step, op);
     select does into behaviours from scripted_attempts c
     where c.step = enter.step and c.op = enter.op and coalesce(c.saga_id, enter.saga_id) = enter.saga_id;
@@ -91,3 +94,12 @@ begin
 end $$;
 create constraint trigger before_guard_commit after insert on saga_guard deferrable initially deferred
     for each row when (new.step = 'take') execute function before_guard_commit();
+
+-- The release of the rows of automatic compensation is an operation of the step `rows`.
+create function before_row_release() returns trigger language plpgsql as $$
+begin
+    perform breakpoint('commit', 'rows', 'undo');
+    return null;
+end $$;
+create constraint trigger before_row_release after delete on saga_row_lock deferrable initially deferred
+    for each row execute function before_row_release();
