@@ -84,7 +84,7 @@ class KafkaRequestAction:
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
             if row.is_new or is_repeated:
-                event = replace(with_token(command, row.reply_token), id=_event_id(invocation, is_repeated))
+                event = replace(with_token(command, row.reply_token), id=command_id(invocation, resend=is_repeated))
                 await insert_events(sql, [event], invocation, self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, waiter, reply_topic if is_repeated else row.reply_topic)
             return _REPLY_PENDING
@@ -146,8 +146,11 @@ def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: st
     }
 
 
-def _event_id(invocation: Invocation, resend: bool) -> str:
-    """The same in every attempt: the outbox's unique id prevents a second command."""
+def command_id(invocation: Invocation, *, resend: bool = False) -> str:
+    """The event id of a command, the same in every attempt: the outbox's unique id prevents a second command.
+
+    ``resend``: a refused undo or confirm is sent once more, under another id.
+    """
     name = f"{invocation.key}#{invocation.earlier_attempts}" if resend else invocation.key
     return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
 

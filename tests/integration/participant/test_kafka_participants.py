@@ -1,81 +1,39 @@
-"""`saga participant test` with commands in Kafka: responders that keep their promises, and some that do not."""
+"""`saga participant test` with commands in Kafka: each broken promise is reported by its check alone."""
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saga_workers.participant.checks import CHECKS
+from saga_workers.participant.checks import CHECKS, COPIES
 from saga_workers.participant.participant_test import kafka_step, run_participant_test
+from saga_workers.runtime.http_server import HttpServer
 from sagas.errors import SagaError
 from sagas.settings import Settings, load_settings
+from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.slow_parameters import mostly_slow
+from tests.integration.participant.faulty_responder import PARTITIONS, FaultyResponder
 
-KAFKA_CHECKS = [check.name for check in CHECKS if check.name != "response cut off"]
-
-
-class Responder:
-    """A participant: its replies by key, and the keys that were undone. ``fault`` is what it does wrong."""
-
-    def __init__(self, fault: str | None) -> None:
-        self.fault = fault
-        self.replies: dict[str, tuple[str, Any]] = {}
-        self.undone: set[str] = set()
-
-    def reply(self, headers: dict[str, str]) -> tuple[str, Any]:
-        key, op = headers["sagakey"], headers["sagaop"]
-        if key in self.replies and not (self.fault == "forgets" and op == "do"):
-            return self.replies[key]
-        if op == "do" and key in self.undone:
-            outcome, value = "rejected", {"reason": "it was undone"}
-        elif op == "confirm" and key.removesuffix("/confirm") in self.undone and self.fault != "confirms":
-            outcome, value = "failed", {"reason": "it was undone"}
-        else:
-            outcome, value = "done", {"id": uuid.uuid4().hex}
-        if op == "undo" and not (self.fault == "no tombstone" and headers["sagaundoes"] not in self.replies):
-            self.undone.add(headers["sagaundoes"])
-        self.replies[key] = (outcome, value)
-        return outcome, value
-
-    def run(self, address: str, topic: str, stopping: threading.Event, ready: Callable[[], None]) -> None:
-        from confluent_kafka import Consumer, Producer
-
-        producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 0})
-        group = {"group.id": f"{topic}-responder", "auto.offset.reset": "earliest", "enable.auto.commit": False}
-        consumer = Consumer({"bootstrap.servers": address, "isolation.level": "read_committed", **group})
-        consumer.subscribe([topic], on_assign=lambda *_: ready())
-        while not stopping.is_set():
-            message: Any = consumer.poll(0.05)
-            if message is None or message.error() is not None:
-                continue
-            headers = {name: text.decode() for name, text in message.headers()}
-            outcome, value = self.reply(headers)
-            token = "wrong" if self.fault == "wrong token" else headers["sagatoken"]
-            producer.produce(
-                headers["sagareplyto"],
-                json.dumps(value).encode(),
-                headers={"sagakey": headers["sagakey"], "sagatoken": token, "sagaoutcome": outcome},
-            )
-            producer.flush()
-        consumer.close()
+NAMES = [check.name for check in CHECKS if check.name != "response cut off"]
+QUICK_CHECKS = {"undo before do", "concurrent duplicates"}
+BODIES = {"data": {"nights": 1}, "confirm-data": {"key": "${{ step.forward_key }}"}}
 
 
 @contextmanager
-def responding(kafka: Broker, fault: str | None) -> Iterator[str]:
+def responding(kafka: Broker, responder: FaultyResponder) -> Iterator[str]:
     """The topic of commands that a responder serves."""
-    topic = kafka.create_topic(partitions=2)
-    stopping, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=Responder(fault).run, args=(kafka.address, topic, stopping, ready.set))
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    stopping = threading.Event()
+    thread = threading.Thread(target=responder.run, args=(kafka, topic, stopping))
     thread.start()
     try:
-        assert ready.wait(60)
         yield topic
     finally:
         stopping.set()
@@ -90,29 +48,64 @@ def settings(tmp_path: Path, kafka: Broker) -> Settings:
     return load_settings(tmp_path)
 
 
-def step(settings: Settings, topic: str) -> Any:
-    return kafka_step(settings, topic, None, {"data": {"nights": 1}, "confirm-data": None}, None)
+def step(settings: Settings, topic: str, count: dict[str, Any] | None = None) -> Any:
+    return kafka_step(settings, topic, None, BODIES, count)
 
 
-@pytest.mark.parametrize(
-    ("fault", "broken"),
-    [
-        (None, set()),
-        ("forgets", {"same key twice", "same key, other arguments", "concurrent duplicates"}),
-        ("no tombstone", {"undo before do"}),
-        ("confirms", {"confirm after undo"}),
-    ],
-)
-async def test_responders(kafka: Broker, settings: Settings, fault: str | None, broken: set[str]) -> None:
-    with responding(kafka, fault) as topic:
-        results = await run_participant_test(settings, step(settings, topic), timeout=20)
+async def broken_promises(
+    kafka: Broker, settings: Settings, responder: FaultyResponder, *, counted: bool = True, timeout: float = 20
+) -> set[str]:
+    """The checks that report the responder, with or without a count of its effects."""
+    async with HttpServer("127.0.0.1:0", responder.app, option="--address", description="the count") as server:
+        count = {"url": f"http://127.0.0.1:{server.port}/count", "result": "response.json"} if counted else None
+        with responding(kafka, responder) as topic:
+            results = await run_participant_test(settings, step(settings, topic, count), timeout=timeout)
     verdicts = {one.check: one.verdict for one in results}
     assert verdicts.pop("response cut off") == "not tested"
-    assert verdicts == {name: "broken" if name in broken else "kept" for name in KAFKA_CHECKS}
+    assert list(verdicts) == NAMES
+    assert set(verdicts.values()) <= {"kept", "broken"}
+    return {name for name, verdict in verdicts.items() if verdict == "broken"}
+
+
+async def test_a_responder_that_keeps_its_promises_passes(kafka: Broker, settings: Settings) -> None:
+    responder = FaultyResponder()
+    assert await broken_promises(kafka, settings, responder) == set()
+    assert responder.effects == {}
+    # As with a relay and redeliveries, a key has one id and one token; concurrent duplicates have a partition each.
+    for commands in responder.deliveries.values():
+        assert len({(one.headers["ce_id"], one.headers["sagatoken"]) for one in commands}) == 1
+    assert max(len({one.partition for one in commands}) for commands in responder.deliveries.values()) == COPIES
+
+
+@pytest.mark.parametrize("fault", mostly_slow(NAMES, QUICK_CHECKS))
+async def test_each_broken_promise_is_reported_by_its_check_alone(
+    kafka: Broker, settings: Settings, fault: str
+) -> None:
+    assert await broken_promises(kafka, settings, FaultyResponder(fault)) == {fault}
+
+
+@pytest.mark.slow
+async def test_an_effect_with_the_same_reply_shows_only_with_a_count(kafka: Broker, settings: Settings) -> None:
+    assert await broken_promises(kafka, settings, FaultyResponder("same key twice"), counted=False) == set()
+
+
+@pytest.mark.slow
+async def test_no_reply_to_a_duplicate_breaks_what_duplicates_are_promised(kafka: Broker, settings: Settings) -> None:
+    responder = FaultyResponder(repeats_replies=False)
+    assert await broken_promises(kafka, settings, responder, timeout=5) == {
+        "same key twice",
+        "same key, other arguments",
+        "do after undo",
+        "undo twice",
+        "concurrent duplicates",
+    }
 
 
 async def test_a_reply_without_the_token_is_not_accepted(kafka: Broker, settings: Settings) -> None:
-    with responding(kafka, "wrong token") as topic, pytest.raises(SagaError, match="sagatoken is not that of"):
+    with (
+        responding(kafka, FaultyResponder(token="wrong")) as topic,
+        pytest.raises(SagaError, match="sagatoken is not that of"),
+    ):
         await run_participant_test(settings, step(settings, topic), timeout=20)
 
 
@@ -122,3 +115,18 @@ async def test_nobody_replies(kafka: Broker, settings: Settings) -> None:
     assert error.value.exit_code == 1
     with pytest.raises(SagaError, match="the topic nowhere does not exist"):
         await run_participant_test(settings, step(settings, "nowhere"), timeout=0.5)
+
+
+OPTIONS_OF_ANOTHER = {
+    "undo": ["--topic", "t", "--undo", "POST http://127.0.0.1:1/x"],
+    "connection": ["--topic", "t", "--connection", "hotel"],
+    "reply topic": ["--do", "POST http://127.0.0.1:1/x", "--reply-topic", "replies"],
+    "confirm data": ["trip", "reserve", "--confirm-data", "1"],
+}
+
+
+@pytest.mark.parametrize("words", mostly_slow(OPTIONS_OF_ANOTHER, {"undo", "reply topic"}, OPTIONS_OF_ANOTHER))
+def test_an_option_of_another_transport_is_refused(tmp_path: Path, words: list[str]) -> None:
+    refused = run_command(["participant", "test", *words], tmp_path)
+    assert refused.returncode == 2
+    assert f"{words[2]} cannot be combined with these arguments" in refused.stderr

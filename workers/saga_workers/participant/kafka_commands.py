@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from saga_activities.guard.result_codec import UnusableResult
@@ -22,6 +23,7 @@ from saga_activities.kafka_request import (
     RefusedReply,
     RequestRow,
     build_command,
+    command_id,
     decode_reply,
     new_token,
     outcome_of_reply,
@@ -82,7 +84,9 @@ class KafkaCommands:
         await self._read_replies(reply_topic)
         token = self._tokens.setdefault(invocation.key, new_token())
         try:
-            row = event_row(with_token(command, token), self._settings.max_message_bytes)
+            # With the id of the outbox: a participant may deduplicate by `ce_id`, which is the same on redelivery.
+            identified = replace(with_token(command, token), id=command_id(invocation))
+            row = event_row(identified, self._settings.max_message_bytes)
         except UnusableResult as error:
             raise UsageError(str(error)) from None
         record = encode_event(
@@ -105,7 +109,7 @@ class KafkaCommands:
         while not queue.empty():  # a reply to an earlier delivery, sent twice
             queue.get_nowait()
         await asyncio.to_thread(self._produce, command.topic, record, copies, partitions)
-        return [await self._reply(queue) for _ in range(copies)]
+        return await asyncio.gather(*(self._reply(queue) for _ in range(copies)))
 
     async def _reply(self, queue: asyncio.Queue[Outcome]) -> Outcome:
         try:

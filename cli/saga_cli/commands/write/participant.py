@@ -98,13 +98,20 @@ def run_checks(
                 "--data": data,
                 "--undo": undo,
                 "--confirm": confirm,
+                "--undo-data": undo_data,
+                "--confirm-data": confirm_data,
                 "--other-data": other_data,
                 "--connection": connection,
+                "--reply-topic": reply_topic,
             }
         )
         tested = _step_of_saga(settings, saga, step, input, other_input, results, counted)
     else:
         _refuse({"--input": input, "--other-input": other_input, "--results": results})
+        if topic is None:
+            _refuse({"--reply-topic": reply_topic})
+        else:
+            _refuse({"--undo": undo, "--confirm": confirm, "--connection": connection})
         other = json_option(other_data, "--other-data")
 
         def described(body: Any) -> Any:
