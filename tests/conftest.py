@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sagas.settings import masking
-from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
@@ -95,6 +95,13 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
 def postgres_server() -> Iterator[DatabaseServer]:
     """One PostgreSQL for all tests of this process: make a database of your own, and never kill it."""
     with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[DatabaseServer]:
+    """One MariaDB for all tests of this process: make a database of your own, and never kill it."""
+    with mariadb() as server:
         yield server
 
 

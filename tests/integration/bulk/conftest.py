@@ -164,12 +164,12 @@ class Bank:
         return dict(self.query("select saga_id, state from saga_run"))
 
 
-def write_project(folder: Path, address: str, url: str) -> Project:
+def write_project(folder: Path, address: str, url: str, schema: str = SCHEMA) -> Project:
     folder.mkdir(exist_ok=True)
     for name, text in (("transfer", TRANSFER), ("withdrawal", WITHDRAWAL), ("waiting", WAITING)):
         (folder / f"{name}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
-    (folder / "schema.sql").write_text(SCHEMA)
+    (folder / "schema.sql").write_text(schema)
     (folder / "saga.toml").write_text(
         f'definitions = ["."]\nactions = ["./actions.py"]\n[temporal]\naddress = "{address}"\n'
         f'task_queue = "bulk-{uuid.uuid4().hex[:8]}"\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sagas.actions.step import Event
 from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
-from tests.helpers.database_servers import DatabaseServer, mariadb
+from tests.helpers.database_servers import DatabaseServer
 from tests.unit.guard.model import State
 
 EFFECTS = """
@@ -32,12 +32,6 @@ create table effects (
     saga_id varchar(200), step varchar(200), generation int, kind varchar(30), at_time double precision
 )
 """
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[DatabaseServer]:
-    with mariadb() as server:
-        yield server
 
 
 @dataclass

@@ -21,7 +21,7 @@ from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.runtime.databases import set_up_database
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.database_servers import DatabaseServer, mariadb
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import CommandLine
@@ -85,12 +85,6 @@ steps:
   - {id: buy, uses: room.book, with: {city: "${{ input.city }}"}, pivot: true}
   - {id: go, uses: visit, effect: none}
 """
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[DatabaseServer]:
-    with mariadb() as server:
-        yield server
 
 
 def new_database(server: DatabaseServer) -> str:

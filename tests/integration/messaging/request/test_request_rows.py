@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import KafkaSettings
-from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.integration.messaging.request.request_environment import new_database
-
-
-@pytest.fixture(scope="module")
-def mariadb_server() -> Iterator[DatabaseServer]:
-    with mariadb() as server:
-        yield server
 
 
 class RequestSetup:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,11 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
 from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
-from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.messaging.request.request_environment import new_database
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-
-
-@pytest.fixture(scope="module")
-def mariadb_server() -> Iterator[DatabaseServer]:
-    with mariadb() as server:
-        yield server
 
 
 class RawRecord:

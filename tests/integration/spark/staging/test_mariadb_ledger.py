@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from sagas.actions import Actions
 from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.outcomes import Outcome
-from tests.helpers.database_servers import DatabaseServer, mariadb
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.spark.day_close_project import ICEBERG, open_day_close_project, read
@@ -37,15 +37,9 @@ from tests.integration.spark.staging.staging_environment import FakeRunner, Stag
 ACTIONS = {"do": SPARK, "confirm": PUBLISH, "undo": DISCARD}
 
 
-@pytest.fixture(scope="module")
-def ledger_database() -> Iterator[DatabaseServer]:
-    with mariadb() as found:
-        yield found
-
-
 @pytest_asyncio.fixture
-async def staging(ledger_database: DatabaseServer, tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
-    opened = await open_staging(tmp_path, ledger_database.url("mysql"))
+async def staging(mariadb_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
+    opened = await open_staging(tmp_path, mariadb_server.url("mysql"))
     yield opened
     await opened.databases.close()
 
@@ -117,10 +111,10 @@ async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironm
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_day_is_published_together_and_undone(
-    temporal: TemporalServer, server: DatabaseServer, ledger_database: DatabaseServer, tmp_path: Path
+    temporal: TemporalServer, server: DatabaseServer, mariadb_server: DatabaseServer, tmp_path: Path
 ) -> None:
     shop = await open_day_close_project(
-        tmp_path / "shop", server, temporal.address, publish="together", ledger=ledger_database.url("mysql")
+        tmp_path / "shop", server, temporal.address, publish="together", ledger=mariadb_server.url("mysql")
     )
     async with running_worker(shop.project) as client:
         refused, good = f"refused-{uuid.uuid4()}", f"good-{uuid.uuid4()}"
