@@ -335,10 +335,10 @@ class BulkMachine:
 
     def _perform_again(self, member: Member, pending: PendingCall) -> None:
         if member.is_active:
-            self._ready.setdefault(_form(pending.call), []).append((member, pending))
+            self._ready.setdefault(_chunk_key(pending.call), []).append((member, pending))
 
     def _withdraw(self, pending: PendingCall) -> None:
-        waiting = self._ready.get(_form(pending.call))
+        waiting = self._ready.get(_chunk_key(pending.call))
         if waiting is not None:
             waiting[:] = [one for one in waiting if one[1] is not pending]
 
@@ -398,7 +398,7 @@ def _size(call: Call) -> int:
     return len(json.dumps(call.arguments)) + (len(json.dumps(confirmed[1])) if isinstance(confirmed, tuple) else 0)
 
 
-def _form(call: Call) -> tuple[Any, ...]:
+def _chunk_key(call: Call) -> tuple[Any, ...]:
     """What calls of one chunk have in common."""
     guard = call.guard
     assert guard is not None

@@ -21,8 +21,8 @@ from sagas.machine.internal_events import (
     EntrySettled,
     LookUpEffect,
     PivotFailed,
+    RequestRollback,
     StartAttempt,
-    StartRollback,
 )
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
@@ -280,7 +280,7 @@ def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
             run.record(entry).stopped = True
             entry.decision = None
             run.post(EntrySettled(entry, False))
-            run.post(StartRollback(operator_cause(entry, decision), entry))
+            run.post(RequestRollback(operator_cause(entry, decision), entry))
 
 
 def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:

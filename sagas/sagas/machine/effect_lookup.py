@@ -20,7 +20,7 @@ from sagas.machine.internal_events import (
     LookUpEffect,
     LookupVerdict,
     PivotFailed,
-    StartRollback,
+    RequestRollback,
 )
 from sagas.machine.state import Flight, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.outcomes import Failure, Outcome
@@ -207,7 +207,7 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
         decisions.give_up_pivot(run, entry)
     elif verdict == "late":
         run.post(EntrySettled(entry, False))
-        run.post(StartRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))
+        run.post(RequestRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))
     elif purpose == "retry":
         _retry_if_absent(run, entry, verdict)
     elif purpose == "continue" and verdict == "unknown" and _can_be_compensated(run, entry):

@@ -15,8 +15,8 @@ from sagas.machine.internal_events import (
     ForwardFailed,
     LookUpEffect,
     PivotFailed,
+    RequestRollback,
     StartAttempt,
-    StartRollback,
 )
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun, StepRecord
 from sagas.protocol import outcomes
@@ -302,7 +302,7 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(PivotFailed(entry, cause))
     else:
         run.post(EntrySettled(entry, False))
-        run.post(StartRollback(cause, entry))
+        run.post(RequestRollback(cause, entry))
 
 
 def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
@@ -373,7 +373,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
     else:
         run.record(entry).stopped = True
         run.post(EntrySettled(entry, False))
-        run.post(StartRollback(arguments.failure_cause(entry), entry))
+        run.post(RequestRollback(arguments.failure_cause(entry), entry))
 
 
 def continue_without(run: SagaRun, entry: LedgerEntry) -> None:

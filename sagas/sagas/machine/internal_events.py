@@ -55,7 +55,7 @@ class EffectLookedUp(InternalEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class StartRollback(InternalEvent):
+class RequestRollback(InternalEvent):
     """A rollback is requested. ``cause`` becomes the saga's reason unless one is pending already."""
 
     cause: Mapping[str, Any]

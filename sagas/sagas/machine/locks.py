@@ -14,7 +14,7 @@ from sagas.definition.lock_keys import lock_keys
 from sagas.definition.times import format_timestamp
 from sagas.machine import arguments, row_locks
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.internal_events import StartRollback
+from sagas.machine.internal_events import RequestRollback
 from sagas.machine.lock_state import LockState
 from sagas.machine.state import SagaRun
 from sagas.protocol.locks import holder_id, owner_id
@@ -183,7 +183,7 @@ def _give_up(run: SagaRun, kind: str, type: str, message: str) -> None:
     if locks is not None:
         details = {"keys": list(locks.keys), "blockers": [_described(one) for one in locks.blockers]}
         _withdraw(run, locks)
-    run.post(StartRollback({"kind": kind, "step": None, "type": type, "message": message, "details": details}))
+    run.post(RequestRollback({"kind": kind, "step": None, "type": type, "message": message, "details": details}))
 
 
 def _described(blocker: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ from sagas.machine.internal_events import (
     LookUpEffect,
     PivotFailed,
     ReachCommitPoint,
+    RequestRollback,
     StartAttempt,
-    StartRollback,
 )
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
@@ -359,7 +359,7 @@ def _saga_timer_fired(run: SagaRun, id: str) -> None:
         run.overdue = True
         notify.notify_milestone(run, "overdue")
     else:
-        run.post(StartRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
+        run.post(RequestRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
 
 
 def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
@@ -371,7 +371,9 @@ def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
         return
     run.cancel_requested = True
     message = event.message or "a cancel was requested"
-    run.post(StartRollback(_external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
+    run.post(
+        RequestRollback(_external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {}))
+    )
 
 
 def _signal_received(run: SagaRun, event: SignalReceived) -> None:
@@ -442,7 +444,7 @@ def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
             effect_lookup.look_up_effect(run, entry, purpose)
         case EffectLookedUp(entry, purpose, verdict):
             effect_lookup.continue_after_lookup(run, entry, purpose, verdict)
-        case StartRollback(cause, entry):
+        case RequestRollback(cause, entry):
             rollback.request_rollback(run, cause, entry)
         case PivotFailed(entry, cause):
             rollback.continue_after_pivot_failure(run, entry, cause)

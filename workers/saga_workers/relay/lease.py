@@ -1,7 +1,8 @@
 """Leases: which relay serves a shard. A lease is a row with an owner and an expiry time on the database's clock.
 
 The lease only keeps two live relays from fencing each other again and again; correctness does not rest on it. A relay
-that sleeps past its lease and goes on is stopped by Kafka, because its producer has been fenced.
+that sleeps past its lease and goes on is stopped by Kafka, because its producer has been fenced: by
+``Publisher.fence_and_open`` of its successor.
 """
 
 from __future__ import annotations

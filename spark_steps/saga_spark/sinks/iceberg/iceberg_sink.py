@@ -25,12 +25,12 @@ from saga_spark.sinks.iceberg import data_files
 from saga_spark.sinks.iceberg.catalog import (
     TableName,
     can_commit_together,
-    commit,
     load_table,
     open_catalog,
     planned_location,
     translate_errors,
 )
+from saga_spark.sinks.iceberg.commit import commit
 from saga_spark.sinks.iceberg.compatibility import (
     COMPACTION_ADVICE,
     compatibility_problems,

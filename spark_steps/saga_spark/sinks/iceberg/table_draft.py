@@ -20,7 +20,8 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 from saga_spark.job_errors import first_line
 from saga_spark.manifest import Target
 from saga_spark.sinks.iceberg import data_files
-from saga_spark.sinks.iceberg.catalog import TableCommit, TableName, planned_location
+from saga_spark.sinks.iceberg.catalog import TableName, planned_location
+from saga_spark.sinks.iceberg.commit import TableCommit
 from saga_spark.sinks.iceberg.compatibility import compatibility_problems, partition_spec, staged_schema
 from saga_spark.sinks.iceberg.copy_on_write import find_replaced_files
 from saga_spark.sinks.iceberg.pyiceberg_internals import (

@@ -19,7 +19,7 @@ from tests.integration.spark.staged_outputs import Publisher
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
 PLACE = "sink.prepare(publication)"
-ARM = "from saga_spark.sinks.iceberg import catalog, data_files, table_draft\nat({})"
+ARM = "from saga_spark.sinks.iceberg import commit, data_files, table_draft\nat({})"
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def seen(lake: Lake) -> list[tuple[int, str]]:
 PUBLISH_POINTS = {
     "sql: a file is linked": ("sql", "data_files, 'link_or_copy', 'after'", PLACE, OLD),
     "sql: files are rewritten": ("sql", "table_draft, 'find_replaced_files', 'after'", PUBLISH, OLD),
-    "sql: before the swap": ("sql", "catalog, '_swap_metadata_location', 'before'", PUBLISH, OLD),
-    "sql: in the transaction of the swap": ("sql", "catalog, '_swap_metadata_location', 'after'", PUBLISH, OLD),
-    "sql: the answer is lost": ("sql", "catalog, '_commit_sql', 'after'", PUBLISH, NEW),
-    "rest: before the request": ("rest", "catalog, '_commit_single', 'before'", PUBLISH, OLD),
-    "rest: the answer is lost": ("rest", "catalog, '_commit_single', 'after'", PUBLISH, NEW),
+    "sql: before the swap": ("sql", "commit, '_swap_metadata_location', 'before'", PUBLISH, OLD),
+    "sql: in the transaction of the swap": ("sql", "commit, '_swap_metadata_location', 'after'", PUBLISH, OLD),
+    "sql: the answer is lost": ("sql", "commit, '_commit_sql', 'after'", PUBLISH, NEW),
+    "rest: before the request": ("rest", "commit, '_commit_single', 'before'", PUBLISH, OLD),
+    "rest: the answer is lost": ("rest", "commit, '_commit_single', 'after'", PUBLISH, NEW),
 }
 QUICK_POINTS = {"sql: in the transaction of the swap", "sql: the answer is lost", "rest: the answer is lost"}
 
@@ -84,7 +84,7 @@ def test_a_killed_undo_leaves_old_or_new_rows_and_the_next_completes(
 ) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
         lake.publish(ours)
-        arm = ARM.format(f"catalog, {where}")
+        arm = ARM.format(f"commit, {where}")
         assert Publisher(lake.settings, ours, None, arm, UNPUBLISH).outcome()[0] == -9
         assert seen(lake) == rows
         lake.unpublish(ours)
@@ -102,7 +102,7 @@ def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
     server: DatabaseServer, tmp_path: Path, kind: str, where: str
 ) -> None:
     with lake_with_ours(kind, server, tmp_path) as (lake, ours):
-        arm = ARM.format(f"catalog, {where}, 'before', signal.SIGSTOP")
+        arm = ARM.format(f"commit, {where}, 'before', signal.SIGSTOP")
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)
@@ -116,7 +116,7 @@ def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
 
 def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: DatabaseServer, tmp_path: Path) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
-        arm = ARM.format("catalog, '_swap_metadata_location', 'after', signal.SIGSTOP")
+        arm = ARM.format("commit, '_swap_metadata_location', 'after', signal.SIGSTOP")
         arm += "\ncatalog._COMMIT_TIMEOUTS = catalog._COMMIT_TIMEOUTS.replace('30s', '1s')"
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
@@ -141,7 +141,7 @@ def test_one_of_two_concurrent_publishers_commits(
         second = first if same else lake.staged(some(2), saga="s2")
         both = [first, second]
         states = [lake.sink.read_state([one]) for one in both]
-        arm = ARM.format("catalog, 'commit', 'before', signal.SIGSTOP").replace("at(", REACH)
+        arm = ARM.format("commit, 'commit', 'before', signal.SIGSTOP").replace("at(", REACH)
         running = [Publisher(lake.settings, *pair, arm, PUBLISH) for pair in zip(both, states, strict=True)]
         for one in running:
             one.frozen()
@@ -156,7 +156,7 @@ def test_one_of_two_concurrent_publishers_commits(
 
 
 # The sink has imported `commit` by name.
-REACH = "from saga_spark.sinks.iceberg import iceberg_sink\ncatalog = iceberg_sink\nat("
+REACH = "from saga_spark.sinks.iceberg import iceberg_sink\ncommit = iceberg_sink\nat("
 
 
 # ── together ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +246,7 @@ def test_a_kill_between_two_tables_of_a_joint_publication_shows_nothing(server: 
     with open_lake("sql", server, tmp_path) as lake:
         ours = pair(lake, 1, 2)
         act = f"sink.publish([publication, {ours[1]!r}], state, together=True)"
-        arm = ARM.format("catalog, '_swap_metadata_location', 'after'")
+        arm = ARM.format("commit, '_swap_metadata_location', 'after'")
         killed = Publisher(lake.settings, ours[0], lake.sink.read_state(ours), arm, act)
         assert killed.outcome()[0] == -9
         assert not lake.exists("sales.facts")
