@@ -30,12 +30,12 @@ from saga_activities.ledger.rows import (
     write_rows,
 )
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
+from sagas.protocol.saga_view import STARTED_AGAIN
 
 _CLAIM = claim_table.c
 _RUN = run_table.c
 _AT_ONCE = 500
 _USE_INTERVAL = timedelta(hours=1)
-_STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ async def claim(
             ours = [id for id in ids if id in inserted or ((own := held.get(id)) and own.bulk_id == bulk_id)]
             # Read after the insert: whoever has ended such a saga has deleted its claim in the same transaction.
             earlier = await runs_of(connection, ours)
-            refused = [id for id, run in earlier.items() if not (again and run.state in _STARTED_AGAIN)]
+            refused = [id for id, run in earlier.items() if not (again and run.state in STARTED_AGAIN)]
             if refused:
                 await connection.execute(sa.delete(claim_table).where(among(connection, _CLAIM.saga_id, refused)))
         result.taken |= {id: one for id, one in held.items() if one.bulk_id != bulk_id}

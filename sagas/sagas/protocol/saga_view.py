@@ -19,6 +19,9 @@ from sagas.definition.model import Guarantee, Milestone
 from sagas.protocol.outcomes import OutcomeKind
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
+
+STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
+"""Ends after which `--again` starts the same id once more."""
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
 

@@ -62,7 +62,7 @@ PAUSES = "pauses-between-evaluations"
 """Histories without this patch evaluate everything at once."""
 
 
-STARTED_AGAIN = Call | StartSaga | UndoSaga | AcquireLocks
+LEFT_TO_NEXT_RUN = Call | StartSaga | UndoSaga | AcquireLocks
 """The commands that a run which is about to continue as new leaves to the next one."""
 
 
@@ -174,7 +174,7 @@ class SagaWorkflow:
             workflow.continue_as_new(handed, memo={STARTED_AT_MEMO: machine.started_at})
         self._continuing = False
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, CancelCall | STARTED_AGAIN):
+            if isinstance(command, CancelCall | LEFT_TO_NEXT_RUN):
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
@@ -223,7 +223,7 @@ class SagaWorkflow:
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
-        if self._continuing and isinstance(command, STARTED_AGAIN):
+        if self._continuing and isinstance(command, LEFT_TO_NEXT_RUN):
             return  # it stays in flight in the machine, and the next run reissues it
         match command:
             case Call():

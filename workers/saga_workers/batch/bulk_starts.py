@@ -23,6 +23,7 @@ from saga_workers.views.saga_view import FINAL_STATES
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
+from sagas.protocol.saga_view import STARTED_AGAIN
 
 DEFAULT_BULK_SIZE = 500
 
@@ -31,8 +32,6 @@ MAX_INPUT_BYTES = 1536 * 1024
 
 _POLL_INTERVAL = 0.5
 """Seconds between two looks at sagas that an earlier command has started."""
-
-_STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
 
 
 def cut_rows(rows: Sequence[StartRow], size: int) -> Iterator[list[StartRow]]:
@@ -147,7 +146,7 @@ class BulkStarter:
         waiting: list[str] = []
         for row in part:
             saga = known.get(row.id)
-            if saga is None or (self._again and saga.state in _STARTED_AGAIN and self._is_same(row, saga)):
+            if saga is None or (self._again and saga.state in STARTED_AGAIN and self._is_same(row, saga)):
                 new.append(row)
             elif not self._is_same(row, saga):
                 self._refuse(row, "it has been started as another saga or with another input")

@@ -28,7 +28,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import describe_run, first_input
-from saga_workers.views.saga_view import FINAL_STATES, STARTED_AGAIN, closed_state, may_be_undone, read_view
+from saga_workers.views.saga_view import FINAL_STATES, closed_state, may_be_undone, read_view
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
@@ -45,6 +45,7 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
     input_digest,
 )
+from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary

@@ -37,13 +37,20 @@ from sagas.protocol.payloads import (
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
 )
-from sagas.protocol.saga_view import ErrorView, OperationView, ReasonView, SagaView, StepView, ViewState
+from sagas.protocol.saga_view import (
+    STARTED_AGAIN,
+    ErrorView,
+    OperationView,
+    ReasonView,
+    SagaView,
+    StepView,
+    ViewState,
+)
 from sagas.text.shell import saga_command
 from sagas.workflow.failures import activity_outcome
 
 TERMINATED_STATES = ("TERMINATED",)
 FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
-STARTED_AGAIN = ("COMPENSATED", "RESIDUE")
 """The states after which `--again` starts a new generation."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
