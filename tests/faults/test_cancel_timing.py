@@ -24,7 +24,7 @@ WHOLE = 0.6
     ("tries", "native"),
     [
         pytest.param(6, False, id="a-few"),
-        pytest.param(6, True, id="a-few-natively"),
+        pytest.param(6, True, id="a-few-natively", marks=pytest.mark.slow),
         pytest.param(200, False, id="200", marks=pytest.mark.slow),
         pytest.param(200, True, id="200-natively", marks=pytest.mark.slow),
     ],

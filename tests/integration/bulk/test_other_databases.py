@@ -48,8 +48,8 @@ async def test_each_saga_has_its_outcome(
     assert {one["state"] for one in again["existing"].values()} == {"COMPLETED", "COMPENSATED"}
     assert (story.state, story.steps[1].state) == ("COMPENSATED", "COMPENSATED")
     async with engine.connect() as connection:
-        balances = dict((await connection.execute(sa.text("select id, balance from account"))).tuples().all())
-        states = dict((await connection.execute(sa.text("select saga_id, state from saga_run"))).tuples().all())
+        balances = {row[0]: row[1] for row in await connection.execute(sa.text("select id, balance from account"))}
+        states = {row[0]: row[1] for row in await connection.execute(sa.text("select saga_id, state from saga_run"))}
         claims = (await connection.execute(sa.text("select count(*) from saga_claim"))).scalar_one()
     await engine.dispose()
     assert states == {f"t-{n}": "COMPENSATED" if n in failed else "COMPLETED" for n in range(COUNT)}

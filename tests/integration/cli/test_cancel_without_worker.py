@@ -88,6 +88,7 @@ async def test_a_cancel_accepted_before_the_worker_died_is_recorded(cli: Command
     assert (await cli.saga("--json", "show", id)).json["cancel_requested"] is False, "it was refused"
 
 
+@pytest.mark.slow
 async def test_a_cancel_past_the_commit_point_has_no_later_effect(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

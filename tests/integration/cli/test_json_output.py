@@ -20,7 +20,14 @@ logging.getLogger("shop").warning("a line of a log")
 """
 
 
-@pytest.mark.parametrize("args", [("start", "order", "--id"), ("show",), ("list",), ("actions",), ("validate",)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("start", "order", "--id"),
+        ("show",),
+        *(pytest.param((one,), marks=pytest.mark.slow) for one in ("list", "actions", "validate")),
+    ],
+)
 def test_json_output_is_the_only_stdout(cli_without_worker: CommandLine, args: tuple[str, ...]) -> None:
     """An input so large that Temporal's SDK warns of it, and a module that prints while it is imported."""
     id = fresh("large")

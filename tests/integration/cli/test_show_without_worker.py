@@ -78,6 +78,7 @@ async def test_show_during_compensation(cli_with_worker_process: CommandLine, wo
     assert re.search(UNANSWERED, watched.out)
 
 
+@pytest.mark.slow
 async def test_parked(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("trip")
     cli_with_worker_process.break_undo(True)

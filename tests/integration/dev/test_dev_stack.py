@@ -305,6 +305,7 @@ def test_an_invalid_schema_file_gives_a_one_line_error(project: Project) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_logs(project: Project) -> None:
     assert "no log" in project.call("dev", "logs", "temporal").stderr
     project.up("--only", "postgres")

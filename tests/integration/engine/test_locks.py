@@ -204,6 +204,7 @@ async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environme
     assert await nothing_is_left(locks)
 
 
+@pytest.mark.slow
 async def test_a_release_without_its_connection_is_shown_and_can_be_left(
     locks: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

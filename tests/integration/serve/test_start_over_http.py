@@ -279,9 +279,17 @@ def test_a_token_bucket_allows_its_rate() -> None:
     [
         ('[serve.tokens.shop]\nscopes = ["start"]', "serve.tokens.shop.secret is missing"),
         ('[serve.tokens.shop]\nsecret = {env = "A"}\nscopes = ["strat"]', "unknown scope strat; did you mean start?"),
-        ("[serve.tokens.shop]\nscope = 1", "[serve.tokens.shop]: unknown setting scope; did you mean scopes?"),
-        ("[serve]\ntokens = {shop = 5}", "serve.tokens.shop must be a table"),
-        ("[serve]\nmax_body_bytes = 5000000", "serve.max_body_bytes must be a whole number from 1 to 2000000"),
+        pytest.param(
+            "[serve.tokens.shop]\nscope = 1",
+            "[serve.tokens.shop]: unknown setting scope; did you mean scopes?",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("[serve]\ntokens = {shop = 5}", "serve.tokens.shop must be a table", marks=pytest.mark.slow),
+        pytest.param(
+            "[serve]\nmax_body_bytes = 5000000",
+            "serve.max_body_bytes must be a whole number from 1 to 2000000",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_mistake_in_the_settings(tmp_path: Path, serve: str, message: str) -> None:

@@ -80,7 +80,9 @@ async def test_the_list_shows_names_and_states(
     await page.screenshot(path=pictures / "list.png")
 
 
-@pytest.mark.parametrize("state", ["PARKED", "COMPENSATED", "RESIDUE"])
+@pytest.mark.parametrize(
+    "state", ["PARKED", *(pytest.param(one, marks=pytest.mark.slow) for one in ("COMPENSATED", "RESIDUE"))]
+)
 async def test_the_list_can_be_filtered_by_saga_state(
     page: Page, temporal: TemporalServer, shop: Shop, state: str
 ) -> None:

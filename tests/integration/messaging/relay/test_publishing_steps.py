@@ -121,6 +121,7 @@ async def test_a_step_that_waits_until_its_events_are_published(env: EventsEnvir
     assert values(kafka, topic) == [1, 2]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_between_commit_and_answer(env: EventsEnvironment, kafka: Broker) -> None:
     first, second = kafka.create_topic(), kafka.create_topic()
     definition = f"""

@@ -1,4 +1,4 @@
-"""Every single fault, with a cancel or the deadline at every second event; `make test-long` takes every event."""
+"""Every single fault, with a cancel or the deadline at every third event; `make test-long` takes every event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, fau
 FAULTS = pytest.mark.parametrize(
     ("times", "stride"),
     [
-        pytest.param((1,), 2, id="single faults"),
+        pytest.param((1,), 3, id="single faults"),
         pytest.param((1, 2), 1, id="double faults, too", marks=pytest.mark.slow),
     ],
 )
@@ -24,7 +24,7 @@ FAULTS = pytest.mark.parametrize(
 def interrupt(
     definition: Definition, moment: Callable[[int], dict[str, Any]], numbers: tuple[int, ...], stride: int
 ) -> None:
-    """Each fault that occurs so many times, with an interruption at each event of the run, or at each second one.
+    """Each fault that occurs so many times, with an interruption at each event of the run, or at some of them.
 
     Double faults come first: when the fault occurred less than twice, the run with a single one would be the same.
     """

@@ -117,7 +117,7 @@ def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
 def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: DatabaseServer, tmp_path: Path) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
         arm = ARM.format("commit, '_swap_metadata_location', 'after', signal.SIGSTOP")
-        arm += "\ncatalog._COMMIT_TIMEOUTS = catalog._COMMIT_TIMEOUTS.replace('30s', '1s')"
+        arm += "\ncommit._COMMIT_TIMEOUTS = commit._COMMIT_TIMEOUTS.replace('30s', '1s')"
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)  # waits until the server has ended the frozen transaction

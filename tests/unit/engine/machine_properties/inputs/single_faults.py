@@ -15,6 +15,11 @@ from tests.unit.engine.machine_properties.runner import Runner
 DO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "failed_final", "lost_before", "lost_after", "zombie")
 CONFIRM_FAULTS: tuple[Fate, ...] = ("rejected", "lost_after", "infrastructure", "zombie")
 SAGAS = [pytest.param(definition, id=name) for name, definition in TYPICAL.items()]
+HALF_OF_THE_SAGAS = [
+    pytest.param(definition, id=name, marks=pytest.mark.slow if place % 2 else [])
+    for place, (name, definition) in enumerate(TYPICAL.items())
+]
+"""Every second one is slow."""
 
 
 class Fault(NamedTuple):
