@@ -107,7 +107,7 @@ class Environment:
     def _decide_outcome(self, flight: Flight, outcome: Outcome, at: float) -> CallEnded | None:
         call = flight.call
         limit = 1 if call.at_most_once else call.retry.max_attempts
-        final = outcome.kind in ("done", "rejected", "late") or not outcome.retryable
+        final = outcome.kind in ("done", "rejected", "late") or not outcome.retryable or not outcome.counted
         if final or flight.attempt >= limit or (call.retry.give_up_after is not None and self.chance(30)):
             return _ended(call, outcome, at)
         flight.held = None
@@ -242,4 +242,5 @@ _REFUSALS: dict[str, Outcome] = {
 
 
 def _ended(call: Call, outcome: Outcome, at: float) -> CallEnded:
-    return CallEnded(call.id, outcome, at, outcome.attempt)
+    attempts = outcome.attempt
+    return CallEnded(call.id, outcome, at, attempts if attempts is None or outcome.counted else attempts - 1)

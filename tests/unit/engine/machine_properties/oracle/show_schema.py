@@ -92,7 +92,7 @@ NOTIFICATION: dict[str, Check] = {
 
 def problems(story: Mapping[str, Any]) -> list[str]:
     """Everything in which the document differs from the contract; empty when it does not."""
-    always = {name: value for name, value in story.items() if name not in ("savepoints", "locks")}
+    always = {name: value for name, value in story.items() if name not in ("savepoints", "locks", "row_locks")}
     found = _differs("story", always, SAGA)
     if "locks" in story:
         found += _differs("locks", story["locks"], LOCKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.definition.model import StepDefinition
+from sagas.definition.model import StepDefinition, checked_entry
 from sagas.protocol.messages import Call, StartSaga
 from tests.unit.engine.machine_properties.inputs import definition_faults
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
@@ -80,13 +80,24 @@ def check_reason(ledger: Ledger) -> None:
     """`definition` is the reason exactly where an expression has failed."""
     reason = ledger.story["reason"]
     entry = reason["step"]
-    mistaken = entry is not None and never_evaluable(ledger, entry) and not ledger.decided(entry)
+    mistaken = (
+        entry is not None
+        and never_evaluable(ledger, entry)
+        and not ledger.decided(entry)
+        and not _failed_check(ledger, entry)
+    )
     if reason["kind"] == "definition":
         parts = definition_faults.forward(ledger.step(entry)) if entry else []
         if not definition_faults.broken(parts) and not definition_faults.fragile(parts):
             raise Violation("rule 10", f"the reason is the definition of {entry}, which has no mistake")
     elif mistaken and reason["kind"] in ("failed", "rejected", "unknown"):
         raise Violation("rule 10", f"{entry} could not be evaluated, but the reason is {reason['kind']}")
+
+
+def _failed_check(ledger: Ledger, entry: str) -> bool:
+    """The reason names this entry because its pre-check was not passed, so the entry was never evaluated."""
+    rows = [row for row in ledger.story["steps"] if checked_entry(row["id"]) == entry]
+    return any(row["state"] in ("REJECTED", "FAILED", "UNKNOWN") for row in rows)
 
 
 def synchronous(ledger: Ledger) -> set[str]:
