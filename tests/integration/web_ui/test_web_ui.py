@@ -110,6 +110,7 @@ async def test_a_run_shows_the_summaries_of_its_steps(
     await page.screenshot(path=pictures / "completed.png", full_page=True)
 
 
+@pytest.mark.slow
 async def test_compensations_are_marked_as_such(
     page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_parked_saga_shows_what_to_do(page: Page, temporal: TemporalServ
     assert "Cancel is refused" in now
 
 
+@pytest.mark.slow
 async def test_a_waiting_saga_names_its_timers(page: Page, temporal: TemporalServer, shop: Shop) -> None:
     await open_run(page, temporal, shop.ids["RUNNING"])
     shown = await text(page)
@@ -157,6 +159,7 @@ async def test_a_waiting_saga_names_its_timers(page: Page, temporal: TemporalSer
     assert "▶ RUNNING approval Wait for the approval" in " ".join(now.split())
 
 
+@pytest.mark.slow
 async def test_a_residue_is_named(page: Page, temporal: TemporalServer, shop: Shop, pictures: Path) -> None:
     _, now = await open_details(page, temporal, shop.ids["RESIDUE"])
     await page.screenshot(path=pictures / "residue-details.png", full_page=True)
@@ -193,8 +196,7 @@ async def test_markup_from_data_is_inert(page: Page, temporal: TemporalServer, s
     "state",
     [
         "PARKED",
-        "RESIDUE",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("COMPLETED", "COMPENSATED", "RUNNING")),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("RESIDUE", "COMPLETED", "COMPENSATED", "RUNNING")),
     ],
 )
 async def test_the_ui_checks_find_nothing(page: Page, temporal: TemporalServer, shop: Shop, state: str) -> None:
@@ -236,6 +238,7 @@ async def test_the_history_lint_detects_a_bad_run(temporal: TemporalServer) -> N
     }
 
 
+@pytest.mark.slow
 async def test_a_closed_run_is_readable_without_a_worker(
     page: Page, temporal: TemporalServer, chromium: str, tmp_path: Path, pictures: Path
 ) -> None:
