@@ -19,7 +19,7 @@ from tests.unit.engine.machine_properties.bulk_runner import BulkRunner
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
-from tests.unit.engine.machine_properties.oracle.ledger import Violation
+from tests.unit.engine.machine_properties.seeds import broken_rules
 from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
 RUNS = EXAMPLES // 25
@@ -117,20 +117,8 @@ MUTATIONS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 }
 
 
-def broken_rule() -> str | None:
-    """The first rule that is broken in random runs."""
-    for seed in range(MUTATED_RUNS):
-        try:
-            simulate(seed)
-        except Violation as violation:
-            return violation.rule
-        except (AssertionError, KeyError, AttributeError):
-            continue
-    return None
-
-
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutated_bulk_machine_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, rule = MUTATIONS[name]
     mutate(monkeypatch)
-    assert broken_rule() == rule
+    assert next(broken_rules(simulate, range(MUTATED_RUNS)), None) == rule

@@ -39,6 +39,7 @@ from tests.unit.engine.machine_properties.inputs.strategies import HOME, make_ca
 from tests.unit.engine.machine_properties.oracle.ledger import Violation, step_id
 from tests.unit.engine.machine_properties.rules.state_rules import FINAL
 from tests.unit.engine.machine_properties.runner import Runner
+from tests.unit.engine.machine_properties.seeds import broken_rules, valid_runs
 from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
 RUNS = EXAMPLES // 4
@@ -310,13 +311,7 @@ def simulate(seed: int, kinds: Sequence[str] = KINDS) -> KindRunner | None:
 
 def test_every_run_with_these_steps_satisfies_every_rule() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(RUNS):
-        try:
-            runner = simulate(seed)
-        except Violation as violation:
-            raise AssertionError(f"seed {seed}: {violation}") from violation
-        if runner is None:
-            continue
+    for runner in valid_runs(simulate, range(RUNS)):
         seen.update(runner.seen)
     assert min(seen[name] for name in MUST_BE_SEEN) >= RUNS // 250, {name: seen[name] for name in MUST_BE_SEEN}
 
@@ -440,13 +435,8 @@ def test_a_mutation_of_these_steps_is_detected(name: str, monkeypatch: pytest.Mo
     mutate, kind, rule = MUTATIONS[name]
     mutate(monkeypatch)
     others: Counter[str] = Counter()
-    for seed in range(1_000):
-        try:
-            simulate(seed, (kind,))
-        except Violation as violation:
-            if violation.rule == rule:
-                return
-            others[violation.rule] += 1
-        except (AssertionError, KeyError, AttributeError):
-            continue
+    for broken in broken_rules(lambda seed: simulate(seed, (kind,)), range(1_000)):
+        if broken == rule:
+            return
+        others[broken] += 1
     raise AssertionError(f"the oracle found no violation of {rule}, only {others}")
