@@ -9,6 +9,7 @@ from html import escape
 
 from sagas.builtins.spark import SPARK
 from sagas.definition.model import Definition, Locks, StepDefinition, checked_entry
+from sagas.definition.step_graph import ExecutionPlan
 from sagas.definition.times import format_duration
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable, printable_line
@@ -64,7 +65,8 @@ class GraphNode:
 class SagaGraph:
     """``forward``: from a step to the steps that need it. ``back``: from the undo of a step to the next undo.
 
-    ``confirms``: from the confirm of a step to the next confirm; one of a step after the pivot follows its own step.
+    ``confirms``: from the confirm of a step to the next confirm; one of a step after the commit point follows its own
+    step.
     ``locked``: the steps before which the locks are taken.
     """
 
@@ -93,12 +95,13 @@ def build_saga_graph(definition: Definition, view: SagaView | None = None) -> Sa
     )
     forward = tuple((need, step.id) for step in definition.steps for need in step.needs)
     used = frozenset(node.group for node in nodes if node.group)
+    confirmed = ExecutionPlan(definition).to_confirm
     return SagaGraph(
         definition,
         nodes,
         forward,
         back=tuple((later, earlier) for earlier, later in _order(definition, lambda step: bool(_undo_actions(step)))),
-        confirms=_order(definition, lambda step: step.confirm is not None and not _is_after_pivot(definition, step)),
+        confirms=_order(definition, lambda step: step.id in confirmed),
         locked=_locked_steps(definition),
         state=view.state if view else None,
         used_groups=used,
@@ -130,17 +133,6 @@ def _order(definition: Definition, is_part: Callable[[StepDefinition], bool]) ->
         if is_part(step):
             edges += [(id, step.id) for id in nearest[step.id]]
     return tuple(edges)
-
-
-def _is_after_pivot(definition: Definition, step: StepDefinition) -> bool:
-    pivot = definition.pivot
-    ancestors, queue = set[str](), [*step.needs]
-    while queue:
-        id = queue.pop()
-        if id not in ancestors:
-            ancestors.add(id)
-            queue += definition.step(id).needs
-    return pivot is not None and pivot.id in ancestors
 
 
 def _locked_steps(definition: Definition) -> tuple[str, ...]:
@@ -181,7 +173,7 @@ def to_mermaid(graph: SagaGraph) -> str:
             lines.append(f'  {_id(node.step, "undo_")}(["↩ {_escaped(undo_title(node))}"])')
     for node in graph.nodes:
         if node.confirm:
-            lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(confirm_title(node))}"])')
+            lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
     lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
     lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
@@ -226,11 +218,6 @@ def _attributes(step: StepDefinition) -> list[str]:
         wait = f", wait {format_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
         words.append(f"savepoint, {step.savepoint.attempts} runs{wait}")
     return words
-
-
-def confirm_title(node: GraphNode) -> str:
-    """What confirms the step, short enough for a diagram."""
-    return "publish" if node.step.do.uses == SPARK else node.confirm or ""
 
 
 def _shape(node: GraphNode) -> str:
@@ -397,7 +384,7 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
             f'<path class="confirms" d="M{x + BOX_WIDTH / 2:g} {over + UNDO_HEIGHT:g} V{y:g}"/>',
             f'<rect class="confirm" x="{x:g}" y="{over:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
             f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{over + UNDO_HEIGHT / 2 + 4:g}">'
-            f"✓ {escape(_shortened(confirm_title(node)))}</text>",
+            f"✓ {escape(_shortened(node.confirm))}</text>",
         ]
     if node.undo:
         below = y + BOX_HEIGHT + 12
