@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.kafka_server import KafkaServer, create_class_archive
 from saga_workers.devstack.ports import choose_ports
 from sagas.settings import KafkaSettings
@@ -206,7 +206,7 @@ class BrokerProcess(Broker, Process):
         name: str = "kafka",
     ) -> None:
         try:
-            found = fetch_jars(print)
+            found = KAFKA_JARS.fetch(print)
             create_class_archive(found)
         except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from saga_activities.kafka.admin import KafkaAdmin
-from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import start_mark
@@ -44,7 +44,7 @@ steps:
 @pytest.fixture
 def with_kafka(project: Project) -> Project:
     try:
-        fetch_jars(print)
+        KAFKA_JARS.fetch(print)
     except KafkaUnavailableError as error:
         pytest.skip(f"Kafka: {error.message}")
     settings = project.root / "saga.toml"

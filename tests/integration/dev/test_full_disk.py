@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from tests.integration.dev.conftest import SAGA, Project
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -30,7 +30,7 @@ def up_on_a_small_disk(project: Project, service: str, size: str) -> subprocess.
 def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size: str) -> None:
     if service == "kafka":
         try:
-            fetch_jars(print)
+            KAFKA_JARS.fetch(print)
         except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
     done = up_on_a_small_disk(project, service, size)

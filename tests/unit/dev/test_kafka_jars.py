@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.devstack.kafka_jars import KafkaUnavailableError, cache_folder, fetch_jars, locked_jars
+from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.kafka_server import broker_unavailable_reason
 
 
@@ -20,11 +20,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return cache_folder()
+    return KAFKA_JARS.folder()
 
 
 def test_the_list_names_each_jar_once_with_its_sum() -> None:
-    listed = locked_jars()
+    listed = KAFKA_JARS.jars()
     assert len({jar.file for jar in listed}) == len(listed)
     assert {"kafka_2.13", "kafka-clients", "log4j-slf4j-impl"} <= {jar.module for jar in listed}
     assert all(re.fullmatch(r"[0-9a-f]{64}", jar.sha256) for jar in listed)
@@ -33,7 +33,7 @@ def test_the_list_names_each_jar_once_with_its_sum() -> None:
 def test_a_failed_download_leaves_nothing(cache: Path) -> None:
     output: list[str] = []
     with pytest.raises(KafkaUnavailableError, match=r"could not be downloaded: .*UnknownHostException") as caught:
-        fetch_jars(output.append)
+        KAFKA_JARS.fetch(output.append)
     assert "\n" not in caught.value.message
     assert output == ["downloading the embedded Kafka, once for this user (44 MB)"]
     assert [entry.name for entry in cache.iterdir()] == ["lock"]
@@ -41,12 +41,12 @@ def test_a_failed_download_leaves_nothing(cache: Path) -> None:
 
 def test_a_jar_that_was_changed_is_not_run(cache: Path) -> None:
     (cache / "jars").mkdir(parents=True)
-    for jar in locked_jars():
+    for jar in KAFKA_JARS.jars():
         (cache / "jars" / jar.file).write_bytes(b"something else")
     with pytest.raises(
         KafkaUnavailableError, match=r"is damaged: the checksum of .* differs from kafka\.lock"
     ) as caught:
-        fetch_jars(print)
+        KAFKA_JARS.fetch(print)
     assert caught.value.help == f"delete {cache}; it is downloaded again"
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from saga_activities.kafka.config import require_client
 from saga_spark.runner.java import QUIET_OPTIONS, java_identity, write_class_archive
-from saga_workers.devstack.kafka_jars import KafkaUnavailableError, cache_folder, fetch_jars, find_java
+from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST, choose_ports, is_open
 from saga_workers.devstack.service import Service
@@ -117,7 +117,16 @@ class KafkaServer:
         shared = _archive_file()
         option = archive or (f"-XX:SharedArchiveFile={shared}" if shared.exists() else "-Xshare:auto")
         logs = "-Dlog4j2.configurationFile=log4j2.properties"
-        return [find_java(), *_JVM_OPTIONS, option, logs, "-cp", os.pathsep.join(map(str, self.jars)), program, *words]
+        return [
+            KAFKA_JARS.find_java(),
+            *_JVM_OPTIONS,
+            option,
+            logs,
+            "-cp",
+            os.pathsep.join(map(str, self.jars)),
+            program,
+            *words,
+        ]
 
     def is_ready(self) -> bool:
         """Whether it serves clients. Its port opens a little earlier, so send an ApiVersions request."""
@@ -159,8 +168,8 @@ def _start_once(jars: Sequence[Path], draft: Path) -> None:
 
 def _archive_file() -> Path:
     """The archive is specific to one Java and one set of jars; another Java would ignore it."""
-    mark = hashlib.sha256(java_identity(find_java()).encode()).hexdigest()
-    return cache_folder() / f"java-{mark[:12]}.jsa"
+    mark = hashlib.sha256(java_identity(KAFKA_JARS.find_java()).encode()).hexdigest()
+    return KAFKA_JARS.folder() / f"java-{mark[:12]}.jsa"
 
 
 # The embedded broker as a service.
@@ -175,7 +184,10 @@ class KafkaService(Service):
 
     def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
         server = KafkaServer(
-            self.folder.data_folder(self.name), fetch_jars(lambda _: None), ports["port"], ports["controller_port"]
+            self.folder.data_folder(self.name),
+            KAFKA_JARS.fetch(lambda _: None),
+            ports["port"],
+            ports["controller_port"],
         )
         server.prepare()
         return Launch(server.argv(), server.folder, os.environ)
@@ -195,7 +207,7 @@ def broker_unavailable_reason(report: Callable[[str], Any]) -> str | None:
     """Why Kafka cannot run on this machine, as a message; None if it can, after downloading the jars if necessary."""
     try:
         require_client()
-        create_class_archive(fetch_jars(report))
+        create_class_archive(KAFKA_JARS.fetch(report))
     except SagaError as error:
         return f"Kafka and the services that need it are not started: {error.message}"
     return None
