@@ -91,11 +91,10 @@ async def cancel(
     """
     request = {"reason": reason, "who": who}
     # A saga that leaves a bulk workflow takes its cancel along: it could end before another one arrives.
-    left = await running_of(temporal, saga_id) is None and await leave_bulk_workflow(
-        temporal, ledger, saga_id, cancel=request
-    )
+    described, left = await _find_open_run(temporal, saga_id, ledger, cancel=request)
     try:
-        described = await _open_run(temporal, saga_id, ledger, left=left)
+        if described is None:
+            raise await _ended_error(temporal, saga_id, ledger, _JustEnded if left else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
@@ -305,21 +304,30 @@ async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: st
     return undo_id
 
 
-async def _open_run(
-    temporal: Temporal, saga_id: str, ledger: RunLedger | None = None, *, left: bool = False
-) -> RunDescription:
-    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended.
+async def _open_run(temporal: Temporal, saga_id: str, ledger: RunLedger | None) -> RunDescription:
+    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
+    described, _ = await _find_open_run(temporal, saga_id, ledger)
+    if described is None:
+        raise await _ended_error(temporal, saga_id, ledger)
+    return described
 
-    ``left``: the saga has just left a bulk workflow, or has ended there.
-    """
+
+async def _find_open_run(
+    temporal: Temporal, saga_id: str, ledger: RunLedger | None, *, cancel: Mapping[str, Any] | None = None
+) -> tuple[RunDescription | None, bool]:
+    """The open run, and whether the saga has just left a bulk workflow, with the request ``cancel``, or ended there."""
     running = await running_of(temporal, saga_id)
-    if running is None and await leave_bulk_workflow(temporal, ledger, saga_id):
-        running = await running_of(temporal, saga_id)
-    if running is not None:
-        return running
+    if running is not None or not await leave_bulk_workflow(temporal, ledger, saga_id, cancel=cancel):
+        return running, False
+    return await running_of(temporal, saga_id), True
+
+
+async def _ended_error(
+    temporal: Temporal, saga_id: str, ledger: RunLedger | None, kind: type[RefusedError] = RefusedError
+) -> RefusedError:
+    """What to raise about a saga without an open run. Raises UsageError if it is unknown."""
     view = await read_view(temporal, saga_id, ledger=ledger)
-    refused = _JustEnded if left else RefusedError
-    raise refused(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
+    return kind(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
