@@ -51,8 +51,6 @@ from sagas.workflow.failures import activity_outcome
 
 TERMINATED_STATES = ("TERMINATED",)
 FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
-"""The states after which `--again` starts a new generation."""
-
 QUERY_TIMEOUT = timedelta(seconds=5)
 _ENDED_FROM_OUTSIDE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 

@@ -44,7 +44,10 @@ _ACTIVITIES = {
     LOAD_ACTIVITY: "loading its definition",
     LOCK_ACTIVITY: "the request for its locks",
     RELEASE_ACTIVITY: "the release of its locks",
+    **{name: name for name in BULK_ACTIVITIES},
 }
+"""What to call each activity that belongs to no step; the others are called by their id, which names their step."""
+
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
@@ -207,8 +210,6 @@ async def temporal_reasons(
         reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
     for activity in raw.pending_activities:
         what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)
-        if activity.activity_type.name in BULK_ACTIVITIES:
-            what = activity.activity_type.name
         queue = activity.activity_options.task_queue.name or run.task_queue
         scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
