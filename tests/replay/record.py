@@ -21,7 +21,8 @@ from temporalio.service import RPCError
 from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import handle, open_environment
-from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
+from tests.replay.scenario import EARLY, Scenario, perform, playing
+from tests.replay.scenarios import SCENARIOS
 
 HISTORIES = Path(__file__).parent / "histories"
 

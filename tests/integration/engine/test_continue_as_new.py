@@ -23,7 +23,8 @@ from tests.integration.engine.environment import (
     until,
     wait_for_event,
 )
-from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
+from tests.replay.scenario import EARLY, Scenario, perform, playing
+from tests.replay.scenarios import SCENARIOS
 
 
 @pytest.fixture(scope="module")

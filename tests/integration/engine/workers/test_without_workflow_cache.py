@@ -6,7 +6,8 @@ import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 
 from tests.integration.engine.environment import Environment, handle
-from tests.replay.scenarios import SCENARIOS, Scenario, perform, playing
+from tests.replay.scenario import Scenario, perform, playing
+from tests.replay.scenarios import SCENARIOS
 
 PLAYED = [one for one in SCENARIOS if one.name != "forward" and not one.long]
 """Not one whose fourteen attempts Temporal puts a second apart; test_continue_as_new.py has the server of the long."""
