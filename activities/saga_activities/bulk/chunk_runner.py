@@ -41,6 +41,10 @@ _REPEATS = 3
 _ACQUIRE_FRACTION = 0.5
 """The fraction of a chunk's time that it may wait for a connection."""
 
+IDLE_GRACE = 5.0
+"""Seconds that a transaction may be idle beyond the timeout of its step. An item that computes up to this timeout ends
+before the server ends the transaction, and the locks of a frozen worker do not remain until the chunk's time ends."""
+
 
 @dataclass(slots=True)
 class _Item:
@@ -128,9 +132,17 @@ class ChunkRunner:
         known = {id(script): item.value for item, script in running} if part[0].call.reads else {}
         tx = None
         try:
-            tx = await self._begin(scripts[0].key, attempt)
+            tx = await self._begin(scripts[0].key, attempt, _idle_limit(part[0].call))
             async with asyncio.timeout(max(0.05, attempt.deadline - time.time())):
-                effects = ChunkEffects(tx, self._bodies, attempt, began, isolated=isolated, values=known)
+                effects = ChunkEffects(
+                    tx,
+                    self._bodies,
+                    attempt,
+                    began,
+                    isolated=isolated,
+                    values=known,
+                    idle_limit=_idle_limit(part[0].call),
+                )
                 await run_scripts(scripts, tx, effects.run)
         except BaseException:
             for script in scripts:
@@ -142,7 +154,9 @@ class ChunkRunner:
         for item, script in running:
             item.outcome = _outcome_of(script)
 
-    async def _begin(self, key: EntryKey, attempt: AttemptContext, *, read_only: bool = False) -> ChunkTransaction:
+    async def _begin(
+        self, key: EntryKey, attempt: AttemptContext, idle_limit: float, *, read_only: bool = False
+    ) -> ChunkTransaction:
         left = attempt.deadline - time.time()
         try:
             async with asyncio.timeout(left * _ACQUIRE_FRACTION):
@@ -152,7 +166,7 @@ class ChunkRunner:
                     scheduled_at=attempt.scheduled_at,
                     deadline=attempt.deadline,
                     isolation=self._guard.isolation,
-                    idle_limit=None,
+                    idle_limit=idle_limit,
                     read_only=read_only,
                 )
         except TimeoutError:
@@ -163,8 +177,9 @@ class ChunkRunner:
     async def _read(self, part: Sequence[_Item], attempt: AttemptContext) -> list[_Item]:
         """Run the statements in a transaction that refuses writes; returns the calls whose results are to be stored."""
         first = part[0].call
+        key = EntryKey(first.saga_id, first.entry, first.generation)
         try:
-            tx = await self._begin(EntryKey(first.saga_id, first.entry, first.generation), attempt, read_only=True)
+            tx = await self._begin(key, attempt, _idle_limit(first), read_only=True)
         except Exception as error:  # noqa: BLE001 - becomes the outcome of all calls
             _end_all(part, outcome_of_error(error))
             return []
@@ -196,6 +211,10 @@ class ChunkRunner:
             item.outcome = refused_write_outcome(doom) if refused else outcome_of_error(error, session.first_error)
         finally:
             await session.close()
+
+
+def _idle_limit(call: Invocation) -> float:
+    return call.timeout + IDLE_GRACE
 
 
 def _end_all(part: Sequence[_Item], outcome: Outcome) -> None:

@@ -19,6 +19,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.guard import keep_alive
 from saga_activities.outbox import PreparedEvents, insert_prepared
 from saga_activities.python_action import ActionNotRegistered
 from saga_activities.sql_action import SharedStatement, has_one_statement
@@ -38,7 +39,7 @@ class ChunkEffects:
     """Runs the actions of one attempt of a chunk.
 
     ``isolated``: each item in a savepoint. ``values`` are the results of items that only read, by the index of their
-    script.
+    script. ``idle_limit``: seconds of idleness after which the server ends the transaction.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ChunkEffects:
         *,
         isolated: bool,
         values: Mapping[int, Any],
+        idle_limit: float,
     ) -> None:
         self._tx = tx
         self._bodies = bodies
@@ -57,6 +59,7 @@ class ChunkEffects:
         self._stop_at = began + TIME_FOR_ITEMS * (attempt.deadline - began)
         self._isolated = isolated
         self._values = values
+        self._idle_limit = idle_limit
         self._savepoints = 0
 
     async def run(self, scripts: Sequence[EntryScript]) -> None:
@@ -98,8 +101,10 @@ class ChunkEffects:
         calls = [(script.invocation, _request(script).arguments) for script in scripts]
         items = self._bodies.batch_items(action, calls, self._attempt)
         session = self._tx.new_session()
+        # It takes all items, so it may work for longer between two statements than the step's timeout for one item.
+        run = keep_alive(lambda sql: self._bodies.run_batch(action, items, self._attempt, sql), self._idle_limit)
         try:
-            results = await self._bodies.run_batch(action, items, self._attempt, session)
+            results = await run(session)
             if session.first_error is not None:
                 raise session.first_error
             done = [

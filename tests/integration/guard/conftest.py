@@ -117,9 +117,9 @@ def clock(seconds: float = 30.0) -> Any:
     return {"scheduled_at": time.time(), "deadline": time.time() + seconds}
 
 
-def new_attempt() -> AttemptContext:
-    """What a worker knows of an attempt."""
-    times = clock()
+def new_attempt(seconds: float = 30.0) -> AttemptContext:
+    """What a worker knows of an attempt that may take ``seconds``."""
+    times = clock(seconds)
     return AttemptContext(1, times["scheduled_at"], times["deadline"], lambda *_: None, logging.getLogger(__name__))
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +16,7 @@ import pytest
 from saga_activities.action_bodies import ActionBodies
 from saga_activities.bulk import chunk_runner
 from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
@@ -34,6 +39,8 @@ async def note(step: Step, how: str = "ok") -> Any:
     step.emit("notes", key=step.saga_id, value={})
     if how == "hangs":
         await asyncio.sleep(60)
+    if how == "freezes":
+        freeze()
     return "x" * (MAX_RESULT_BYTES + 1) if how == "large" else "noted"
 
 
@@ -42,7 +49,17 @@ async def notes(step: BatchStep, items: list[Item]) -> list[Any]:
     for item in items:
         await step.sql.execute("insert into chunk_note values (:id)", id=item.saga_id)
         item.emit("notes", key=item.saga_id, value={})
+    if items[0]["how"] == "freezes":
+        freeze()
+    if items[0]["how"] == "slow":
+        await asyncio.sleep(2.5)
     return ["x" * (MAX_RESULT_BYTES + 1) if item["how"] == "large" else "noted" for item in items]
+
+
+def freeze() -> None:
+    """Stop this process, as if its machine had stopped."""
+    print("frozen", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def call(saga_id: str, uses: str = "note", timeout: float = 30.0, **arguments: Any) -> Invocation:
@@ -58,10 +75,10 @@ def ids(count: int) -> list[str]:
     return [f"fault-{uuid4()}" for _ in range(count)]
 
 
-async def perform(database: GuardDatabase, calls: Sequence[Invocation]) -> list[Outcome | None]:
+async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
     actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (note, notes)])
     runner = ChunkRunner(database.guard, ActionBodies(actions))
-    return await runner.perform(calls, new_attempt())
+    return await runner.perform(calls, new_attempt(seconds))
 
 
 def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
@@ -195,3 +212,51 @@ async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.T
     assert kinds(outcomes) == ["late"] * 3
     assert [await left(database, id) for id in sagas] == [(0, 0, 0)] * 3
     await database.connections.close()
+
+
+async def perform_and_freeze(kind: str, url: str, uses: str, *sagas: str) -> None:
+    """In a process of its own: perform a chunk that freezes in its effects, and has ten minutes."""
+    chunk_runner.IDLE_GRACE = 0.5
+    database = GuardDatabase(DatabaseConnections({"shop": {"url": url}}), kind, url)
+    calls = [call(id, uses, timeout=1.0, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
+    print(*kinds(await perform(database, calls, seconds=600.0)), flush=True)
+
+
+@pytest.mark.parametrize("uses", ["note", "notes"])
+async def test_a_frozen_worker_loses_its_locks_before_the_time_of_its_chunk_ends(
+    server_guard_database: GuardDatabase, uses: str
+) -> None:
+    database, sagas = server_guard_database, ids(4)
+    await make_tables(database)
+    run = "import asyncio, sys; from tests.integration.guard.test_chunk_faults import perform_and_freeze as go;"
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"{run} asyncio.run(go(*sys.argv[1:]))", database.kind, database.url, uses, *sagas),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    try:
+        assert worker.stdout is not None
+        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"frozen\n"
+        calls = [call(id, uses, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
+        with pytest.MonkeyPatch.context() as here:
+            here.setitem(globals(), "freeze", lambda: None)
+            assert kinds(await perform(database, calls)) == ["done"] * 4
+        worker.send_signal(signal.SIGCONT)
+        assert (await asyncio.wait_for(worker.stdout.readline(), 60)).split() == [b"done"] * 4
+    finally:
+        if worker.returncode is None:
+            worker.send_signal(signal.SIGCONT)
+            worker.kill()
+        await worker.wait()
+    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 4
+
+
+async def test_a_batch_action_may_work_for_longer_than_its_transaction_may_be_idle(
+    server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, sagas = server_guard_database, ids(3)
+    await make_tables(database)
+    monkeypatch.setattr(chunk_runner, "IDLE_GRACE", 0.5)
+    calls = [call(id, "notes", timeout=0.5, how="slow") for id in sagas]
+    assert kinds(await perform(database, calls)) == ["done"] * 3
+    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 3
