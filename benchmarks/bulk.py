@@ -14,7 +14,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,11 +24,11 @@ from typing import Any
 import psycopg
 from confluent_kafka import Producer
 
+from benchmarks.bench_stack import bench_stack
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
-from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 
@@ -299,24 +298,18 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.count, options.events = 1, 500, 100
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    make_project(folder)
-    stack = Stack(load_settings(folder), lambda _: None)
-    more: list[subprocess.Popen[bytes]] = []
-    try:
-        stack.up()
+    with bench_stack(make_project) as (folder, _):
         more = [start_worker(folder) for _ in range(options.workers - 1)]
-        print(
-            f"{options.rounds} rounds of {options.count} sagas in parts of {options.size},"
-            f" {options.workers} worker processes, load {os.getloadavg()[0]:.1f}"
-        )
-        asyncio.run(measure(folder, options))
-    finally:
-        for worker in more:
-            worker.terminate()
-            worker.wait()
-        stack.down(wipe=True)
-        shutil.rmtree(folder)
+        try:
+            print(
+                f"{options.rounds} rounds of {options.count} sagas in parts of {options.size},"
+                f" {options.workers} worker processes, load {os.getloadavg()[0]:.1f}"
+            )
+            asyncio.run(measure(folder, options))
+        finally:
+            for worker in more:
+                worker.terminate()
+                worker.wait()
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
-import tempfile
 import uuid
 from pathlib import Path
 
+from benchmarks.bench_stack import bench_stack
 from benchmarks.measure import Figures, crowd, latencies, ratio
 from benchmarks.sagas import by_hand, make_project, start_by_hand
 from saga_workers.client import Client
@@ -70,16 +69,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, count = (1, 30) if options.quick else (options.rounds, options.count)
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    make_project(folder)
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up(["temporal", "postgres"])
+    with bench_stack(make_project, ("temporal", "postgres")) as (folder, _):
         print(f"{rounds} rounds of {count} sagas, SQLite file")
         asyncio.run(measure(folder, rounds, count))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

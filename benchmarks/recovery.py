@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import shutil
 import sys
-import tempfile
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from statistics import median
 import psutil
 import psycopg
 
+from benchmarks.bench_stack import bench_stack
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
@@ -128,15 +127,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="one round, to check that it works")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    make_project(folder)
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up(("temporal", "postgres", "worker"))
+    with bench_stack(make_project, ("temporal", "postgres", "worker")) as (folder, _):
         asyncio.run(measure(folder, 1 if options.quick else options.rounds))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -27,12 +25,12 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg import sql
 
+from benchmarks.bench_stack import bench_stack
 from benchmarks.measure import ratio
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.outbox import event_row
-from saga_workers.devstack.stack import Stack
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
 from saga_workers.relay.relay_process import run_relay
@@ -253,18 +251,15 @@ def main() -> None:
     options = parser.parse_args()
     gc.set_threshold(100_000)  # as the commands do
     rounds, events = (1, 2_000) if options.quick else (options.rounds, options.events)
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    (folder / "saga.toml").write_text(SETTINGS.format(batch=options.batch))
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up(("postgres", "kafka"))  # without its own relay
+
+    def write_project(folder: Path) -> None:
+        (folder / "saga.toml").write_text(SETTINGS.format(batch=options.batch))
+
+    with bench_stack(write_project, ("postgres", "kafka")) as (folder, stack):  # without the stack's own relay
         settings = load_settings(folder)
         asyncio.run(set_up_database(settings.connection("bench")))
         found = stack.status()
         asyncio.run(measure(settings, rounds, events, (found["postgres"]["pid"], found["kafka"]["pid"])))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

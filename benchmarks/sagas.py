@@ -11,7 +11,6 @@ import asyncio
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import psycopg
 from temporalio.client import Client as Temporal
 
+from benchmarks.bench_stack import bench_stack
 from benchmarks.definitions import KINDS, definition
 from benchmarks.handwritten import Order
 from benchmarks.measure import Figures, crowd, latencies
@@ -158,16 +158,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, count = (1, 30) if options.quick else (options.rounds, options.count)
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    make_project(folder)
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up()
+    with bench_stack(make_project) as (folder, _):
         print(f"{rounds} rounds of {count} sagas, SQLite file")
         asyncio.run(measure(folder, rounds, count))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
-import tempfile
 import time
 import uuid
 from contextlib import AsyncExitStack
@@ -22,11 +20,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from benchmarks.bench_stack import bench_stack
 from benchmarks.measure import ratio
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
-from saga_workers.devstack.stack import Stack
 from saga_workers.runtime.shutdown import run_tasks
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.trigger.trigger_process import MAX_CONCURRENT_STARTS, TriggerTasks, make_plan
@@ -137,15 +135,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     rounds, events = (1, 200) if options.quick else (options.rounds, options.events)
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    (folder / "saga.toml").write_text("[kafka]\n")
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up(("temporal", "kafka"))  # without the stack's own trigger, relay and worker
+    # Without the stack's own trigger, relay and worker.
+    with bench_stack(lambda folder: (folder / "saga.toml").write_text("[kafka]\n"), ("temporal", "kafka")) as (
+        folder,
+        _,
+    ):
         asyncio.run(measure(folder, rounds, events))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
