@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, request_table, version_table
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _ADVISORY_LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around the creation of the tables: an arbitrary number."""
@@ -41,8 +41,11 @@ _ADDED_COLUMNS: Mapping[int, tuple[sa.Table, tuple[str, ...]]] = {
 }
 """The columns that a version added to an existing table."""
 
-_OLD_INDEX = "saga_outbox_status"
-"""The index of the outbox before version 3, replaced by ``saga_outbox_scan``."""
+_REPLACED_INDEXES = {3: "saga_outbox_status", 6: "saga_outbox_scan"}
+"""The index of the outbox that a version has replaced."""
+
+_NEW_INDEX = "saga_outbox_waiting"
+"""The index that replaces both."""
 
 
 class NewerTables(RuntimeError):
@@ -101,12 +104,14 @@ def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterato
         columns = {column["name"] for column in inspector.get_columns(table.name)}
         yield from (_add_column(table, name, dialect) for name in names if name not in columns)
     indexes = {index["name"] for index in inspector.get_indexes(outbox_table.name)}
-    if dialect.name in _MYSQL_DIALECTS:  # elsewhere CREATE INDEX IF NOT EXISTS does it
-        for index in outbox_table.indexes:
-            if index.name not in indexes:
-                yield str(CreateIndex(index).compile(dialect=dialect)).strip()
-    if _OLD_INDEX in indexes:
-        yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox_table.name}" if dialect.name in _MYSQL_DIALECTS else "")
+    for index in outbox_table.indexes:  # before the one that it replaces is dropped: relays are running
+        if index.name not in indexes:
+            yield str(CreateIndex(index).compile(dialect=dialect)).strip()
+    yield from (_drop_index(name, dialect) for name in _REPLACED_INDEXES.values() if name in indexes)
+
+
+def _drop_index(name: str, dialect: sa.Dialect, condition: str = "") -> str:
+    return f"DROP INDEX {condition}{name}" + (f" ON {outbox_table.name}" if dialect.name in _MYSQL_DIALECTS else "")
 
 
 def _add_column(table: sa.Table, name: str, dialect: sa.Dialect, condition: str = "") -> str:
@@ -126,6 +131,7 @@ async def _apply_upgrade(connection: AsyncConnection, statement: str) -> None:
 _ALREADY_APPLIED = (
     "duplicate column",
     "duplicate key name",
+    "already exists",
     "check that it exists",
     "check that column/key exists",
     "no such index",
@@ -217,29 +223,30 @@ def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
     """
     compiled = DIALECTS[dialect]()
     parts = [*_table_ddl(compiled), *_index_ddl(compiled), *_initial_rows(dialect, shards), _SET_VERSION]
-    changes = {version: list(_upgrade_ddl(version, dialect, compiled)) for version in _ADDED_COLUMNS}
+    changes = {
+        versions: list(_upgrade_ddl(versions[-1] + 1, dialect, compiled)) for versions in ((2,), (3,), (3, 4, 5))
+    }
     if dialect in ("postgresql", "mariadb"):
         after = len(metadata.sorted_tables)
         upgrade = [one for statements in changes.values() for one in statements]
         return ";\n\n".join([*parts[:after], *upgrade, *parts[after:]]) + ";\n"
     comments = "".join(
-        f"-- Only where the tables have version {version - 1}, before all that follows:\n"
+        f"-- Only where the tables have version {' or '.join(map(str, versions))}, before all that follows:\n"
         + "".join(f"-- {one};\n" for one in statements)
-        for version, statements in changes.items()
+        for versions, statements in changes.items()
     )
     return f"{comments}\n" + ";\n\n".join(parts) + ";\n"
 
 
 def _upgrade_ddl(version: int, dialect: str, compiled: sa.Dialect) -> Iterator[str]:
     """The statements from the version before to ``version``."""
-    condition = "" if dialect in ("mysql", "sqlite") else "IF NOT EXISTS "
-    table, names = _ADDED_COLUMNS[version]
-    for name in names:
-        yield _add_column(table, name, compiled, condition)
-    if table is not outbox_table:
+    plain = dialect in ("mysql", "sqlite")  # without IF NOT EXISTS for a column, and MySQL for an index neither
+    if version in _ADDED_COLUMNS:
+        table, names = _ADDED_COLUMNS[version]
+        yield from (_add_column(table, name, compiled, "" if plain else "IF NOT EXISTS ") for name in names)
+    if version not in _REPLACED_INDEXES:
         return
-    if dialect in _MYSQL_DIALECTS:
-        for index in outbox_table.indexes:
-            yield str(CreateIndex(index, if_not_exists=dialect == "mariadb").compile(dialect=compiled)).strip()
-    existing = "" if dialect == "mysql" else "IF EXISTS "
-    yield f"DROP INDEX {existing}{_OLD_INDEX}" + (f" ON {outbox_table.name}" if dialect in _MYSQL_DIALECTS else "")
+    for index in sorted(outbox_table.indexes, key=lambda one: str(one.name)):
+        if version == 3 or index.name == _NEW_INDEX:
+            yield str(CreateIndex(index, if_not_exists=dialect != "mysql").compile(dialect=compiled)).strip()
+    yield _drop_index(_REPLACED_INDEXES[version], compiled, "" if dialect == "mysql" else "IF EXISTS ")

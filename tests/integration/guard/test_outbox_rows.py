@@ -57,12 +57,21 @@ async def test_rows_are_read_in_order_marked_refused_and_purged(
     [shard] = await rows.shards_with_events(range(home.shards))
     found = await rows.scan(shard, 10)
     assert [row.event_id for row in found] == ids[:4]
-    assert [row.event_id for row in await rows.scan(shard, 2, in_flight=[found[0].id, found[1].id])] == ids[2:4]
     assert await rows.scan(shard, 10, excluded_topics={"a", "c"}) == []
-    assert await rows.mark_events_published(ids[:2]) == 2
+    numbers = await rows.find_new(shard, 10)
+    assert numbers == [row.id for row in found]
+    assert await rows.read_new(shard, numbers[1:3]) == found[1:3]
+    assert await rows.read_new(shard, [numbers[0], numbers[2]]) == [found[0], found[2]]
+    assert await rows.read_new(shard, numbers, excluded_topics={"a", "c"}) == []
+    assert await rows.mark_rows_published(shard, [numbers[0], numbers[2]]) == 2
+    assert await rows.mark_rows_published(shard, numbers[:1]) == 0
+    assert await rows.read_new(shard, numbers) == [found[1], found[3]]
+    assert await rows.mark_events_published(ids[:2]) == 1
     assert await rows.mark_events_published(ids[:2]) == 0
-    await rows.refuse(ids[2], "too large")
     assert [row.event_id for row in await rows.scan(shard, 10)] == [ids[3]]
+    more = await emit(guard_database, Event("a", "k", 4))
+    await rows.refuse(ids[3], "too large")
+    assert [row.event_id for row in await rows.scan(shard, 10)] == more
     lag = await read_lag(guard_database.engine)
     assert {status: lag.total(status).events for status in ("NEW", "HELD", "REFUSED")} == {
         "NEW": 1,
@@ -71,8 +80,9 @@ async def test_rows_are_read_in_order_marked_refused_and_purged(
     }
     assert 0 <= lag.total("NEW").oldest < 600
     assert await topics_used(guard_database.engine) == ["a", "b"]
-    assert await rows.purge(shard, before=0.0) == 0
-    assert await rows.purge(shard, before=1e12) == 2
+    assert await rows.purge([shard], before=0.0) == 0
+    assert await rows.purge([shard + 1], before=1e12) == 0
+    assert await rows.purge([shard], before=1e12, limit=2) == 3
 
 
 async def test_a_lease_has_one_owner_until_it_ends(guard_database: GuardDatabase, rows: OutboxTable) -> None:

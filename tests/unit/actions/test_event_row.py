@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -21,6 +23,15 @@ def test_a_plain_event() -> None:
     assert row["headers"] == '{"n": "7", "new": "true", "who": "we"}'
     assert (row["status"], row["event_type"], row["event_key"]) == ("NEW", "order.placed", "o-1")
     assert len(row["event_id"]) == 36
+
+
+def test_ids_begin_with_the_time() -> None:
+    """What an unordered id costs shows only in a large index, so the form of the id is all that a test can see."""
+    began = time.time_ns() // 1_000_000
+    ids = [UUID(event_row(event())["event_id"]) for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert {(id.version, id.variant) for id in ids} == {(7, RFC_4122)}
+    assert all(began <= id.int >> 80 <= time.time_ns() // 1_000_000 for id in ids)
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets_of_mine", "__mine", "...", "a."])

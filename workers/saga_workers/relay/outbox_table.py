@@ -5,6 +5,7 @@ Each statement is a transaction of its own, so an idle or frozen relay holds no 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,22 +47,15 @@ class EventRow(NamedTuple):
 
 _COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
 
-_EXCLUDED = {"topics": "topic", "ids": "id"}
-"""A list of what a scan leaves out, and its column."""
-
-_ARRAY_PARAMETERS = {
-    "topics": "(SELECT unnest(CAST(:topics AS text[])))",
-    "ids": "(SELECT unnest(CAST(:ids AS bigint[])))",
-}
-"""With a subquery PostgreSQL probes a hash table for each row; with ``<> ALL`` it searches the array linearly. Ids are
-passed as the text of an array: converting a list takes the driver longer than the statement takes the server.
-"""
-
 _NEW_IN_SHARD = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
 _INDEX_ORDER = "ORDER BY status, shard, id"
 """BETWEEN and the complete sort order leave the planner no other index to sort by. With ``shard =`` and ``ORDER BY
 id``, and statistics from the time of a backlog, it scans all ids from the first on, published or not.
 """
+
+_SCAN = f"SELECT {_COLUMNS} FROM saga_outbox WHERE {{condition}} {_INDEX_ORDER} LIMIT :limit"
+_FIND = f"SELECT id FROM saga_outbox WHERE {{condition}} {_INDEX_ORDER} LIMIT :limit"
+_READ = f"SELECT {_COLUMNS} FROM saga_outbox WHERE {{condition}} AND id BETWEEN :first AND :last {_INDEX_ORDER}"
 
 _REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
 
@@ -71,56 +65,65 @@ class OutboxTable:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        # COALESCE keeps the planner from scanning all new events to find these few.
-        mark = (
-            f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE COALESCE(status, '') = '{NEW}'"
-        )
+        mark = f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE"
+        # COALESCE keeps the planner from scanning all new events to find these few, and MySQL from locking ranges.
+        only_new = f"{mark} COALESCE(status, '') = '{NEW}' AND"
         self._expands_lists = engine.dialect.name != "postgresql"
         if self._expands_lists:
-            self._mark_by_id, self._mark_by_event_id = (
-                _with_id_list(f"{mark} AND id IN :ids"),
-                _with_id_list(f"{mark} AND event_id IN :ids"),
-            )
+            self._mark_by_id = _with_id_list(f"{only_new} id IN :ids")
+            self._mark_by_event_id = _with_id_list(f"{only_new} event_id IN :ids")
         else:  # one prepared statement for any number of ids
-            self._mark_by_id = text(f"{mark} AND id = ANY(CAST(:ids AS bigint[]))")
-            self._mark_by_event_id = text(f"{mark} AND event_id = ANY(:ids)")
+            # With IS TRUE it scans the range and probes a hash table, instead of an index for each id. Ids are passed
+            # as the text of an array: converting a list takes the driver longer than the statement takes the server.
+            in_range = f"{_NEW_IN_SHARD.format(shard=':shard')} AND id BETWEEN :first AND :last"
+            self._mark_by_id = text(f"{mark} {in_range} AND (id IN (SELECT unnest(CAST(:ids AS bigint[])))) IS TRUE")
+            self._mark_by_event_id = text(f"{only_new} event_id = ANY(:ids)")
 
     async def read_identity(self) -> OutboxIdentity:
         async with self.engine.connect() as connection:
             row = (await connection.execute(text("SELECT home, shards FROM saga_outbox_home WHERE id = 1"))).one()
         return OutboxIdentity(row.home, row.shards)
 
-    async def scan(
-        self, shard: int, limit: int, *, excluded_topics: Collection[str] = (), in_flight: Collection[int] = ()
-    ) -> list[EventRow]:
-        """The oldest new events of a shard, at most ``limit``, without ``excluded_topics`` and the ids ``in_flight``.
+    async def scan(self, shard: int, limit: int, excluded_topics: Collection[str] = ()) -> list[EventRow]:
+        """The oldest new events of a shard in the order of their ids, at most ``limit``, without ``excluded_topics``.
 
         The scan does not continue from the last id: a lower id may be committed after a higher one. It takes no row
         locks: only one owner reads a shard, and skipping a locked row would publish a later event of the same key
         before it.
         """
-        values: dict[str, Any] = {"shard": shard, "most": limit}
-        if excluded_topics:
-            values["topics"] = sorted(excluded_topics)
-        if in_flight:
-            values["ids"] = self._id_list(in_flight)
-        statement = _scan_statement(tuple(name for name in _EXCLUDED if name in values), self._expands_lists)
-        found = await run_statement(self.engine, statement, values)
-        return [EventRow._make(row) for row in found.rows]
+        return [EventRow._make(row) for row in await self._select(_SCAN, shard, excluded_topics, limit=limit)]
 
-    async def mark_rows_published(self, ids: Sequence[int]) -> int:
-        """Mark scanned events as published, in one UPDATE; returns how many were not marked before."""
-        return await self._execute_mark(self._mark_by_id, self._id_list(ids))
+    async def find_new(self, shard: int, limit: int, excluded_topics: Collection[str] = ()) -> list[int]:
+        """The ids of the events that :meth:`scan` returns, for :meth:`read_new`."""
+        return [id for (id,) in await self._select(_FIND, shard, excluded_topics, limit=limit)]
+
+    async def read_new(self, shard: int, ids: Sequence[int], excluded_topics: Collection[str] = ()) -> list[EventRow]:
+        """Those of the events, found with the same ``excluded_topics``, that are still new, in the order of the ids."""
+        wanted = set(ids)  # an id in between may have been committed since
+        rows = await self._select(_READ, shard, excluded_topics, first=ids[0], last=ids[-1])
+        return [EventRow._make(row) for row in rows if row[0] in wanted]
+
+    async def _select(self, query: str, shard: int, excluded_topics: Collection[str], **values: Any) -> Sequence[Any]:
+        statement = _select_statement(query, bool(excluded_topics), self._expands_lists)
+        topics = {"topics": sorted(excluded_topics)} if excluded_topics else {}
+        return (await run_statement(self.engine, statement, {"shard": shard, **topics, **values})).rows
+
+    async def mark_rows_published(self, shard: int, ids: Sequence[int]) -> int:
+        """Mark events of a shard, given in the order of their ids, in one UPDATE.
+
+        Returns how many were not marked before.
+        """
+        values: dict[str, Any] = {"ids": ids, "now": time.time()}
+        if not self._expands_lists:
+            values |= {"ids": f"{{{','.join(map(str, ids))}}}", "shard": shard, "first": ids[0], "last": ids[-1]}
+        return (await run_statement(self.engine, self._mark_by_id, values)).rowcount
 
     async def mark_events_published(self, event_ids: Sequence[str]) -> int:
         """Mark the events that a progress record in Kafka names. Idempotent."""
-        return await self._execute_mark(self._mark_by_event_id, list(event_ids)) if event_ids else 0
-
-    async def _execute_mark(self, statement: TextClause, ids: Any) -> int:
-        return (await run_statement(self.engine, statement, {"ids": ids, "now": time.time()})).rowcount
-
-    def _id_list(self, ids: Collection[int]) -> Any:
-        return list(ids) if self._expands_lists else f"{{{','.join(map(str, ids))}}}"
+        if not event_ids:
+            return 0
+        values = {"ids": list(event_ids), "now": time.time()}
+        return (await run_statement(self.engine, self._mark_by_event_id, values)).rowcount
 
     async def refuse(self, event_id: str, note: str) -> None:
         """Mark an event that the broker refuses for good; an operator decides about it."""
@@ -136,36 +139,45 @@ class OutboxTable:
         """The query of :meth:`shards_with_events`."""
         return str(_shards_statement(tuple(shards)))
 
-    async def purge(self, shard: int, before: float, limit: int = 500) -> int:
-        """Delete up to ``limit`` events per status, published or dropped before ``before``; returns the number.
+    async def purge(self, shards: Collection[int], before: float, limit: int = 500) -> int:
+        """Delete the events of these shards that were published or dropped before ``before``; returns the number.
 
-        The id only orders the scan: an event that was held for a year has a low id and may have been published today.
+        It reads ``limit`` rows at a time in the order of their ids, until one was written later than that, and decides
+        by the time of publication: an event that was held for a year has a low id and may have been published today.
         """
-        gone = 0
-        oldest = text(
-            "SELECT id FROM (SELECT id, COALESCE(published_at, created_at) AS at FROM saga_outbox "
-            "WHERE status = :status AND shard = :shard ORDER BY id LIMIT :portion) AS oldest WHERE at < :before"
-        )
+        gone, last = 0, 0
         delete = _with_id_list("DELETE FROM saga_outbox WHERE id IN :ids")
         async with self.engine.connect() as connection:
-            for status in (PUBLISHED, DROPPED):
-                values = {"status": status, "shard": shard, "portion": limit, "before": before}
-                ids = list((await connection.execute(oldest, values)).scalars())
-                if ids:
+            while True:
+                values = {"last": last, "portion": limit, "before": before}
+                rows = (await connection.execute(_OLDEST, values)).all()
+                if ids := [row.id for row in rows if row.purgeable and row.shard in shards]:
                     gone += (await connection.execute(delete, {"ids": ids})).rowcount
-        return gone
+                    await asyncio.sleep(_PURGE_PAUSE)
+                if len(rows) < limit or rows[-1].created_at >= before:
+                    return gone
+                last = rows[-1].id
+
+
+_OLDEST = text(
+    f"SELECT id, shard, created_at, CASE WHEN status IN ('{PUBLISHED}', '{DROPPED}') "
+    "AND COALESCE(published_at, created_at) < :before THEN 1 ELSE 0 END AS purgeable "
+    "FROM saga_outbox WHERE id > :last ORDER BY id LIMIT :portion"
+)
+_PURGE_PAUSE = 0.05
+"""Seconds after a statement that has deleted events, so that purging a backlog does not slow down the publishing."""
 
 
 @cache
-def _scan_statement(excluded: tuple[str, ...], expands_lists: bool) -> TextClause:
-    """The scan without what the parameters ``excluded`` name."""
-    conditions = [_NEW_IN_SHARD.format(shard=":shard")]
-    for name in excluded:
-        conditions.append(f"{_EXCLUDED[name]} NOT IN {f':{name}' if expands_lists else _ARRAY_PARAMETERS[name]}")
-    statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_INDEX_ORDER} LIMIT :most")
-    if not expands_lists:
-        return statement
-    return statement.bindparams(*(bindparam(name, expanding=True) for name in excluded))
+def _select_statement(query: str, excludes: bool, expands_lists: bool) -> TextClause:
+    """``query`` for the new events of ``:shard``; with ``excludes`` without those of ``:topics``."""
+    condition = _NEW_IN_SHARD.format(shard=":shard")
+    if excludes:
+        # With a subquery PostgreSQL probes a hash table for each row; with ``<> ALL`` it searches the array linearly.
+        topics = ":topics" if expands_lists else "(SELECT unnest(CAST(:topics AS text[])))"
+        condition += f" AND topic NOT IN {topics}"
+    statement = text(query.format(condition=condition))
+    return statement.bindparams(bindparam("topics", expanding=True)) if excludes and expands_lists else statement
 
 
 @lru_cache(256)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
+from saga_workers.relay.event_reader import EventReader
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event
@@ -49,6 +50,7 @@ class Pipeline:
         self._outbox, self._shard, self._publisher = outbox, shard, publisher
         self._in_thread, self._individual_topics, self._lease_lost = in_thread, individual_topics, lease_lost
         self._limit = min(outbox.batch_size, FIRST_BATCH)
+        self._reader = EventReader(outbox.table, shard)
 
     async def run(self, batch: int) -> None:
         """Publish from batch number ``batch`` + 1 on, until the shard has to stop or, with ``once``, nothing is new.
@@ -91,21 +93,20 @@ class Pipeline:
         return self._lease_lost.is_set() or self._outbox.stop.is_set()
 
     async def _read_batch(self, in_flight: Sequence[EncodedEvent]) -> list[EncodedEvent]:
-        """The next batch of new events without ``in_flight``; empty when the shard has to stop."""
-        if self._stopping:
-            return []
-        began = time.monotonic()
-        async with asyncio.timeout(STATEMENT_TIMEOUT):
-            rows = await self._outbox.table.scan(
-                self._shard,
-                self._limit,
-                excluded_topics=self._outbox.suspended_topics.suspended(),
-                in_flight=[row.id for row, _ in in_flight],
-            )
-        if not rows and not in_flight:
-            await asyncio.sleep(time.monotonic() - began)  # no busy loop over a long scan of excluded events
-        self._limit = next_limit(rows, self._outbox.batch_size)
-        return await self._encode_batch(rows)
+        """The next batch of new events without ``in_flight``; empty if there is none, or the shard has to stop."""
+        while not self._stopping:
+            began = time.monotonic()
+            excluded = self._outbox.suspended_topics.suspended()
+            async with asyncio.timeout(STATEMENT_TIMEOUT):
+                rows = await self._reader.read(self._limit, excluded, [row.id for row, _ in in_flight])
+            self._limit = next_limit(rows, self._outbox.batch_size)
+            if events := await self._encode_batch(rows):
+                return events
+            if not rows:
+                if not in_flight:
+                    await asyncio.sleep(time.monotonic() - began)  # no busy loop over a long scan of excluded events
+                break
+        return []
 
     async def _encode_batch(self, rows: Sequence[EventRow]) -> list[EncodedEvent]:
         """Encode rows as records. A row that cannot be encoded (no step wrote it) is refused."""
@@ -130,6 +131,7 @@ class Pipeline:
         try:
             await self._in_thread(self._publisher.check_topics, new, events)
         except TopicsUnusable as unusable:
+            self._reader.restart()
             for topic, reason in unusable.reasons.items():
                 if self._outbox.suspended_topics.suspend(topic, reason):
                     log.warning("topic suspended: %s", reason, extra=fields(outbox=self._outbox.name, topic=topic))
@@ -138,7 +140,7 @@ class Pipeline:
 
     async def _mark_batch(self, events: Sequence[EncodedEvent], batch: int) -> None:
         async with asyncio.timeout(STATEMENT_TIMEOUT):
-            marked = await self._outbox.table.mark_rows_published([row.id for row, _ in events])
+            marked = await self._outbox.table.mark_rows_published(self._shard, [row.id for row, _ in events])
         if marked < len(events):
             log.warning(
                 "%d events were marked by another process; check that all relays of the outbox have the same prefix",

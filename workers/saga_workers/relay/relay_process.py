@@ -205,9 +205,6 @@ def _log_crash(task: asyncio.Task[None]) -> None:
 _START_DELAY = 1.0
 """Seconds; publishing comes first."""
 
-PURGE_BATCH_SIZE = 500
-"""Events deleted per statement, so that none holds many locks."""
-
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceTask:
@@ -234,13 +231,9 @@ async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
 async def purge_published(outbox: Outbox) -> None:
     """Delete events published or dropped before the retention period, in the shards that this process publishes."""
     before = time.time() - outbox.settings.retention
-    for shard, current in outbox.states.items():
-        if current.state != "publishing":
-            continue
-        gone = PURGE_BATCH_SIZE
-        while gone >= PURGE_BATCH_SIZE:
-            gone = await outbox.table.purge(shard, before, PURGE_BATCH_SIZE)
-            await asyncio.sleep(0.05)
+    shards = {shard for shard, current in outbox.states.items() if current.state == "publishing"}
+    if shards:
+        await outbox.table.purge(shards, before)
 
 
 def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:

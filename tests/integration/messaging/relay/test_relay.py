@@ -191,9 +191,10 @@ async def test_old_published_events_are_purged(postgres_server: DatabaseServer, 
         connection.execute("update saga_outbox set status = 'HELD' where event_id = %s", (kept,))
     engine = open_engine("shop", env.url, 1)
     rows = OutboxTable(engine)
-    gone = [await rows.purge(shard, time.time() - 3600.0) for shard in range(4)]
+    [(shard,)] = env.rows("select distinct shard from saga_outbox")
+    assert await rows.purge({0, 1, 2, 3} - {shard}, time.time() - 3600.0) == 0
+    assert await rows.purge([shard], time.time() - 3600.0, limit=1) == 2
     await engine.dispose()
-    assert sum(gone) == 2
     left = env.rows("select event_id, status from saga_outbox order by id")
     assert left == [(waited, "PUBLISHED"), (kept, "HELD")]
 
