@@ -158,6 +158,7 @@ class BulkMachine:
             if outcome is None:
                 pending.performed = False
                 pending.attempts += attempt - 1
+                pending.due_at = None
                 self._perform_again(member, pending)
                 continue
             verdict = member.attempt_ended(pending, outcome, at)
@@ -328,10 +329,11 @@ class BulkMachine:
             self._withdraw(pending)
 
     def _count_attempts(self, member: Member, at: float) -> None:
-        """Let the machine know of attempts that its next workflow cannot see: one of them may have had its effect."""
+        """Let the machine know of attempts that its next workflow cannot see: one of them may have had its effect, and
+        the retry policy counts them."""
         for pending in member.calls.values():
             if pending.attempts:
-                self._apply(member, AttemptsMade(pending.call.id, pending.attempts, at))
+                self._apply(member, AttemptsMade(pending.call.id, pending.attempts, at, pending.due_at))
 
     def _perform_again(self, member: Member, pending: PendingCall) -> None:
         if member.is_active:

@@ -22,7 +22,7 @@ MAX_UNKNOWN_ATTEMPTS = 2
 class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
-    ``size``: bytes of its arguments.
+    ``size``: bytes of its arguments. ``due_at``: when its next attempt may begin; None: at once.
     """
 
     call: Call
@@ -31,6 +31,7 @@ class PendingCall:
     attempts: int = 0
     unknown: int = 0
     last: Outcome | None = None
+    due_at: float | None = None
     performed: bool = False
     """It is part of a chunk right now."""
     cancelled: bool = False
@@ -89,11 +90,12 @@ class Member:
             pending.unknown += 1
         if not may_repeat(pending, outcome, at):
             return end_of_call(pending, outcome, at)
+        wait = retry_interval(pending.call.retry, pending.attempts, outcome)
+        pending.due_at = at + wait
         if self.infrastructure_errors >= MAX_INFRASTRUCTURE_ERRORS:
             return "its database or network has failed repeatedly"
         if pending.unknown >= MAX_UNKNOWN_ATTEMPTS:
             return "the outcome of several attempts is unknown"
-        wait = retry_interval(pending.call.retry, pending.attempts, outcome)
         return wait if wait <= LONGEST_WAIT else "its next attempt is due much later"
 
 

@@ -12,7 +12,7 @@ expressions in source form; sagas/expressions compiles and evaluates them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 StepKind = Literal["compensatable", "pivot", "retriable", "read"]
@@ -253,6 +253,10 @@ class Definition:
         return next((step for step in self.steps if step.pivot), None)
 
 
+_LAST_ATTEMPT = 1.0
+"""Seconds for an attempt that was due before the policy gave up."""
+
+
 def backoff(retry: Retry, attempts: int) -> float:
     """Seconds to wait after ``attempts`` attempts, for retries that the state machine schedules itself."""
     if retry.intervals:
@@ -260,6 +264,17 @@ def backoff(retry: Retry, attempts: int) -> float:
     # The exponent is limited, so that thousands of attempts do not overflow a float.
     growth = retry.backoff_coefficient ** min(max(attempts - 1, 0), 64)
     return min(retry.initial_interval * growth, max(retry.max_interval, retry.initial_interval))
+
+
+def remaining_retry(retry: Retry, attempts: int, seconds: float) -> Retry:
+    """What is left of a policy ``seconds`` after the begin of the first of ``attempts`` attempts; at least one more."""
+    return replace(
+        retry,
+        max_attempts=max(retry.max_attempts - attempts, 1),
+        initial_interval=backoff(replace(retry, intervals=None), attempts + 1),
+        give_up_after=None if retry.give_up_after is None else max(retry.give_up_after - seconds, _LAST_ATTEMPT),
+        intervals=retry.intervals and (retry.intervals[attempts:] or retry.intervals[-1:]),
+    )
 
 
 def is_read(step: StepDefinition) -> bool:

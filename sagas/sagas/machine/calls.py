@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, StepDefinition, is_read
+from sagas.definition.model import Retry, StepDefinition, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions, locks
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
@@ -82,7 +82,7 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         action.uses,
         entry.arguments,
         step.name,
-        retry=_left(entry, call_retry(step)),
+        retry=_left(entry, flight, call_retry(step)),
         execution=step.execution,
         guard=GuardSpec(action.connection, holds=action.holds, images=action.images) if action.connection else None,
         earlier_attempts=entry.min_attempts,
@@ -255,11 +255,12 @@ def call_retry(step: StepDefinition) -> Retry:
     )
 
 
-def _left(entry: LedgerEntry, retry: Retry) -> Retry:
+def _left(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry:
     """The remaining retries of a call that follows an uncounted attempt."""
     if not entry.uncounted:
         return retry
-    return replace(retry, max_attempts=max(retry.max_attempts - max(entry.min_attempts - entry.retry_baseline, 0), 1))
+    used = max(entry.min_attempts - flight.made - entry.retry_baseline, 0)
+    return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
 
 
 def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
@@ -303,10 +304,17 @@ def forget_unsent_arguments(entry: LedgerEntry, kind: CallKind) -> None:
         operation.arguments = None
 
 
-def count_earlier_attempts(operation: LedgerEntry | OperationState, attempts: int) -> None:
-    """Count attempts of a call that goes on, with all of its retries, in another workflow."""
+def _counting(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationState | None:
+    """What counts the attempts of a call; None for those without an effect."""
+    return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
+
+
+def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int) -> None:
+    """Count attempts of a call that goes on in another workflow."""
+    operation = _counting(entry, flight)
+    if operation is None:
+        return
     operation.min_attempts += attempts
-    operation.retry_baseline += attempts
     if operation.attempts is not None:
         operation.attempts += attempts
 
@@ -380,7 +388,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
         if entry is None:
             continue
         if flight.kind == "call":
-            commands.append(build_call(run, entry, flight))
+            commands.append(_rest_of_call(build_call(run, entry, flight), entry, flight, at))
             if flight.cancelled:
                 commands.append(CancelCall(flight.id))
         elif flight.kind == "saga":
@@ -395,6 +403,16 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
         elif flight.fires_at is not None:
             commands.append(StartTimer(flight.id, max(0.0, flight.fires_at - at), flight.summary))
     return commands
+
+
+def _rest_of_call(call: Call, entry: LedgerEntry, flight: Flight, at: float) -> Call:
+    """A call that goes on after the attempts that another workflow has made of it: with the rest of its retries."""
+    if not flight.made:
+        return call
+    delay = max(0.0, (flight.due_at or at) - at)
+    retry = remaining_retry(call.retry, flight.made, at + delay - flight.started_at)
+    earlier = call.earlier_attempts + (flight.made if _counting(entry, flight) is None else 0)
+    return replace(call, retry=retry, earlier_attempts=earlier, delay=delay)
 
 
 def lost_calls(run: SagaRun, at: float) -> list[CallEnded]:

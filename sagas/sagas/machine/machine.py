@@ -304,9 +304,8 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     flight, entry = _flight(run, event.id)
     if flight is None or entry is None:
         return
-    operation = {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
-    if operation is not None:
-        calls.count_earlier_attempts(operation, event.attempts)
+    flight.made, flight.due_at = flight.made + event.attempts, event.due_at
+    calls.count_earlier_attempts(entry, flight, event.attempts)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

@@ -99,7 +99,8 @@ class LedgerEntry:
 class Flight:
     """A call, timer, wait or nested saga that has not ended yet.
 
-    ``background``: the saga does not wait for it (probing a parked pivot).
+    ``background``: the saga does not wait for it (probing a parked pivot). ``made``: attempts of a call that were made
+    in a bulk workflow; the next must not begin before ``due_at``.
     """
 
     id: str
@@ -112,6 +113,8 @@ class Flight:
     summary: str = ""
     background: bool = False
     cancelled: bool = False
+    made: int = 0
+    due_at: float | None = None
 
 
 @dataclass(slots=True)

@@ -33,11 +33,15 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class AttemptsMade:
-    """A ``Call`` goes on in another workflow; ``attempts`` of it were made, and may have had their effect."""
+    """A ``Call`` goes on in another workflow; ``attempts`` of it were made, and may have had their effect.
+
+    ``due_at``: the next attempt must not begin earlier.
+    """
 
     id: str
     attempts: int
     at: float
+    due_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,8 @@ class Call:
     ``id`` is unique among the calls in flight and readable: ``reserve#0``, ``reserve#0~undo``, ``charge~seal``.
     ``entry`` is the ledger id (``reserve#0``); ``key`` is the idempotency key, which contains no run id or attempt.
     ``earlier_attempts`` is the number of attempts of the same operation and key that ended before this call.
-    ``retry.max_attempts`` is finite; for retries without limit the machine issues further calls.
+    ``retry.max_attempts`` is finite; for retries without limit the machine issues further calls. ``delay``: seconds
+    before the first attempt, if it goes on with a call of another workflow.
     ``cancellable``: a cancellation may be delivered to a running attempt (never for a pivot).
     ``at_most_once``: the platform must not retry this attempt on its own.
     ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
@@ -220,6 +225,7 @@ class Call:
     cancellable: bool = True
     at_most_once: bool = False
     reads: bool = False
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +66,8 @@ class ActivityCalls:
         except DefinitionError as error:
             self._end_unstarted(call.id, Failure("definition", str(error)))
             return
+        if call.delay:
+            await self._wait_until_due(call)
         await self._context.throttle.wait_for_room(len(payload.data))
         if call.id in self._cancelled_before_start:
             self._cancelled_before_start.discard(call.id)
@@ -87,6 +90,15 @@ class ActivityCalls:
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
         self._end(call.id, outcome, _counted(outcome))
+
+    async def _wait_until_due(self, call: Call) -> None:
+        """Wait for the call's delay, or until it is cancelled."""
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: call.id in self._cancelled_before_start,
+                timeout=call.delay,
+                timeout_summary=limit_summary(f"retry {call.summary}"),
+            )
 
     def _activity_id(self, id: str) -> str:
         """A unique activity id: Temporal rejects a second activity with the id of one that is still open."""

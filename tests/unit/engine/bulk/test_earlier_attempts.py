@@ -7,7 +7,15 @@ import json
 import pytest
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
-from sagas.definition.model import Compensation, Definition, Operation, Retry, StepDefinition
+from sagas.definition.model import (
+    Compensation,
+    Definition,
+    Operation,
+    Retry,
+    StepDefinition,
+    backoff,
+    remaining_retry,
+)
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, TimerFired
@@ -95,3 +103,42 @@ def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
     (seal,) = [one for one in alone.next(CallEnded(call.id, REFUSED, 3.0, 1)) if isinstance(one, Call)]
     assert seal.op == "seal"
     assert alone.view(3.0).steps[0].attempts == 2
+
+
+def test_the_retries_that_are_left_go_on_after_leaving(bulk: BulkMachine) -> None:
+    """Its own workflow makes the rest of the attempts, the next one when it is due, with the next intervals."""
+    first = start(bulk)
+    again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
+    commands = bulk.chunk_ended(again.id, [LOST], 3.0)  # two lost attempts: it leaves
+    assert commands == [Detach(("order-1",))]
+    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].machine.snapshot())))
+    (call,) = [command for command in alone.reissue(3.05) if isinstance(command, Call)]
+    assert (call.retry.max_attempts, call.earlier_attempts) == (2, 2)
+    assert call.retry.initial_interval == pytest.approx(0.4)
+    assert call.delay == pytest.approx(0.15)
+    (late,) = [command for command in alone.reissue(60.0) if isinstance(command, Call)]
+    assert late.delay == 0.0
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        (1, Retry(max_attempts=4, initial_interval=4.0, max_interval=10.0, give_up_after=57.0)),
+        (3, Retry(max_attempts=2, initial_interval=10.0, max_interval=10.0, give_up_after=57.0)),
+        (9, Retry(max_attempts=1, initial_interval=10.0, max_interval=10.0, give_up_after=57.0)),
+    ],
+)
+def test_the_rest_of_a_policy(attempts: int, expected: Retry) -> None:
+    whole = Retry(max_attempts=5, initial_interval=2.0, max_interval=10.0, give_up_after=60.0)
+    assert remaining_retry(whole, attempts, 3.0) == expected
+    waits = [backoff(whole, attempts + n) for n in (1, 2, 3)]
+    assert [backoff(remaining_retry(whole, attempts, 3.0), n) for n in (1, 2, 3)] == waits
+
+
+@pytest.mark.parametrize(("attempts", "rest"), [(1, (2.0, 3.0)), (2, (3.0,)), (7, (3.0,))])
+def test_the_rest_of_the_intervals(attempts: int, rest: tuple[float, ...]) -> None:
+    assert remaining_retry(Retry(intervals=(1.0, 2.0, 3.0)), attempts, 0.0).intervals == rest
+
+
+def test_a_policy_that_gives_up_leaves_time_for_the_attempt_that_is_due() -> None:
+    assert remaining_retry(Retry(give_up_after=10.0), 1, 30.0).give_up_after == 1.0

@@ -245,8 +245,7 @@ class BulkRunner:
             for pending in member.calls.values():
                 call = pending.call
                 again = life.calls.get(call.id)
-                marked = call.guard is not None and call.guard.mode == "mark"
-                if again is None or call.op == "seal" or marked:
+                if again is None:
                     continue
                 if again.call.earlier_attempts != call.earlier_attempts + pending.attempts:
                     raise Violation("earlier attempts", f"{again.call} after {pending}")

@@ -164,6 +164,8 @@ class Alone:
         self.now = BEGINNING
         self.calls: dict[str, Call] = {}
         self.attempts: dict[str, int] = {}
+        self.made: dict[str, int] = {}
+        """The attempts of its calls that were made before it was alone."""
         self.children: dict[str, StartSaga | UndoSaga] = {}
         self.timers: dict[str, float] = {}
         self.cancelled: set[str] = set()
@@ -197,7 +199,7 @@ class Alone:
             self.now += 0.25
             if ready := sorted(self.calls):
                 id = ready[0]
-                if id in self.cancelled and not self.attempts.get(id):
+                if id in self.cancelled and not (self.attempts.get(id) or self.made.get(id)):
                     del self.calls[id]
                     self.feed(CallEnded(id, NEVER_STARTED, self.now, 0))
                 else:
@@ -231,10 +233,10 @@ class Alone:
         if not again or id in self.cancelled:
             del self.calls[id]
             del self.attempts[id]
-            self.feed(CallEnded(id, outcome, self.now, outcome.attempt))
+            self.feed(CallEnded(id, outcome, self.now, outcome.attempt), made=self.made.pop(id, 0))
 
-    def feed(self, event: MachineEvent) -> None:
-        self.events.append(description(event))
+    def feed(self, event: MachineEvent, made: int = 0) -> None:
+        self.events.append(description(event, made))
         self.take(self.machine.next(event))
 
     def take(self, commands: Sequence[Command]) -> None:
@@ -257,12 +259,13 @@ class Alone:
                     pass
 
 
-def description(event: MachineEvent) -> str:
-    """What a machine decides by."""
+def description(event: MachineEvent, made: int = 0) -> str:
+    """What a machine decides by. ``made``: attempts of the call that ends that it has been told of before."""
     match event:
         case CallEnded():
             out = event.outcome
-            said = (out.kind, out.result, out.marker, out.infrastructure, out.park_reason, out.attempt, event.attempts)
+            counts = [count and count + made for count in (out.attempt, event.attempts)]
+            said = (out.kind, out.result, out.marker, out.infrastructure, out.park_reason, *counts)
             return f"{event.id} ended {said} {out.failure and (out.failure.type, out.failure.message)}"
         case TimerFired():
             return f"{event.id} fired"
@@ -275,12 +278,16 @@ def description(event: MachineEvent) -> str:
 
 @dataclass
 class Kept:
-    """What is recorded of one member. ``repeats``: it has left in the middle of a call that had been attempted."""
+    """What is recorded of one member. ``repeats``: a call was cancelled between two of its attempts.
+
+    ``between_attempts``: it has left between two attempts of a call.
+    """
 
     world: World
     events: list[str] = field(default_factory=list)
     order: list[Recorded] = field(default_factory=list)
     repeats: bool = False
+    between_attempts: bool = False
     left: Alone | None = None
     why_left: str | None = None
 
@@ -340,6 +347,8 @@ class Together:
         class RecordingMachine(Machine):
             def next(self, event: MachineEvent) -> list[Command]:
                 own = kept[self._run.saga_id]
+                if isinstance(event, AttemptsMade):  # its own workflow goes on with the call
+                    return super().next(event)
                 own.events.append(description(event))
                 match event:
                     case Started():
@@ -353,8 +362,6 @@ class Together:
                     case CallEnded():
                         was_attempted = own.order[-1].kind == "attempt" and own.order[-1].id == event.id
                         own.repeats = own.repeats or not was_attempted  # cancelled between two attempts
-                    case AttemptsMade():
-                        own.repeats = True
                     case _:
                         pass
                 return super().next(event)
@@ -423,6 +430,8 @@ class Together:
             kept.order.append(Recorded("start", "", self.now))
             kept.events.append("Started")
         else:
+            alone.made = {pending.call.id: pending.attempts for pending in member.calls.values() if pending.attempts}
+            kept.between_attempts = bool(alone.made)
             alone.take(alone.machine.reissue(self.now))
             alone.events.append("")
         alone.go_on()

@@ -41,8 +41,7 @@ def compare(seed: int) -> Counter[str]:
     for id in SAGAS:
         kept = together.kept[id]
         if kept.repeats:
-            # Its own workflow makes all attempts again: it does not know the policy's rest.
-            seen["left in the middle of a call"] += 1
+            seen["cancelled between two attempts"] += 1  # which Temporal tells in another way
             continue
         world = World(case.definition, id, str(seed), percent)
         alone = Alone(Machine(case.definition, case.input, id), world)
@@ -52,6 +51,7 @@ def compare(seed: int) -> Counter[str]:
         single = ended(alone.machine, world, alone.events, alone.now)
         assert_same(together.ended(id), single, f"seed {seed}, {id}, left because {kept.why_left}")
         seen[f"{'left' if kept.left else 'stayed'} {single.story['state']}"] += 1
+        seen["left between two attempts"] += kept.between_attempts
         seen.update(f"step {row['state']}" for row in single.story["steps"])
         seen["savepoint repeated"] += any(one["runs"] > 1 for one in single.story.get("savepoints") or ())
     return seen
@@ -67,6 +67,7 @@ def assert_same(one: Ended, other: Ended, where: str) -> None:
 
 MUST_BE_SEEN = {
     "stayed COMPLETED", "stayed COMPENSATED", "left COMPLETED", "left COMPENSATED", "left PARKED", "savepoint repeated",
+    "left between two attempts",
     "step CONFIRMED", "step REJECTED", "step FAILED", "step SKIPPED", "step NOTHING_TO_UNDO", "step COMPENSATED",
 }  # fmt: skip
 
@@ -77,7 +78,7 @@ def test_bulk_execution_equals_single_execution(seeds: range) -> None:
     for seed in seeds:
         seen.update(compare(seed))
     assert not {one for one in MUST_BE_SEEN if not seen[one]}
-    assert seen["left in the middle of a call"] < len(seeds) * len(SAGAS) / 10
+    assert seen["cancelled between two attempts"] < len(seeds) * len(SAGAS) / 20
 
 
 def in_line(definition: Definition) -> Definition:
