@@ -18,7 +18,7 @@ from sagas.definition.model import Definition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.arguments import PAUSE
-from sagas.machine.machine import Machine
+from sagas.machine.machine import CancelResponse, Machine
 from sagas.protocol.messages import (
     AttemptsMade,
     Call,
@@ -194,12 +194,22 @@ class BulkMachine:
         self._leave(member, why)
         return self._commands(at)
 
-    def cancel(self, message: str, at: float) -> list[BulkCommand]:
-        """Cancel every saga that has not ended; those past their commit point go on."""
-        for member in self.members.values():
-            if member.finish is None and not member.left and member.machine.started_at is not None:
-                self._apply(member, CancelRequested(at=at, message=message))
-        return self._commands(at)
+    def cancel(self, event: CancelRequested, saga_ids: Iterable[str] | None = None) -> list[BulkCommand]:
+        """Cancel those of the sagas (None: of all) that have not ended; those past their commit point go on."""
+        for id in self.members if saga_ids is None else saga_ids:
+            if self._may_be_cancelled(id):
+                self._apply(self.members[id], event)
+        return self._commands(event.at)
+
+    def cancel_responses(self, saga_ids: Iterable[str]) -> dict[str, CancelResponse]:
+        """What a cancel means for each of the sagas that are here, and have not ended."""
+        return {id: self.members[id].machine.cancel_response() for id in saga_ids if self._may_be_cancelled(id)}
+
+    def _may_be_cancelled(self, id: str) -> bool:
+        member = self.members.get(id)
+        if member is None or member.finish is not None or member.left:
+            return False
+        return member.machine.started_at is not None
 
     def detach_all(self, why: str, at: float) -> list[BulkCommand]:
         """Let every saga leave that has not ended."""

@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
+    CANCEL_UPDATE,
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
     CLAIMED_UPDATE,
@@ -30,6 +31,7 @@ from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
 from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
+from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.engine_activity import perform_until_answered
@@ -126,7 +128,7 @@ class BulkWorkflow:
     def _cancel_sagas(self) -> None:
         if self._machine is not None:
             message = workflow.cancellation_reason() or "the bulk workflow was cancelled"
-            self._execute(self._current().cancel(message, workflow.time()))
+            self._execute(self._current().cancel(CancelRequested(at=workflow.time(), message=message)))
 
     async def _claim(self, request: BulkRequest, at: float) -> list[NewSaga]:
         """The sagas to run: those whose ids are free, and those that may have been started on their own."""
@@ -290,6 +292,15 @@ class BulkWorkflow:
         await workflow.wait_condition(lambda: machine.is_settled(saga_id))
         member = machine.members[saga_id]
         return "detached" if member.left else member.state
+
+    @workflow.update(name=CANCEL_UPDATE, description="Undo what these sagas have done, unless their pivots are done.")
+    async def cancel(self, saga_ids: list[str], request: dict[str, Any] | None = None) -> dict[str, str]:
+        """What the cancel means for each saga; without those that have left or ended, which are not cancelled."""
+        await workflow.wait_condition(lambda: self._machine is not None)
+        machine = self._current()
+        responses = machine.cancel_responses(saga_ids)
+        self._execute(machine.cancel(cancel_event(request or {}), responses))
+        return dict(responses)
 
     @workflow.query(name="saga", description="The view of one saga, as `saga show` prints it.")
     def view(self, saga_id: str) -> dict[str, Any] | None:

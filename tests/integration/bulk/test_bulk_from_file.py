@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from saga_workers.client import Client, SagaFailed
@@ -102,6 +103,43 @@ async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: Comman
 
     await eventually(settled)
     assert await counted(bank, "select count(*) = 7 from note")
+
+
+async def test_a_cancel_reaches_all_sagas_of_bulk_workflows_and_can_be_repeated(shop: CommandLine, bank: Bank) -> None:
+    """The first command is killed when the sagas have its request; they are undone where they are."""
+    batch = fresh("cancel")
+    rows = transfers(batch, 60)
+    words = ("start", "transfer", "--from", write(shop, rows), "--bulk", "--bulk-size", "30", "--batch", batch)
+    async with await psycopg.AsyncConnection.connect(bank.url) as blocker:
+        await blocker.execute("lock table note in access exclusive mode")  # the last step of every saga waits
+        child = RunningCommand(shop.folder, *words)
+        credited = "select count(*) = 60 from saga_guard where step = 'credit' and op = 'do'"
+        await eventually(lambda: counted(bank, credited))
+        killed = RunningCommand(shop.folder, "batch", "cancel", batch, "--yes", "--as", "mia")
+
+        async def requested() -> bool:
+            views = [await bank.client.view(f"{batch}-{n}") for n in (1, 60)]
+            return all(view.cancel_requested for view in views)
+
+        await eventually(requested)
+        killed.kill()
+        await killed.ended()
+        answer = await shop.saga("--json", "batch", "cancel", batch, "--yes")
+        assert (answer.code, answer.json["refused"]) == (0, {}), answer
+        assert sorted(answer.json["cancelled"]) == sorted(row["id"] for row in rows)
+    assert "somebody has cancelled the batch" in (await child.ended()).err
+    await eventually(lambda: counted(bank, "select count(*) = 60 from saga_run where state = 'COMPENSATED'"))
+    assert set(bank.balances().values()) == {100}
+    assert bank.query("select count(*) from note") == [(0,)]
+    assert not await has_workflow(bank.client, f"{batch}-1")
+    reason = (await bank.client.view(f"{batch}-60")).reason
+    assert reason is not None
+    assert (reason.kind, reason.details.get("who")) == ("cancelled", "mia")
+    nothing = await shop.saga("--json", "batch", "cancel", batch, "--yes")
+    assert (nothing.code, nothing.json["cancelled"], nothing.json["refused"]) == (0, [], {}), nothing
+    again = await shop.saga("--json", "batch", "retry-failed", batch)
+    assert (again.code, again.json["ended"]) == (0, {"COMPLETED": 60}), again
+    assert bank.query("select count(*) from note") == [(60,)]
 
 
 async def test_a_killed_command_is_continued_without_a_second_start(shop: CommandLine, bank: Bank) -> None:

@@ -14,11 +14,13 @@ from saga_activities.ledger.batches import BATCH_LABEL
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
+from saga_workers.bulk.member_cancels import cancel_members
 from saga_workers.control.interventions import ask_each
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import describe_run, first_input, list_runs, visible_state
 from saga_workers.views.saga_view import FINAL_STATES
 from sagas.errors import RefusedError, SagaError
+from sagas.machine.machine import CancelResponse
 from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, input_digest
 from sagas.text.printable import printable_line
@@ -29,6 +31,8 @@ _CLOSE_TIMEOUT = 10.0
 
 _SETTLE_INTERVAL = 1.0
 """Seconds until the running sagas are listed again: Temporal's visibility store lags behind."""
+
+PAST_COMMIT: CancelResponse = "past the point of no return"
 
 CancelOne = Callable[[str], Awaitable[Any]]
 
@@ -79,9 +83,16 @@ async def running_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str
 
 
 async def cancel(
-    temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str, by: str | None, cancel_one: CancelOne
+    temporal: Temporal,
+    ledger: RunLedger | None,
+    batch: str,
+    task_queue: str,
+    by: str | None,
+    reason: str,
+    cancel_one: CancelOne,
 ) -> CancelReport:
-    """Stop the starting of rows, and cancel every saga that runs with ``cancel_one``.
+    """Stop the starting of rows, and cancel every saga that runs: those of a bulk workflow together, others with
+    ``cancel_one``.
 
     The running sagas are listed until a list has no new ones, after the command has stopped.
     """
@@ -97,7 +108,14 @@ async def cancel(
         new = [id for id in await running_sagas(temporal, ledger, batch, task_queue) if id not in seen]
         seen.update(new)
         quiet = 0 if new else quiet + 1
-        for id, answer in zip(new, await ask_each(new, cancel_one), strict=True):
+        answers = {} if ledger is None else await cancel_members(temporal, ledger, new, {"reason": reason, "who": by})
+        for id, answer in answers.items():
+            if answer == PAST_COMMIT:
+                report.refused[id] = f"{id} is {answer}"
+            else:
+                report.asked.append(id)
+        alone = [id for id in new if id not in answers]
+        for id, answer in zip(alone, await ask_each(alone, cancel_one), strict=True):
             if isinstance(answer, SagaError) and await _has_ended(temporal, ledger, id):
                 report.ended.append(id)
             elif isinstance(answer, SagaError):

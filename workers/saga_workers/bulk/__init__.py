@@ -1,1 +1,1 @@
-"""Bulk execution around its workflow: starting it, and letting single sagas leave it."""
+"""Bulk execution around its workflow: starting it, cancelling its sagas, and letting single ones leave it."""

@@ -181,7 +181,8 @@ def cancel_command(
         async def one(saga_id: str) -> str:
             return await client.cancel(saga_id, reason=reason, who=by)
 
-        return await batch_control.cancel(client.temporal, client.ledger, batch, settings.temporal.task_queue, by, one)
+        queue = settings.temporal.task_queue
+        return await batch_control.cancel(client.temporal, client.ledger, batch, queue, by, reason, one)
 
     async def work(client: Client, _: str) -> CancelReport:
         return await cancel(client)

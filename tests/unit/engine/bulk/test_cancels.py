@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sagas.bulk.bulk_machine import BulkMachine, Detach, NewSaga, PerformChunk
+from collections.abc import Sequence
+
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk
 from sagas.definition.model import Compensation, Definition, Operation, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
@@ -45,3 +47,24 @@ def test_one_whose_first_call_has_not_begun_ends_at_once() -> None:
     bulk.detach("order-1", "somebody acts on it", 1.0, cancel=CancelRequested(1.0))
     assert bulk.members["order-1"].why_leaving == "it may have been started on its own"
     assert bulk.members["order-1"].machine.started_at is None
+
+
+def test_many_are_cancelled_where_they_are() -> None:
+    bulk = bulk_machine()
+    chunk = chunk_of(bulk.start([NewSaga(f"order-{n}", {}, {}) for n in (1, 2, 3)], 0.0))
+    bulk.detach("order-3", "somebody acts on it", 0.5)
+    asked = ["order-1", "order-3", "order-4"]
+    assert bulk.cancel_responses(asked) == {"order-1": "accepted", "order-3": "accepted"}
+    bulk.cancel(CancelRequested(1.0, who="me"), ["order-1", "order-4"])
+    assert bulk.cancel_responses(["order-1", "order-2"]) == {"order-1": "already", "order-2": "accepted"}
+    done = Outcome.done({}, attempt=1)
+    commands = bulk.chunk_ended(chunk.id, [done] * 3, 2.0)
+    calls = [item for command in commands if isinstance(command, PerformChunk) for item in command.calls]
+    assert [(item.saga_id, item.call.op) for item in calls] == [("order-1", "undo"), ("order-2", "do")]
+    assert Detach(("order-3",)) in commands
+    bulk.detached(["order-3"], 3.0)
+    assert bulk.cancel_responses(asked) == {"order-1": "already"}
+
+
+def chunk_of(commands: Sequence[BulkCommand]) -> PerformChunk:
+    return next(one for one in commands if isinstance(one, PerformChunk))

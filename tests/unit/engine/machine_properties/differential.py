@@ -329,7 +329,7 @@ class Together:
                 self.now += 0.25
                 self.bulk.begin_task()
                 if self._cancels and number == 4:
-                    self._take(self.bulk.cancel("not wanted any more", self.now))
+                    self._take(self.bulk.cancel(CancelRequested(at=self.now, message="not wanted any more")))
                 else:
                     self._one()
             else:
