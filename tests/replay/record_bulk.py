@@ -1,23 +1,43 @@
-"""Record the histories of bulk workflows that the replay test keeps: ``python -m tests.replay.record_bulk``."""
+"""Record the histories of bulk workflows, and of the record of a batch, that the replay test keeps:
+``python -m tests.replay.record_bulk``."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from temporalio.client import WorkflowFailureError
+
+from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
+from sagas.protocol.batch_record import (
+    CANCEL_SIGNAL,
+    CLOSED_SIGNAL,
+    OPENED_SIGNAL,
+    PAUSE_SIGNAL,
+    PROGRESS_SIGNAL,
+    RECORD_QUERY,
+    RESUME_SIGNAL,
+    BatchRecord,
+)
+from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from tests.helpers.database_servers import postgres
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import Bank, write_project
 from tests.integration.bulk.test_bulk_execution import transfer
+from tests.integration.bulk.test_retries_after_leaving import RETRIED
 from tests.replay.record import _write
 
 
 async def record(address: str, url: str, folder: Path) -> list[Path]:
-    """Sagas that complete, are rejected, violate a constraint and retry; others of which one leaves."""
+    """Sagas that complete, are rejected, violate a constraint and retry; others that leave, for a wait or a retry."""
+    await asyncio.to_thread(folder.mkdir)
+    await asyncio.to_thread((folder / "retried.saga.yaml").write_text, RETRIED)
     project = write_project(folder, address, url)
     await set_up_database(project.settings.connection("bank"))
     async with running_worker(project) as client:
@@ -29,6 +49,7 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
         for name, saga, inputs in (
             ("bulk", "transfer", sagas),
             ("bulk-left", "waiting", [{"id": f"x-{number}", "waits": number == 2} for number in range(1, 4)]),
+            ("bulk-retried", "retried", [{"id": "y-1"}]),
         ):
             starter = await client.starter(saga)
             handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
@@ -37,8 +58,40 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
         await client.signal("x-2", "go")
         await client.temporal.get_workflow_handle("x-2").result()
         written += await _write(client, "x-2", "bulk-left+detached")
+        with contextlib.suppress(WorkflowFailureError):
+            await client.temporal.get_workflow_handle("y-1").result()
+        written += await _write(client, "y-1", "bulk-retried+detached")
+        written += await record_batch(client)
         await client.close()
     return written
+
+
+async def record_batch(client: Client) -> list[Path]:
+    """The record of a batch that is paused, goes on, is taken over by another command, cancelled and closed."""
+    record = BatchRecord("recorded", saga="transfer", bulk=True, client="first", total=20)
+    handle = await client.temporal.start_workflow(
+        BATCH_WORKFLOW,
+        record.to_json(),
+        id=BATCH_PREFIX + record.id,
+        task_queue=client.project.settings.temporal.task_queue,
+        start_signal=OPENED_SIGNAL,
+        start_signal_args=[record.to_json()],
+    )
+    second = replace(record, client="second")
+    for signal, value in (
+        (PROGRESS_SIGNAL, replace(record, started=5).to_json()),
+        (PAUSE_SIGNAL, {"by": "mia"}),
+        (RESUME_SIGNAL, {"by": "mia"}),
+        (OPENED_SIGNAL, second.to_json()),
+        (PROGRESS_SIGNAL, replace(second, started=5, there=5, ended={"COMPLETED": 7}).to_json()),
+        ("unheard of", 1),
+        (CANCEL_SIGNAL, {"by": "ben"}),
+        (CLOSED_SIGNAL, replace(second, started=5, there=5, stopped="cancelled").to_json()),
+    ):
+        await handle.query(RECORD_QUERY)  # each signal in a workflow task of its own
+        await handle.signal(signal, value)
+    assert (await handle.result())["state"] == "CANCELLED"
+    return await _write(client, handle.id, "batch")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from sagas.machine import calls
-from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from tests.replay.scenarios import SCENARIOS
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
@@ -28,7 +28,7 @@ def read(path: Path) -> WorkflowHistory:
 
 async def replay(path: Path) -> Exception | None:
     history = read(path)
-    workflows = [SagaWorkflow, BulkWorkflow, NotifyWorkflow]
+    workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow]
     replayer = Replayer(workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 
@@ -40,7 +40,7 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in HISTORIES}
-    assert recorded >= {one.name for one in SCENARIOS}
+    assert recorded >= {one.name for one in SCENARIOS} | {"batch", "bulk", "bulk-left", "bulk-retried"}
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
