@@ -14,6 +14,7 @@ import psycopg
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
+from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
 from tests.faults.breakpoints import Target
@@ -61,8 +62,10 @@ class BulkCellEnvironment(CellEnvironment):
         self._bulk = await self.start_bulk(input)
         return self._bulk
 
-    async def start_bulk(self, input: Mapping[str, Any] | None = None) -> WorkflowHandle[Any, Any]:
-        starter = await (await self.client()).starter(self.saga)
+    async def start_bulk(
+        self, input: Mapping[str, Any] | None = None, client: Client | None = None
+    ) -> WorkflowHandle[Any, Any]:
+        starter = await (client or await self.client()).starter(self.saga)
         inputs = [input or default_input(), *(default_input() for _ in self.members[1:])]
         return await starter.start_bulk(
             [BulkRow(id, starter.make_request(one)) for id, one in zip(self.members, inputs, strict=True)]

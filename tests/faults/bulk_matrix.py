@@ -1,7 +1,16 @@
 """The fault matrix of bulk execution: three sagas in one bulk workflow, whose equal calls are chunks.
 
 A fault of a process or a server hits all of them; one of a participant hits a single saga, and the others must not
-notice. The rows have the numbers of those for single sagas.
+notice. The rows have the numbers of those for single sagas. Some of these have a row or a position less:
+
+===  ===========================  ====================================================================================
+row  what has less                why
+===  ===========================  ====================================================================================
+21   poison at registration       P, A, C: it is before any saga starts
+21   code-decides-otherwise       B, A: as for single sagas, one forward position and one backward
+31   start-unanswered             P, A, C: it is before any saga starts
+35   nested-saga-past-its-pivot   it is refused by `saga validate`, whatever executes it
+===  ===========================  ====================================================================================
 """
 
 from __future__ import annotations
@@ -89,8 +98,19 @@ BULK_ROWS: tuple[Row, ...] = (
     row("12", "database-errors", servers.database_errors, FORWARD),
     row("12", "session-terminated", servers.session_terminated, FORWARD),
     row("12", "no-session-free", servers.no_session_free, SLOWLY),
+    # A chunk waits for a connection for half of its minute; the others hold theirs for a whole one.
+    row(
+        "12",
+        "pool-exhausted",
+        bulk.pool_exhausted,
+        SLOWLY,
+        pool=2,
+        edit={"timeout: 3s": "timeout: 10s"},
+    ),
+    row("21", "poison-refused-at-registration", bulk.refused_at_registration, {"B": COMPLETED}, checked=False),
     row("21", "unknown-saga", bulk.unknown_saga, {"B": COMPLETED}, checked=False),
     row("21", "workflow-code-raises", bulk.code_raises, FORWARD),
+    row("21", "code-decides-otherwise", bulk.code_decides_otherwise, {"P": COMPLETED, "C": REFUSED}),
     row("21", "expression-fails", participant.expression_fails, **only(**gone("definition", "input.notes"))),
     row(
         "22",
@@ -138,6 +158,7 @@ BULK_ROWS: tuple[Row, ...] = (
         targets=UNDO_ORDER,
     ),
     row("31", "started-again", bulk.started_again, {"B": COMPLETED}),
+    row("31", "start-unanswered", bulk.start_unanswered, {"B": COMPLETED}, proxied=TEMPORAL),
     row("31", "started-singly-too", bulk.started_by_both, {"B": COMPLETED}),
     row("32", "deployed-anew", worker.redeployed, FORWARD),
     row(

@@ -46,6 +46,10 @@ IDLE_GRACE = 5.0
 before the server ends the transaction, and the locks of a frozen worker do not remain until the chunk's time ends."""
 
 
+class _NoConnection(InfrastructureError):
+    """Others hold all connections of the pool."""
+
+
 @dataclass(slots=True)
 class _Item:
     """One call of the chunk. ``value``: what it has read already, if it only reads. ``outcome`` None: not attempted.
@@ -101,6 +105,9 @@ class ChunkRunner:
                 outcome, concerns_all = Outcome("unknown", failure=failure, infrastructure=True), True
                 for item in part:
                     item.commit_lost = True
+            except _NoConnection as error:  # a part would wait for the rest of the time, and find none either
+                outcome, concerns_all = outcome_of_error(error), True
+                break
             except TimeoutError:
                 outcome, concerns_all = timeout_outcome("the attempt timed out; the transaction was rolled back"), True
                 break
@@ -170,7 +177,7 @@ class ChunkRunner:
                     read_only=read_only,
                 )
         except TimeoutError:
-            raise InfrastructureError("no connection to the database was free in time") from None
+            raise _NoConnection("no connection to the database was free in time") from None
 
     # --- calls that only read ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from contextlib import suppress
 
@@ -16,7 +17,10 @@ from sagas.errors import RefusedError
 from tests.faults.breakpoints import Target
 from tests.faults.bulk_environment import BulkCellEnvironment
 from tests.faults.cell_environment import CellEnvironment, activity_id, default_input
-from tests.faults.cells import TARGETS
+from tests.faults.cells import PREVIOUS, TARGETS
+from tests.faults.injection import fault_operator as people
+from tests.faults.injection import fault_participant as participant
+from tests.faults.injection.fault_servers import has_started_attempts
 
 DIES_AT_START = """
 import os, signal
@@ -47,6 +51,22 @@ def next(self, event):
 
 
 Machine.next = next
+"""
+DECIDES_OTHERWISE = """
+from dataclasses import replace
+
+from sagas.machine import calls
+
+whole = calls.send_call
+
+
+def send(run, entry, ask, *rest, **more):
+    whole(run, entry, ask, *rest, **more)
+    if (entry.id, ask) == ({step!r}, {op!r}):
+        run.commands[-1] = replace(run.commands[-1], id="something else")
+
+
+calls.send_call = send
 """
 RAISES = DIES_IN_WORKFLOW_TASK.replace("os.kill(os.getpid(), signal.SIGKILL)", 'raise RuntimeError("a bug")')
 
@@ -142,15 +162,74 @@ async def code_raises(env: CellEnvironment) -> None:
     broken = await env.worker(code=RAISES.format(activity=activity_id(env.target)))
     await env.start()
     await env.effect_is_there()
-
-    async def fails() -> bool:
-        described = await env.handle.describe()
-        return described.raw_description.pending_workflow_task.attempt > 1
-
-    await env.until(fails, "a workflow task that fails")
+    await env.until(lambda: _workflow_task_fails(env), "a workflow task that fails")
     broken.kill()
     env.fault_is_over()
     await env.worker()
+
+
+async def code_decides_otherwise(env: CellEnvironment) -> None:
+    """A build that would have performed another call takes over while the chunk is performed: it may not go on."""
+    old = await env.worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=old.pid)
+        old.kill()
+        changed = await env.worker(code=DECIDES_OTHERWISE.format(step=env.target.step, op=env.target.op))
+    await env.until(lambda: _workflow_task_fails(env), "a workflow task that fails")
+    assert "Nondeterminism" in changed.log.read_text(encoding="utf-8", errors="replace")
+    changed.kill()
+    env.fault_is_over()
+    await env.worker()
+
+
+async def _workflow_task_fails(env: CellEnvironment) -> bool:
+    return (await env.handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+
+async def refused_at_registration(env: CellEnvironment) -> None:
+    """Definitions that could leave something half done are not started in bulk either, and claim nothing."""
+    path = env.folder / "fork.saga.yaml"
+    good = path.read_text(encoding="utf-8")
+    (env.folder / "rows.jsonl").write_text(f"{json.dumps(default_input())}\n", encoding="utf-8")
+    for name, (old, new) in participant.POISON.items():
+        path.write_text(good.replace(old, new), encoding="utf-8")
+        code, output = await participant.saga(env, "start", "fork", "--from", "rows.jsonl", "--bulk")
+        assert code == 2, f"{name}: {output}"
+        assert "error" in output, f"{name}: {output}"
+    assert await env.admin("select saga_id from saga_claim union all select saga_id from saga_guard") == []
+
+
+async def pool_exhausted(env: CellEnvironment) -> None:
+    """Others hold every connection that the worker may open, and the chunk finds none in its time."""
+    worker, client, previous = await env.worker(), await env.client(), PREVIOUS[env.target]
+    async with env.breakpoint_at("effect", Target("occupy", "do")):
+        async with env.breakpoint_at("commit", previous) as stop:
+            await env.start()
+            await stop.reached(by=worker.pid)
+            others = await client.start("occupy", {}, id=f"occupy-{env.database}")
+            occupying = client.temporal.get_workflow_handle(others.id)
+            await env.until(lambda: has_started_attempts(occupying, env.pool), "the others' attempts")
+            await asyncio.sleep(0.5)  # one of them waits for the connection of the chunk that is about to end
+        await env.recorded(env.target)
+        count = "select count(*) from journal where (step, op) = (%s, %s)"
+        assert await env.admin(count, env.target.step, env.target.op) == [(0,)]
+    env.fault_is_over()
+    await others.result()
+
+
+async def start_unanswered(env: CellEnvironment) -> None:
+    """P0: the start is carried out and its answer gets lost; the caller starts the same sagas again."""
+    await people.starts_unanswered(env, lambda cut: bulk(env).start_bulk(client=cut))
+    await env.start()
+    env.proxies["temporal"].cut()
+    env.fault_is_over()
+    await env.worker()
+    await env.finished()
+    temporal = (await env.client()).temporal
+    started = [one async for one in temporal.list_workflows(f"TaskQueue = '{env.queue}'")]
+    results = [await temporal.get_workflow_handle(one.id).result() for one in started]
+    assert sorted(sum(result["counts"].values()) for result in results) == [0, len(bulk(env).members)]
 
 
 async def unknown_saga(env: CellEnvironment) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from temporalio.client import Client as Temporal
@@ -107,16 +109,21 @@ async def started_again(env: CellEnvironment) -> None:
         await client.start("transfer", {"customer": "somebody else"}, id=env.saga_id)
 
 
-async def start_unanswered(env: CellEnvironment) -> None:
-    """P0: the start is carried out and its answer gets lost; the caller starts again."""
-    proxy = env.proxies["temporal"]
-    direct = await env.client()
+async def starts_unanswered(env: CellEnvironment, start: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    """Start with a client whose requests arrive and are not answered."""
+    proxy, direct = env.proxies["temporal"], await env.client()
     cut = Client(await Temporal.connect(f"127.0.0.1:{proxy.port}", interceptors=[HeaderInterceptor()]), direct.project)
     await cut.search_attributes()
     proxy.blackhole_to_client = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(cut.start("transfer", default_input(), id=env.saga_id), 1)
+        await asyncio.wait_for(start(cut), 1)
     proxy.blackhole_to_client = False
+
+
+async def start_unanswered(env: CellEnvironment) -> None:
+    """P0: the start is carried out and its answer gets lost; the caller starts again."""
+    proxy, direct = env.proxies["temporal"], await env.client()
+    await starts_unanswered(env, lambda cut: cut.start("transfer", default_input(), id=env.saga_id))
     run = await direct.start("transfer", default_input(), id=env.saga_id)
     assert not run.started
     proxy.cut()

@@ -110,7 +110,7 @@ async def pool_exhausted(env: CellEnvironment) -> None:
             await stop.reached(by=worker.pid)
             others = await client.start("occupy", {}, id=f"occupy-{env.database}")
             occupying_saga = client.temporal.get_workflow_handle(others.id)
-            await env.until(lambda: _has_pending_attempts(occupying_saga, env.pool), "the others' attempts")
+            await env.until(lambda: has_started_attempts(occupying_saga, env.pool), "the others' attempts")
             workflow_worker.freeze()
         # The previous operation has released its connection, and the next one has not requested it yet.
         waiting = "select 1 where %s = (select count(*) from pg_stat_activity where application_name = %s"
@@ -122,7 +122,7 @@ async def pool_exhausted(env: CellEnvironment) -> None:
     await others.result()
 
 
-async def _has_pending_attempts(saga: WorkflowHandle[Any, Any], number: int | None) -> bool:
+async def has_started_attempts(saga: WorkflowHandle[Any, Any], number: int | None) -> bool:
     return len((await saga.describe()).raw_description.pending_activities) == number
 
 
