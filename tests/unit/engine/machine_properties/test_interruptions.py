@@ -1,4 +1,4 @@
-"""Every single fault, with a cancel or the deadline at every third event; `make test-long` takes every event."""
+"""Every single fault, with a cancel or the deadline at every fifth event; `make test-long` takes every event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, fau
 FAULTS = pytest.mark.parametrize(
     ("times", "stride"),
     [
-        pytest.param((1,), 3, id="single faults"),
+        pytest.param((1,), 5, id="single faults"),
         pytest.param((1, 2), 1, id="double faults, too", marks=pytest.mark.slow),
     ],
 )

@@ -30,6 +30,12 @@ START = {
     "the last signal counts": 70,
     "a refused undo of a child is one": 320,
     "other arguments for what may have happened": 320,
+    "other arguments under the same key": 30,
+    "a retry skips the condition": 100,
+    "done without asking the guard": 70,
+    "signals are not stored": 50,
+    "a continued item keeps its result": 100,
+    "late is done": 50,
 }
 """The first run of a mutation, to save time: it needs a rare coincidence, which occurs shortly after this one."""
 

@@ -93,8 +93,12 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the savepoint is undone, too": _undo_the_savepoint_too,
 }
 
+START = {"a cancel does not go past a savepoint": 140}
+"""The first run of a mutation, to save time: it needs a rare coincidence, which occurs shortly after this one."""
+
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_of_savepoints_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTATIONS[name](monkeypatch)
-    assert next(broken_rules(simulate, range(3_000)), None), "the oracle found no violation"
+    start = START.get(name, 0)
+    assert next(broken_rules(simulate, range(start, start + 3_000)), None), "the oracle found no violation"
