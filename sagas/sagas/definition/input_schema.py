@@ -183,6 +183,8 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
     except UsageError as error:
         return input, [f"input: {error.message}"]
+    except ArithmeticError:
+        return input, ["input: a number cannot be checked against the schema; correct the numbers in the schema"]
     errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
     messages = [_error_message(error, schema) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
