@@ -145,9 +145,10 @@ def refuse_foreign_id(*, needs_owner: bool = False) -> None:
 def _owner_in_header() -> str | None:
     header = workflow.info().headers.get(OWNER_HEADER)
     try:
-        return None if header is None else str(read_payload(header))
-    except ValueError:
-        return None  # any client may send any header
+        owner = None if header is None else read_payload(header)
+    except UnreadableValue:
+        owner = None  # any client may send any header
+    return owner if isinstance(owner, str) else None
 
 
 def _was_continued(info: workflow.Info) -> bool:
