@@ -365,7 +365,7 @@ def read_request(value: Any) -> BulkRequest:
         saga, again, chunk_size = value["saga"], bool(value.get("again")), int(value.get("chunk_size") or MAX_MEMBERS)
         ids = {one.id for one in sagas}
         fits = isinstance(saga, str) and all(isinstance(one.id, str) and isinstance(one.labels, dict) for one in sagas)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise refused_error(f"the input of {BULK_WORKFLOW} is not a list of sagas") from None
     if not fits or not 1 <= len(sagas) <= MAX_MEMBERS or len(ids) != len(sagas) or chunk_size < 1:
         raise refused_error(f"the input of {BULK_WORKFLOW} needs 1 to {MAX_MEMBERS} sagas with ids of their own")
