@@ -192,10 +192,10 @@ def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
     """Columns are fields of the input, `a.b` is field b of a; an empty cell leaves its field out."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
-        header = next(reader, None)
-        if not header or not any(header):
-            raise UsageError(f"{path} has no header line with the field names")
         try:
+            header = next(reader, None)
+            if not header or not any(header):
+                raise UsageError(f"{path} has no header line with the field names")
             for number, cells in enumerate((row for row in reader if row), start=1):
                 location = f"{path}:{reader.line_num}"
                 if len(cells) != len(header):

@@ -74,6 +74,7 @@ def test_json_that_python_cannot_read_is_a_mistake(text: str, message: str) -> N
     [
         ("a.jsonl", "[" * 100_000 + "]" * 100_000, "the row is nested too deeply"),
         ("a.jsonl", "1" * 5_000, "the row has a number of more than 4,000 digits"),
+        ("a.csv", "a" * 131_073 + "\nx", "a.csv:1: field larger than field limit (131072)"),
         ("a.csv", "a,a.b\nx,y", "a.b: a is not an object, because another column has its value"),
     ],
 )
