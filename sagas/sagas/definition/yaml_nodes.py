@@ -317,13 +317,15 @@ def _report_yaml_error(error: YAMLError, text: str, report: Report) -> None:
 
 def _unquoted_expression(line: str) -> int | None:
     """The index of the first expression outside quotes; None if all expressions on the line are quoted."""
-    quote = ""
+    quote, before = "", ""  # ``before``: the last character that is no blank
     for index, char in enumerate(line):
         if quote:
             if char == quote:
                 quote = ""
-        elif char in "\"'" and line[:index].rstrip()[-1:] in ("", ":", "-", "[", "{", ","):
+        elif char in "\"'" and before in ("", ":", "-", "[", "{", ","):
             quote = char
         elif line.startswith("${{", index):
             return index
+        if not char.isspace():
+            before = char
     return None

@@ -8,7 +8,7 @@ import pytest
 
 from sagas.definition import yaml_nodes
 from sagas.definition.diagnostics import Report
-from sagas.definition.yaml_nodes import YamlNode, load_yaml
+from sagas.definition.yaml_nodes import YamlNode, _unquoted_expression, load_yaml
 
 
 @pytest.fixture(params=["c", "pure"])
@@ -113,6 +113,29 @@ def test_an_unquoted_expression_is_explained(parser: str, line: str) -> None:
     report = Report("a.yaml")
     load_yaml(line, report)
     assert [one.code for one in report.diagnostics] == ["SAGA101"], report.diagnostics
+
+
+class Line(str):
+    """A line that is read once: a copy of its beginning at each quote would take quadratic time."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: object) -> str:
+        raise AssertionError("copied")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('"a" : "${{ x }}"', None),
+        ("a: [1, \t'${{ x }}']", None),
+        ('a: x"${{ y }}"', 5),
+        ("a: 'b' ${{ c }}", 7),
+        ("x'" * 1_000 + "${{ y }}", 2_000),
+    ],
+)
+def test_a_malformed_line_is_read_once(line: str, found: int | None) -> None:
+    assert _unquoted_expression(Line(line)) == found
 
 
 def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> None:
