@@ -22,6 +22,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
 
+_SPECIAL = (
+    ipaddress.IPv4Network("192.0.0.0/24"),  # RFC 6890: for protocols; Python calls some of them global
+    ipaddress.IPv4Network("192.88.99.0/24"),  # RFC 7526: former 6to4 relays
+    ipaddress.IPv6Network("3fff::/20"),  # RFC 9637: documentation
+)
+
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
@@ -122,4 +128,6 @@ def _is_public(address: Address) -> bool:
             return _is_public(embedded)
         if address.is_site_local:
             return False
+    if any(address in network for network in _SPECIAL):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
