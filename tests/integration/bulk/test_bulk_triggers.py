@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from temporalio.client import Client as Temporal
 
+from saga_workers.client import SagaFailed
 from saga_workers.control import shared_starts
+from saga_workers.control.start import BulkRow
 from saga_workers.doctor.kafka_checks import check_bulk_triggers
 from saga_workers.trigger.trigger_process import run_trigger
 from sagas.errors import UsageError
@@ -129,6 +132,40 @@ async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_projec
         await client.close()
     [letter] = kafka.read_committed(f"{topic}.dlq")
     assert letter.headers["sagadlqreason"] == "s-2 has already ended COMPLETED"
+
+
+@pytest.mark.slow
+async def test_a_signal_waits_until_a_worker_lets_its_saga_leave(
+    kafka: Broker, bank_project: tuple[Project, str]
+) -> None:
+    """The saga is in a bulk workflow that no worker runs; an earlier generation of it had a workflow of its own."""
+    base, url = bank_project
+    topic = kafka.create_topic()
+    (base.settings.root / "signalled.saga.yaml").write_text(SIGNALLED.format(topic=topic))
+    project = with_trigger(base, kafka.settings(), kafka.create_topic())
+    with psycopg.connect(url) as blocking:
+        async with running_worker(project) as client:
+            bank = Bank(client, project, url)
+            earlier = await client.start("signalled", {"id": "s-3", "waits": True})
+            await client.cancel("s-3", reason="again")
+            with pytest.raises(SagaFailed):
+                await earlier.result()
+            await until(lambda: bank.states() == {"s-3": "COMPENSATED"})
+            blocking.execute("insert into note (id) values ('s-3')")
+            starter = await client.starter("signalled")
+            row = BulkRow("s-3", starter.make_request({"id": "s-3", "waits": True}))
+            await starter.start_bulk([row], again=True)
+            await until(lambda: bank.query("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        blocking.rollback()
+    async with triggering(project) as metrics:
+        produce_keyed(kafka, topic, [("s-3", {"id": "s-3"})])
+        await asyncio.sleep(5)  # longer than five attempts take
+        assert count(metrics, "saga_dead_letters_total") == 0
+        async with running_worker(project) as client:
+            bank = Bank(client, project, url)
+            await until(lambda: bank.states() == {"s-3": "COMPLETED"})
+            await client.close()
+        assert count(metrics, "saga_trigger_signalled_total") == 1
 
 
 @pytest.mark.slow

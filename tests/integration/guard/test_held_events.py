@@ -16,7 +16,7 @@ from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase) -> None:
     nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
-    back = CheckBack(lambda: Temporal.connect(nobody), Backoff(0.0, 3600.0))
+    back = CheckBack(lambda: Temporal.connect(nobody), intervals=Backoff(0.0, 3600.0))
     await guard_database.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")  # of other tests
     address = guard_database.current = new_address()
     assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())).kind == "done"

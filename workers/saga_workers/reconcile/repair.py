@@ -20,11 +20,11 @@ from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.control.interventions import start_undo
-from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.ledger.run_ledger import RunLedger, using_ledger
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
-from saga_workers.relay.check_back import TemporalUnreachable, entry_status, query_saga
+from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, no_poller_message
 from saga_workers.views.locks import list_orphans, release_orphan
@@ -62,7 +62,8 @@ async def repair_findings(
     held = [one for one in findings if one["class"] == "event_held"]
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
-        done += await _resolve_held_events(temporal, settings, held, out)
+        async with using_ledger(settings) as ledger:
+            done += await _resolve_held_events(temporal, settings, ledger, held, out)
     for one in findings:
         if one["class"] == "lock_left":
             message = await _release_lock(temporal, settings, one["saga_id"], one["details"]["holder"])
@@ -102,7 +103,11 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
 
 
 async def _resolve_held_events(
-    temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], published_ids: Collection[str]
+    temporal: Temporal,
+    settings: Settings,
+    ledger: RunLedger | None,
+    findings: Sequence[Mapping[str, Any]],
+    published_ids: Collection[str],
 ) -> list[dict[str, Any]]:
     """Check back with each saga about the events that it has left HELD, as the relay does.
 
@@ -117,9 +122,10 @@ async def _resolve_held_events(
     try:
         for (name, address), events in entries.items():
             try:
-                answer = entry_status(await query_saga(temporal, address.saga_id), address.entry, address.generation)
-            except TemporalUnreachable as error:
-                raise SagaError(f"Temporal does not answer: {error}") from error
+                view = await query_saga(temporal, address.saga_id, ledger)
+                answer = entry_status(view, address.entry, address.generation)
+            except SagaUnreachable as error:
+                raise SagaError(str(error)) from error
             if any(one in published_ids for one in events):
                 message = "needs an operator: an event is in its topic although it is held"
             elif answer.kind in ("committed", "over"):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from saga_activities.backoff import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
 from saga_activities.outbox import DROPPED, HELD, NEW, REFUSED
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import FINAL_STATES, read_view
@@ -50,11 +52,19 @@ _DUE = "status = 'HELD' AND COALESCE(next_check_at, created_at + :first) <= {now
 class CheckBack:
     """Asks the sagas about the held events of one project's outboxes.
 
-    ``connect`` opens the Temporal client; it is called only when an event is due.
+    ``connect`` opens the Temporal client, and ``ledger`` the project's ledger, which knows the sagas of bulk workflows.
+    They are called only when an event is due.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Temporal]], intervals: Backoff = CHECK_INTERVALS) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Temporal]],
+        ledger: Callable[[], AbstractAsyncContextManager[RunLedger | None]] = nullcontext,
+        *,
+        intervals: Backoff = CHECK_INTERVALS,
+    ) -> None:
         self._connect = connect
+        self._ledger = ledger
         self._intervals = intervals
         self._temporal: Temporal | None = None
 
@@ -64,15 +74,22 @@ class CheckBack:
         Raises SQLAlchemyError.
         """
         events = await self._claim(engine)
+        if not events:
+            return 0
+        async with self._ledger() as ledger:
+            await self._decide(name, engine, events, ledger)
+        return len(events)
+
+    async def _decide(self, name: str, engine: AsyncEngine, events: Sequence[Any], ledger: RunLedger | None) -> None:
         views: dict[str, SagaView | None] = {}
         unreachable: str | None = None
         for entry in sorted({(one.saga_id, one.step, one.generation) for one in events}):
             saga_id, step, generation = entry
             if saga_id not in views and unreachable is None:
                 try:
-                    views[saga_id] = await self._read_saga(saga_id)
-                except TemporalUnreachable as error:
-                    unreachable = f"Temporal does not answer: {error}"
+                    views[saga_id] = await self._read_saga(saga_id, ledger)
+                except SagaUnreachable as error:
+                    unreachable = str(error)
                     log.warning("check-back failed: %s", unreachable, extra=fields(outbox=name))
             if saga_id in views:
                 answer = entry_status(views[saga_id], step, generation)
@@ -80,15 +97,14 @@ class CheckBack:
                 answer = SagaStatus("unknown", unreachable or "")
             mine = [one for one in events if (one.saga_id, one.step, one.generation) == entry]
             await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
-        return len(events)
 
-    async def _read_saga(self, saga_id: str) -> SagaView | None:
+    async def _read_saga(self, saga_id: str, ledger: RunLedger | None) -> SagaView | None:
         if self._temporal is None:
             try:
                 self._temporal = await self._connect()
             except (SagaError, OSError, RuntimeError) as error:
-                raise TemporalUnreachable(str(error)) from error
-        return await query_saga(self._temporal, saga_id)
+                raise SagaUnreachable(f"Temporal does not answer: {error}") from error
+        return await query_saga(self._temporal, saga_id, ledger)
 
     async def _claim(self, engine: AsyncEngine) -> list[Any]:
         """Claim the due events: their next check is moved on, so that no other relay checks them now."""
@@ -149,8 +165,8 @@ class CheckBack:
 
 # The status of a saga as its held events need it. Only the saga itself, or an operator, may decide to drop an event.
 #
-# The saga is asked through Temporal, never a table: a reader of a table that comes before a late transaction commits
-# would take the missing row for "not committed".
+# The saga is asked through Temporal, never a table of its steps: a reader that comes before a late transaction commits
+# would take the missing row for "not committed". The ledger only says which workflow runs the saga, and how it ended.
 
 SagaStatusKind = Literal["open", "committed", "over", "unknown"]
 """``open``: may still reach its commit point. ``committed``: has reached it. ``over``: ended without reaching it."""
@@ -166,18 +182,20 @@ class SagaStatus:
     reason: str = ""
 
 
-class TemporalUnreachable(Exception):
-    """Temporal does not answer; further queries are useless now."""
+class SagaUnreachable(Exception):
+    """Temporal or the ledger does not answer; further queries are useless now."""
 
 
-async def query_saga(temporal: Temporal, saga_id: str) -> SagaView | None:
-    """The view of a saga, with that of its undo; None if Temporal does not know it. Raises TemporalUnreachable."""
+async def query_saga(temporal: Temporal, saga_id: str, ledger: RunLedger | None) -> SagaView | None:
+    """The view of a saga, with that of its undo; None if nobody knows it. Raises SagaUnreachable."""
     try:
-        return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT)
+        return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT, ledger=ledger)
     except UsageError:
         return None
+    except LedgerUnavailable as error:
+        raise SagaUnreachable(error.message) from error
     except (RPCError, OSError, TimeoutError) as error:
-        raise TemporalUnreachable(str(error) or type(error).__name__) from error
+        raise SagaUnreachable(f"Temporal does not answer: {str(error) or type(error).__name__}") from error
 
 
 def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatus:
@@ -191,7 +209,7 @@ def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatu
         return SagaStatus("open")
     entry = next((row for row in view.steps if row.id == step), None)
     now_at = view.generation if entry is None else entry.generation
-    if now_at is not None and now_at > generation:
+    if now_at is not None and now_at != generation:
         return SagaStatus("unknown", f"the event is of generation {generation}, but the saga is at generation {now_at}")
     if state == "COMPENSATED" or (state == "RESIDUE" and view.phase != "committed"):
         return SagaStatus("over")

@@ -11,7 +11,7 @@ from typing import Any
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
-from saga_workers.bulk.detach_request import leave_bulk_workflow
+from saga_workers.bulk.detach_request import DidNotLeave, leave_bulk_workflow
 from saga_workers.client import Client
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter
@@ -103,7 +103,7 @@ class SagaTrigger:
                     await self._signal(one.trigger, message, one.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
-            except LedgerUnavailable as error:
+            except (LedgerUnavailable, DidNotLeave) as error:
                 raise DependencyUnavailable(error.message) from error
 
     async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
@@ -139,7 +139,8 @@ class SagaTrigger:
         assert saga_id is not None  # SAGA131 ensures it
         temporal, ledger = self._client.temporal, self._client.ledger
         described = await describe_run(temporal, saga_id)
-        if described is None and await leave_bulk_workflow(temporal, ledger, saga_id):
+        running = described is not None and described.run.running
+        if not running and await leave_bulk_workflow(temporal, ledger, saga_id):
             described = await describe_run(temporal, saga_id)
         if described is None:
             row = None if ledger is None else await ledger.find(saga_id)
@@ -161,7 +162,7 @@ class SagaTrigger:
             else:
                 self._metrics.signalled(self._definition.saga, message.topic)
                 return
-        view = await read_view(temporal, saga_id)
+        view = await read_view(temporal, saga_id, ledger=ledger)
         if not _already_received(view, by, reject):
             raise PoisonMessage(f"{saga_id} has already ended {view.state}")
 

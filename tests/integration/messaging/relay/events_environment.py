@@ -95,7 +95,7 @@ class EventsEnvironment:
 
     def check_back(self, temporal: str | None = None, *, first: float = 0.0) -> CheckBack:
         """The relay's check-back; events are due ``first`` seconds after they were written."""
-        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), Backoff(first, 3600.0))
+        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), intervals=Backoff(first, 3600.0))
 
     async def rows(self, saga_id: str, connection: str = "shop") -> list[Any]:
         """The events of a saga, in the order they were written."""

@@ -286,6 +286,7 @@ def story(state: str, phase: str | None, *, outcome: str = "done", generation: i
         (story("COMPLETED", "committed", steps=[]), "unknown"),
         (story("COMPLETED", "committed", outcome="rejected"), "unknown"),
         (story("COMPLETED", "committed", generation=2), "unknown"),
+        (story("COMPENSATED", "backward", generation=0), "unknown"),
         (story("COMPENSATED", "backward"), "over"),
         (story("COMPENSATED", "backward", generation=2), "unknown"),
         (story("RESIDUE", "backward"), "over"),
