@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
+from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually
+from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 
 
@@ -152,3 +156,17 @@ async def test_a_cancelled_bulk_workflow_undoes_its_sagas(bank: Bank) -> None:
     assert result["counts"] == {"COMPENSATED": 5}
     assert set(bank.balances().values()) == {100}
     assert bank.query("select count(*) from note") == [(0,)]
+
+
+async def test_starts_whose_bulk_workflow_is_refused_run_singly(bank_project: tuple[Project, str]) -> None:
+    """A worker that has no ledger yet, as in a rollout, refuses the workflow, and nothing of it was started."""
+    project, url = bank_project
+    without = Project(replace(project.settings, ledger={}))
+    async with running_worker(without):
+        client = await Client.connect(project)
+        bank = Bank(client, project, url)
+        bank.open_accounts(200)
+        handles = await client.start_many("transfer", [transfer(1), transfer(2)], bulk=True)
+        assert await asyncio.gather(*(one.result() for one in handles)) == [{"moved": 10}] * 2
+        await client.close()
+    assert bank.query("select count(*) from note") == [(2,)]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
-from temporalio.exceptions import TemporalError
+from temporalio.exceptions import ApplicationError, TemporalError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.ledger.claims import Claim
@@ -166,7 +166,7 @@ class SharedStarts:
                 raise
             await self._start_parts(starts)
             return
-        taken = await self._taken(handle)
+        taken = await self._taken(handle, starts)
         if taken is None:
             self._note_unclaimed(starts, handle.id)
             taken = frozenset()
@@ -185,21 +185,30 @@ class SharedStarts:
         await self._start_bulk(starts[:half])
         await self._start_bulk(starts[half:])
 
-    async def _taken(self, handle: WorkflowHandle[Any, Any]) -> Set[str] | None:
-        """The ids that the workflow could not claim, or that may run on their own; None if no worker tells in time."""
+    async def _taken(self, handle: WorkflowHandle[Any, Any], starts: Sequence[_Start]) -> Set[str] | None:
+        """The ids that the workflow has not claimed, so that others answer for them; None if no worker tells in time.
+
+        These are all of its sagas if it was refused: one of them may be the cause.
+        """
         try:
             async with asyncio.timeout(CLAIM_TIMEOUT):
-                try:
-                    claimed = await handle.execute_update(CLAIMED_UPDATE, result_type=dict)
-                except RPCError as error:
-                    if error.status is not RPCStatusCode.NOT_FOUND:
-                        return None
-                    claimed = await handle.result()  # it has ended already
-        except (WorkflowUpdateFailedError, WorkflowFailureError):
-            return frozenset()  # visible in Temporal, as the failure of a saga with a workflow of its own
-        except (TimeoutError, TemporalError):
+                claimed = await self._claimed(handle)
+        except WorkflowFailureError as error:
+            refused = isinstance(error.cause, ApplicationError) and error.cause.type == "SagaRefused"
+            return {one.id for one in starts} if refused else frozenset()
+        except (RPCError, TimeoutError, TemporalError):
             return None
         return {*claimed["existing"], *claimed.get("alone", ())}
+
+    async def _claimed(self, handle: WorkflowHandle[Any, Any]) -> Mapping[str, Any]:
+        try:
+            return await handle.execute_update(CLAIMED_UPDATE, result_type=dict)
+        except WorkflowUpdateFailedError:
+            return await handle.result()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return await handle.result()  # it has ended already
 
     def _note_unclaimed(self, starts: Sequence[_Start], bulk_id: str) -> None:
         saga = self._starter.definition.saga
