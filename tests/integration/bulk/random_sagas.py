@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 ACTIONS = """
@@ -92,16 +93,25 @@ WITH = '{plan: "${{ input.plan }}", n: "${{ input.n }}"}'
 WITH_ITEM = '{plan: "${{ input.plan }}", n: "${{ item }}"}'
 
 
-def definition(name: str, source: random.Random) -> str:
-    """Three to six steps of every kind that is shared, one after the other: the order of parallel ones is not given."""
+def definition(name: str, source: random.Random, *, parallel: bool = False) -> str:
+    """Three to six steps of every kind that is shared, one after the other.
+
+    ``parallel``: some have a sibling that runs beside them, see :func:`with_sibling`.
+    """
     count = source.randint(3, 6)
     pivot = source.choice((None, None, count - 2, count - 1))
     savepoint = source.randrange(count - 1) if pivot is None and source.random() < 0.4 else None
     text, ids = HEAD.format(name=name), [chr(ord("a") + at) for at in range(count)]
+    before: list[str] = []
     for at, id in enumerate(ids):
-        text += f"  - id: {id}\n"
-        text += f"    needs: [{', '.join(ids[max(at - 1, 0) : at])}]\n"
+        needs, before = f"    needs: [{', '.join(before)}]\n", [id]
         kind = "plain" if at == pivot else source.choice(("plain", "plain", "sql", "each", "require", "if"))
+        may_have = kind in ("plain", "each", "if") and at != savepoint and (pivot is None or at < pivot)
+        if parallel and may_have and source.random() < 0.6:
+            before.append(f"beside_{id}")
+            text += f"  - id: beside_{id}\n{needs}"
+            text += _python(source.choice(("plain", "each", "if")), source, after=False, is_pivot=False)
+        text += f"  - id: {id}\n{needs}"
         if kind == "require" and at not in (0, savepoint):
             text += '    uses: require\n    with: {that: "${{ input.n < 35 }}", message: too many}\n'
             continue
@@ -136,18 +146,26 @@ def _python(kind: str, source: random.Random, *, after: bool, is_pivot: bool) ->
     return text + both + ("      - {uses: work.undo_otherwise}\n" if other else "")
 
 
-def saga_input(id: str, source: random.Random) -> dict[str, Any]:
-    """The input of one saga: in most of them some attempts go wrong."""
+def with_sibling(definition: str) -> frozenset[str]:
+    """The steps beside which others run. Each must succeed in the end: it is not given how far its sibling, which no
+    plan knows, has come when it fails."""
+    return frozenset(re.findall(r"id: beside_(\w+)", definition))
+
+
+def saga_input(id: str, source: random.Random, siblings: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The input of one saga: in most of them some attempts go wrong. ``siblings``: see :func:`with_sibling`."""
     plan: dict[str, list[str]] = {}
     for _ in range(source.choice((0, 0, 1, 1, 2, 3))):
         op = source.choice(("do", "do", "do", "undo", "confirm"))
         step = source.choice("abcdef") + source.choice(("", "", "#1"))
         plan[f"{step}~{op}"] = source.choice(
-            (["reject"], ["fail", "ok"], ["fail", "reject"], NEVER_IN_TWO, ["twice", "ok"])
+            (["fail", "ok"], ["twice", "ok"])
+            if op == "do" and step[0] in siblings
+            else (["reject"], ["fail", "ok"], ["fail", "reject"], NEVER_IN_TWO, ["twice", "ok"])
         )
     return {
         "id": id,
-        "n": source.choice((*range(40), 2_000)),
+        "n": source.choice(range(40) if siblings else (*range(40), 2_000)),
         "amount": source.choice((1, 5, 60)),
         "go": source.random() < 0.6,
         "items": list(range(source.choice((0, 1, 2, 3)))),

@@ -22,7 +22,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import Bank
-from tests.integration.bulk.random_sagas import ACTIONS, SCHEMA, definition, saga_input
+from tests.integration.bulk.random_sagas import ACTIONS, SCHEMA, definition, saga_input, with_sibling
 from tests.integration.bulk.test_killed_workers import outcome_of
 
 ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE", "PARKED")
@@ -37,9 +37,9 @@ TIMES = {"at", "since", "started_at", "ended_at", "committed_at", "now"}
 LINKS = {"commands", "url", "web_url", "run_id", "batch", "host", "source"}
 
 
-def write_project(folder: Path, address: str, url: str, seed: int) -> Project:
+def write_project(folder: Path, address: str, url: str, seed: int, *, parallel: bool) -> Project:
     folder.mkdir()
-    (folder / "random.saga.yaml").write_text(definition("random", random.Random(seed)))
+    (folder / "random.saga.yaml").write_text(definition("random", random.Random(seed), parallel=parallel))
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "schema.sql").write_text(SCHEMA)
     (folder / "saga.toml").write_text(
@@ -54,23 +54,31 @@ def write_project(folder: Path, address: str, url: str, seed: int) -> Project:
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"),
-    [(3, 12), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in range(20, 30))],
+    ("seed", "count", "parallel"),
+    [
+        (3, 12, False),
+        *(pytest.param(seed, 40, False, marks=pytest.mark.slow) for seed in range(20, 30)),
+        *(pytest.param(seed, 40, True, marks=pytest.mark.slow) for seed in (40, 42, 44, 45, 47, 48)),
+    ],
 )
 async def test_bulk_execution_equals_single_execution(
-    seed: int, count: int, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+    seed: int, count: int, parallel: bool, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
     name = f"random_{uuid.uuid4().hex}"
     bulk, single = f"together-{seed}", f"alone-{seed}"  # the other tests share the Temporal server
     with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
         administrator.execute(f"create database {name}".encode())
-    project = write_project(tmp_path / "project", temporal.address, postgres_server.url(name), seed)
+    url = postgres_server.url(name)
+    project = write_project(tmp_path / "project", temporal.address, url, seed, parallel=parallel)
     await set_up_database(project.settings.connection("bank"))
     async with running_worker(project) as client:
-        bank = Bank(client, project, postgres_server.url(name))
+        bank = Bank(client, project, url)
         starter = await client.starter("random")
+        siblings = with_sibling((tmp_path / "project" / "random.saga.yaml").read_text())
         inputs = {
-            mark: [saga_input(f"{mark}-{number}", random.Random(f"{seed} {number}")) for number in range(count)]
+            mark: [
+                saga_input(f"{mark}-{number}", random.Random(f"{seed} {number}"), siblings) for number in range(count)
+            ]
             for mark in (bulk, single)
         }
         for one in inputs[bulk] + inputs[single]:

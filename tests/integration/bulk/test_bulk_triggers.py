@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,18 @@ import psycopg
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_workers.client import SagaFailed
+from saga_workers.client import Client, SagaFailed
 from saga_workers.control import shared_starts
 from saga_workers.control.start import BulkRow
 from saga_workers.doctor.kafka_checks import check_bulk_triggers
+from saga_workers.temporal.temporal_client import connect
 from saga_workers.trigger.trigger_process import run_trigger
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
-from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess, http_get
 from tests.integration.bulk.conftest import Bank
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
@@ -176,10 +178,7 @@ async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
     base, url = bank_project
     topic, prefix, total = kafka.create_topic(partitions=2), fresh("b"), 300
     project = with_trigger(base, kafka.settings(prefix=prefix), topic, "{max: 50, wait: 20ms}")
-    root = project.settings.root
-    with (root / "saga.toml").open("a") as file:
-        file.write(f'bootstrap_servers = "{kafka.address}"\nprefix = "{prefix}"\n')
-        file.write('client = {"session.timeout.ms" = "6000", "heartbeat.interval.ms" = "1000"}\n')
+    root = add_kafka_settings(project, kafka, prefix)
     group = f"{prefix}-trigger-deposit-{topic}"
     process = TriggerProcess("trigger", root)
     produce_keyed(kafka, topic, [(str(number), deposit(number)) for number in range(total)])
@@ -200,6 +199,93 @@ async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
     assert set(bank.states().values()) == {"COMPLETED"}
     assert bank.balances() == {"a1": total}
     assert bank.query("select count(*) from note") == [(total,)]
+
+
+@pytest.mark.slow
+async def test_triggers_that_come_and_go_lose_and_repeat_nothing(
+    kafka: Broker, bank_project: tuple[Project, str]
+) -> None:
+    """A second one takes partitions while batches are under way, the first is killed, and a third one comes."""
+    base, url = bank_project
+    topic, prefix, total = kafka.create_topic(partitions=4), fresh("r"), 1600
+    project = with_trigger(base, kafka.settings(prefix=prefix), topic, "{max: 20, wait: 20ms}")
+    root = add_kafka_settings(project, kafka, prefix)
+    group = f"{prefix}-trigger-deposit-{topic}"
+    assert project.settings.temporal.address is not None
+    client = Client(await connect(project.settings, env={}), project)
+    bank = Bank(client, project, url)
+    bank.open_accounts(1, balance=0)
+    triggers = [TriggerProcess(f"trigger-{number}", root) for number in range(3)]
+    workers = [WorkerProcess(f"worker-{number}", root) for number in range(2)]
+    moving = asyncio.Event()
+
+    async def produce() -> None:
+        """Events all the time, so that there is a batch under way whenever a partition moves."""
+        for first in range(0, total, 20):
+            part = [(str(number), deposit(number)) for number in range(first, first + 20)]
+            await asyncio.to_thread(produce_keyed, kafka, topic, part)
+            await asyncio.sleep(0.3)
+            if first >= total - 400:
+                await moving.wait()
+
+    producing = asyncio.create_task(produce())
+    try:
+        await asyncio.gather(*(asyncio.to_thread(one.start) for one in (*workers, triggers[0])))
+        await until(lambda: owned(kafka, group) == [4] and len(bank.states()) > 0)
+        await asyncio.to_thread(triggers[1].start)
+        await until(lambda: owned(kafka, group) == [2, 2])
+        triggers[0].kill()
+        await until(lambda: owned(kafka, group) == [4])
+        await asyncio.to_thread(triggers[2].start)
+        await until(lambda: owned(kafka, group) == [2, 2])
+        moving.set()
+        await producing
+        await until(lambda: fully_consumed(kafka, group, topic))
+        await until(lambda: len(bank.states()) == total)
+        shares = [started_by(one) for one in triggers[1:]]
+        assert all(0 < share < total for share in shares), shares
+    finally:
+        producing.cancel()
+        for one in (*triggers, *workers):
+            one.kill()
+    assert set(bank.states().values()) == {"COMPLETED"}
+    assert bank.balances() == {"a1": total}
+    assert bank.query("select count(*) from note") == [(total,)]
+    assert bank.query("select count(*) from saga_claim") == [(0,)]
+    assert not kafka.read_committed(f"{topic}.dlq")
+
+
+def add_kafka_settings(project: Project, kafka: Broker, prefix: str) -> Path:
+    """For triggers in processes of their own; a dead one is noticed after six seconds."""
+    root = project.settings.root
+    with (root / "saga.toml").open("a") as file:
+        file.write(f'bootstrap_servers = "{kafka.address}"\nprefix = "{prefix}"\n')
+        file.write('client = {"session.timeout.ms" = "6000", "heartbeat.interval.ms" = "1000"}\n')
+    return root
+
+
+def started_by(process: TriggerProcess) -> float:
+    """How many sagas this trigger has started."""
+    _, text = http_get(process.health_port, "/metrics")
+    return sum(float(value) for value in re.findall(rb"^saga_trigger_started_total\{.*\} (\S+)$", text, re.MULTILINE))
+
+
+def owned(kafka: Broker, group: str) -> list[int]:
+    """How many partitions each member of the group has; empty while they are being distributed."""
+    from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    try:
+        described: Any = admin.describe_consumer_groups([group])[group].result()
+    except KafkaException as error:
+        # The broker has just begun to coordinate groups.
+        if error.args[0].code() in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE):
+            return []
+        raise
+    if described.state != ConsumerGroupState.STABLE:
+        return []
+    return sorted(len(one.assignment.topic_partitions) for one in described.members)
 
 
 async def test_events_are_started_before_there_is_a_worker(
