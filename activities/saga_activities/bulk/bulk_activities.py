@@ -17,7 +17,6 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
 from saga_activities.ledger.rows import RunRecord, storable
-from saga_activities.python_action import ActionNotRegistered
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
@@ -78,11 +77,8 @@ class BulkActivities:
                     observing.enter_context(observer(observed))
                 with repeat_heartbeats(attempt) as beaten:
                     outcomes = observed.outcomes = await runner.perform(calls, beaten)
-        except UsageError as error:
+        except UsageError as error:  # of the connection: nothing was performed
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
-        except ActionNotRegistered as error:
-            failure = Failure("NotFoundError", str(error))
-            outcomes = [Outcome("failed", failure=failure, not_started=True)] * len(calls)
         return encode_outcomes(
             [
                 one if one is None or one.kind == "done" else replace(one, failure=reported_failure(one))

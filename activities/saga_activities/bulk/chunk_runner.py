@@ -31,7 +31,7 @@ from saga_activities.guard.transaction_runner import (
     timeout_outcome,
 )
 from saga_activities.python_action import ActionNotRegistered
-from sagas.errors import InfrastructureError, UsageError
+from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, canonical_arguments, canonical_hash
 
@@ -74,7 +74,7 @@ class ChunkRunner:
     async def perform(self, calls: Sequence[Invocation], attempt: AttemptContext) -> list[Outcome | None]:
         """The outcome of each call, in order; None: it was not attempted, because the time of the chunk ran out.
 
-        Raises ActionNotRegistered if this worker does not know the action, UsageError for an unknown connection.
+        No error of an item raises: the others' outcomes are known by then, and some of them may be committed.
         """
         texts = [canonical_arguments(call.arguments) for call in calls]
         items = [
@@ -98,8 +98,6 @@ class ChunkRunner:
             except NeedsSavepoints:
                 await self._perform_part(part, attempt, isolated=True)
                 return
-            except (ActionNotRegistered, UsageError):
-                raise
             except LostCommit as error:
                 failure = Failure("Infrastructure", f"the response to COMMIT was lost: {error}")
                 outcome, concerns_all = Outcome("unknown", failure=failure, infrastructure=True), True
@@ -215,7 +213,7 @@ class ChunkRunner:
                 raise
             await tx.back_to_savepoint()
             refused = is_refused_write(doom)
-            item.outcome = refused_write_outcome(doom) if refused else outcome_of_error(error, session.first_error)
+            item.outcome = refused_write_outcome(doom) if refused else _outcome_of_error(error, session.first_error)
         finally:
             await session.close()
 
@@ -239,9 +237,15 @@ def _outcome_of(script: EntryScript) -> Outcome | None:
     if script.error is not None:
         if isinstance(script.error, TimeoutError):
             return timeout_outcome("the attempt timed out; what it did was rolled back")
-        return outcome_of_error(script.error)
+        return _outcome_of_error(script.error)
     assert script.result is not None
     return script.result.outcome
+
+
+def _outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:
+    if isinstance(error, ActionNotRegistered):
+        return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True)
+    return outcome_of_error(error, statement_error)
 
 
 async def _commit(tx: ChunkTransaction) -> None:

@@ -21,7 +21,6 @@ from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.guard import keep_alive
 from saga_activities.outbox import PreparedEvents, insert_prepared
-from saga_activities.python_action import ActionNotRegistered
 from saga_activities.sql_action import SharedStatement, has_one_statement
 from sagas.actions import Action
 from sagas.builtins import messaging
@@ -111,8 +110,6 @@ class ChunkEffects:
                 (s, i) for s, i, result in zip(scripts, items, results, strict=True) if not isinstance(result, Rejected)
             ]
             events = [self._bodies.prepared(item, script.invocation, self._attempt) for script, item in done]
-        except UsageError:
-            raise
         except Exception as error:
             _raise_if_doomed(error)
             raise NeedsSavepoints from error  # each item on its own, so that only the one at fault fails
@@ -135,7 +132,7 @@ class ChunkEffects:
         try:
             returned = await first.run_for_all(self._tx.raw, [one.parameters for one in statements])
             results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
-        except (psycopg.Error, Rejected) as error:
+        except (psycopg.Error, Rejected, UsageError) as error:
             _raise_if_doomed(error)
             raise NeedsSavepoints from error
         for script, result in zip(scripts, results, strict=True):
@@ -161,8 +158,6 @@ class ChunkEffects:
         request = _request(script)
         try:
             body = self._bodies.body(request.action, request.arguments, script.invocation, self._attempt)
-        except ActionNotRegistered:
-            raise
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
             script.fail(error)
             return
