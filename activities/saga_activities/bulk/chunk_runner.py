@@ -16,7 +16,7 @@ from typing import Any
 from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
-from saga_activities.bulk.effects import ChunkEffects, NeedsSavepoints
+from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
 from saga_activities.cancellation import uncancellable
 from saga_activities.guard.database_errors import ClassifiedError, classify_database_error, is_refused_write
@@ -41,6 +41,9 @@ _REPEATS = 3
 _ACQUIRE_FRACTION = 0.5
 """The fraction of a chunk's time that it may wait for a connection."""
 
+_END_OF_READS = 0.8
+"""The fraction of a chunk's time at which a call that only reads is interrupted; the results have to be stored, too."""
+
 IDLE_GRACE = 5.0
 """Seconds that a transaction may be idle beyond the timeout of its step. An item that computes up to this timeout ends
 before the server ends the transaction, and the locks of a frozen worker do not remain until the chunk's time ends."""
@@ -50,9 +53,15 @@ class _NoConnection(InfrastructureError):
     """Others hold all connections of the pool."""
 
 
+class _OutOfTime(Exception):
+    """A call was interrupted because the time of its chunk has run out: it is left to the next one."""
+
+
 @dataclass(slots=True)
 class _Item:
-    """One call of the chunk. ``value``: what it has read already, if it only reads. ``outcome`` None: not attempted.
+    """One call of the chunk. ``value``: what it has read already, if it only reads.
+
+    ``outcome`` None: it was not attempted, or its attempt was interrupted and rolled back.
 
     ``commit_lost``: a COMMIT with its effect was not answered, and may still be carried out.
     """
@@ -181,7 +190,8 @@ class ChunkRunner:
 
     async def _read(self, part: Sequence[_Item], attempt: AttemptContext) -> list[_Item]:
         """Run the statements in a transaction that refuses writes; returns the calls whose results are to be stored."""
-        first = part[0].call
+        first, began, done = part[0].call, time.time(), 0
+        stop_at, end_at = (began + share * (attempt.deadline - began) for share in (TIME_FOR_ITEMS, _END_OF_READS))
         key = EntryKey(first.saga_id, first.entry, first.generation)
         try:
             tx = await self._begin(key, attempt, _idle_limit(first), read_only=True)
@@ -190,23 +200,35 @@ class ChunkRunner:
             return []
         try:
             await tx.check_watermark()
-            for number, item in enumerate(part):
-                await self._read_one(tx, item, attempt, first=number == 0)
+            for item in part:
+                if done and time.time() >= stop_at:
+                    break
+                await self._read_one(tx, item, attempt, end_at, first=done == 0)
+                done += 1
+        except _OutOfTime:
+            pass
         except Exception as error:  # noqa: BLE001 - becomes the outcome of all calls
             _end_all(part, outcome_of_error(error))
         finally:
             await _roll_back(tx)
-        return [item for item in part if item.outcome is None]
+        return [item for item in part[:done] if item.outcome is None]
 
-    async def _read_one(self, tx: ChunkTransaction, item: _Item, attempt: AttemptContext, *, first: bool) -> None:
+    async def _read_one(
+        self, tx: ChunkTransaction, item: _Item, attempt: AttemptContext, end_at: float, *, first: bool
+    ) -> None:
+        """Raises _OutOfTime if not the time of the call but that of the chunk ends it."""
         await tx.next_savepoint(first=first)
         session = tx.new_session()
         call = item.call
+        left = end_at - time.time()
+        limit = asyncio.timeout(min(call.timeout, left))
         try:
             body = self._bodies.body(call.action, call.arguments, call, attempt)
-            async with asyncio.timeout(call.timeout):
+            async with limit:
                 item.value = to_json_value(await body(session))
         except Exception as error:
+            if limit.expired() and left < call.timeout and not first:
+                raise _OutOfTime from error
             doom = session.first_error or error
             classified = classify_database_error(doom)
             if classified is not None and classified.infrastructure and not is_refused_write(doom):

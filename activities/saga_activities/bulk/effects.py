@@ -29,6 +29,13 @@ from sagas.errors import Rejected, UsageError
 TIME_FOR_ITEMS = 0.6
 """The fraction of a chunk's time after which no further item begins: the others are left to the next chunk."""
 
+END_OF_ITEMS = 0.95
+"""The fraction of a chunk's time at which an item is interrupted, so that what the others did can be committed."""
+
+TIME_TOGETHER = 0.5
+"""The fraction of a chunk's time for a shared form. An item that hangs in it has time for an attempt on its own then:
+a chunk has at least twice the timeout of its step."""
+
 
 class NeedsSavepoints(Exception):
     """An item of a shared statement was rejected or failed: the chunk has to be repeated with savepoints."""
@@ -55,7 +62,10 @@ class ChunkEffects:
         self._tx = tx
         self._bodies = bodies
         self._attempt = attempt
-        self._stop_at = began + TIME_FOR_ITEMS * (attempt.deadline - began)
+        self._stop_at, self._end_at = (
+            began + part * (attempt.deadline - began) for part in (TIME_FOR_ITEMS, END_OF_ITEMS)
+        )
+        self._together_until = began + TIME_TOGETHER * (attempt.deadline - began)
         self._isolated = isolated
         self._values = values
         self._idle_limit = idle_limit
@@ -87,12 +97,16 @@ class ChunkEffects:
 
     async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> None:
         batch = self._bodies.batch_action(action)
-        if batch is not None:
-            await self._run_batch_action(batch, scripts)
-        elif action == "sql":
-            await self._run_statements(scripts)
-        else:
-            await self._emit(scripts)
+        try:
+            async with asyncio.timeout(self._together_until - time.time()):
+                if batch is not None:
+                    await self._run_batch_action(batch, scripts)
+                elif action == "sql":
+                    await self._run_statements(scripts)
+                else:
+                    await self._emit(scripts)
+        except TimeoutError as error:  # one of them hangs, or together they take too long
+            raise NeedsSavepoints from error
 
     # --- forms -------------------------------------------------------------------------------------------------
 
@@ -152,7 +166,8 @@ class ChunkEffects:
 
     async def _run_alone(self, script: EntryScript) -> None:
         """One item in a savepoint: whatever it does, the others are not touched."""
-        if time.time() >= self._stop_at and self._savepoints:
+        first = self._savepoints == 0
+        if time.time() >= self._stop_at and not first:
             script.postpone()
             return
         request = _request(script)
@@ -161,11 +176,13 @@ class ChunkEffects:
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
             script.fail(error)
             return
-        await self._tx.next_savepoint(first=self._savepoints == 0)
+        await self._tx.next_savepoint(first=first)
         self._savepoints += 1
         session = self._tx.new_session()
+        left = self._end_at - time.time()
+        limit = asyncio.timeout(min(script.invocation.timeout, left))
         try:
-            async with asyncio.timeout(script.invocation.timeout):
+            async with limit:
                 result = await body(session)
             if session.first_error is not None:
                 raise session.first_error
@@ -175,6 +192,9 @@ class ChunkEffects:
             if doom is not None or not isinstance(error, TimeoutError):  # that of an action is not the database's
                 _raise_if_doomed(doom or error)
             await self._tx.back_to_savepoint()
+            if limit.expired() and left < script.invocation.timeout and not first:
+                script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
+                return
             # After a timeout `doom` is the cancellation of a statement.
             script.fail(error if doom is None or isinstance(error, Rejected | TimeoutError) else doom)
             return

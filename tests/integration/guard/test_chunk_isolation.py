@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ from saga_activities.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.step import Step
 from sagas.errors import UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
@@ -22,12 +25,23 @@ from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_gu
 INSERT = "insert into isolated_note values (:id)"
 
 
+async def work(sql: Any, saga_id: str, how: str) -> None:
+    await sql.execute(INSERT, id=saga_id)
+    if how == "hangs":
+        await asyncio.sleep(60)
+    if how == "unusable":
+        raise UsageError("this item uses the engine in an unsupported way")
+
+
+@action("isolated.one", connection="shop")
+async def one_by_one(step: Step, n: int = 0, how: str = "ok") -> None:
+    await work(step.sql, step.saga_id, how)
+
+
 @action("isolated.all", connection="shop", batch=True)
 async def all_at_once(step: BatchStep, items: list[Item]) -> list[Any]:
     for item in items:
-        await step.sql.execute(INSERT, id=item.saga_id)
-        if item["how"] == "unusable":
-            raise UsageError("this item uses the engine in an unsupported way")
+        await work(step.sql, item.saga_id, item["how"])
     return [None for _ in items]
 
 
@@ -46,7 +60,8 @@ def ids(count: int) -> list[str]:
 
 
 async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
-    runner = ChunkRunner(database.guard, ActionBodies(Actions([getattr(all_at_once, ACTION_ATTRIBUTE)])))
+    actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (one_by_one, all_at_once)])
+    runner = ChunkRunner(database.guard, ActionBodies(actions))
     return await runner.perform(calls, new_attempt(seconds))
 
 
@@ -97,3 +112,47 @@ async def test_an_unknown_action_of_one_item_concerns_its_item(database: GuardDa
     assert outcomes[2] is not None
     assert outcomes[2].not_started
     assert await noted(database, sagas) == [True, True, False, True]
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seconds: float) -> list[Outcome]:
+    """Perform the calls, and what a chunk has left to the next one, until each has an outcome."""
+    ended: dict[str, Outcome] = {}
+    for _ in calls:
+        rest = [one for one in calls if one.saga_id not in ended]
+        outcomes = await perform(database, rest, seconds)
+        new = {one.saga_id: outcome for one, outcome in zip(rest, outcomes, strict=True) if outcome is not None}
+        assert new, "nothing was done in a whole chunk"
+        ended |= new
+        if len(ended) == len(calls):
+            break
+    return [ended[one.saga_id] for one in calls]
+
+
+def hanging(uses: str, saga_id: str, n: int, timeout: float, hangs: bool) -> Invocation:
+    if uses != "sql":
+        return call(saga_id, uses, timeout, n=n, how="hangs" if hangs else "ok")
+    run = "insert into isolated_note select :id from pg_sleep(:seconds)"
+    arguments = {"connection": "shop", "run": run, "params": {"id": saga_id, "seconds": 60 if hangs else 0}}
+    return call(saga_id, "sql", timeout, a=n, **arguments)
+
+
+@pytest.mark.parametrize(("uses", "timeout"), [("isolated.one", 2.0), ("isolated.all", 1.0), ("sql", 1.0)])
+async def test_hanging_items_take_only_their_own_time(database: GuardDatabase, uses: str, timeout: float) -> None:
+    """Two of them take all the time of a chunk: it has twice the timeout of its step."""
+    sagas = ids(6)
+    calls = [hanging(uses, id, n, timeout, n in (1, 2)) for n, id in enumerate(sagas)]
+    outcomes = await perform_all(database, calls, 2 * timeout)
+    assert kinds(outcomes) == ["done", "failed", "failed", "done", "done", "done"], outcomes
+    assert await noted(database, sagas) == [True, False, False, True, True, True]
+
+
+async def test_reads_that_take_longer_than_a_chunk(database: GuardDatabase) -> None:
+    """The last one that begins would end after the time for reads, though its own timeout is far."""
+    sagas = ids(5)
+    calls = [replace(sql(id, "select :id as id from pg_sleep(0.7)", id=id), reads=True) for id in sagas]
+    assert None in await perform(database, calls, 2.0)
+    outcomes = await perform_all(database, calls, 2.0)
+    assert [(one.kind, one.result) for one in outcomes] == [("done", [{"id": id}]) for id in sagas]
