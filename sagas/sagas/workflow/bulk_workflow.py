@@ -36,7 +36,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, activity_outcome, refused_error
-from sagas.workflow.limits import VIEW_LIMIT, limit_summary
+from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, cancel_event, first_value
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
@@ -55,6 +55,9 @@ _TIMER = "timer"
 
 MAX_STATES_BYTES = 512 * 1024
 """Bytes of JSON of the states in one activity."""
+
+SPREADS_CHUNKS = "spreads-chunks"
+"""The Temporal patch id of the limit of one task's chunks; only a run that has reached the limit has its marker."""
 
 
 class BulkObserver(Protocol):
@@ -85,6 +88,8 @@ class BulkWorkflow:
         self._alone: dict[str, str] = {}
         self._left: list[str] = []
         self._tasks = TaskSet()
+        self._throttle = PayloadThrottle()
+        self._next_in_line = asyncio.Lock()
         self._cancelled = False
         self._task = -1
 
@@ -193,10 +198,12 @@ class BulkWorkflow:
     async def _perform_chunk(self, command: PerformChunk) -> None:
         first, attempt = command.calls[0].call, 1
         assert self._machine is not None
+        chunk = workflow.payload_converter().to_payload(encode_chunk(command.calls, self._machine.definition.saga))
+        await self._wait_for_room(len(chunk.data))
         try:
             result = await workflow.execute_activity(
                 CHUNK_ACTIVITY,
-                encode_chunk(command.calls, self._machine.definition.saga),
+                RawValue(chunk),
                 activity_id=f"{first.id.partition('#')[0]}~{command.id}",
                 result_type=dict,
                 summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
@@ -218,6 +225,12 @@ class BulkWorkflow:
         self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
         if workflow.info().is_continue_as_new_suggested():
             self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Wait until a chunk may be sent, one after the other: a timer for each would fill the history."""
+        async with self._next_in_line:
+            if self._throttle.has_room(size) or workflow.patched(SPREADS_CHUNKS):
+                await self._throttle.wait_for_room(size)
 
     async def _detach(self, sagas: Sequence[str]) -> None:
         machine, header = self._machine, self._header

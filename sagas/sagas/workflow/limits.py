@@ -91,10 +91,14 @@ class PayloadThrottle:
 
     async def wait_for_room(self, size: int) -> None:
         """Wait until a command of ``size`` bytes may be sent."""
-        size = max(size, COMMAND_WEIGHT)
-        while self._sent_in_this_task() + size > TASK_LIMIT and self._bytes > 0:
+        while not self.has_room(size):
             await workflow.sleep(timedelta(milliseconds=1), summary="spread many commands over several tasks")
-        self._bytes += size
+        self._bytes += max(size, COMMAND_WEIGHT)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a command of ``size`` bytes may be sent in this workflow task; the first of a task always may."""
+        sent = self._sent_in_this_task()
+        return sent == 0 or sent + max(size, COMMAND_WEIGHT) <= TASK_LIMIT
 
     def _sent_in_this_task(self) -> int:
         task = workflow.info().get_current_history_length()
