@@ -8,7 +8,7 @@ it leaves with the snapshot of its machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,9 @@ MAX_ARGUMENTS_BYTES = 1024 * 1024
 
 MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Bytes of the arguments of one call, as JSON; Temporal rejects an argument of 2 MiB by failing the workflow task."""
+
+ENDS_POSTPONED = "ends-postponed"
+"""The Temporal patch id: a cancelled call for which a chunk had no time ends, instead of beginning in the next one."""
 
 _WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
@@ -99,12 +102,22 @@ class NewSaga:
 
 
 class BulkMachine:
-    """The sagas of one bulk workflow. ``chunk_size`` limits the calls of a chunk."""
+    """The sagas of one bulk workflow. ``chunk_size`` limits the calls of a chunk.
+
+    ``changed``: whether a change of what the machine does, by its Temporal patch id, holds for this run.
+    """
 
     def __init__(
-        self, definition: Definition, plan: ExecutionPlan, variables: Mapping[str, Any], *, chunk_size: int
+        self,
+        definition: Definition,
+        plan: ExecutionPlan,
+        variables: Mapping[str, Any],
+        *,
+        chunk_size: int,
+        changed: Callable[[str], bool] | None = None,
     ) -> None:
         self.definition = definition
+        self._changed = changed or _always
         self._plan = plan
         self._variables = variables
         self._chunk_size = chunk_size
@@ -159,6 +172,9 @@ class BulkMachine:
                 pending.performed = False
                 pending.attempts += attempt - 1
                 pending.due_at = None
+                if pending.cancelled and self._changed(ENDS_POSTPONED):
+                    self._end_cancelled(member, pending, at)
+                    continue
                 self._perform_again(member, pending)
                 continue
             verdict = member.attempt_ended(pending, outcome, at)
@@ -315,8 +331,11 @@ class BulkMachine:
         if pending is None:
             return
         pending.cancelled = True
-        if pending.performed:
-            return
+        if not pending.performed:
+            self._end_cancelled(member, pending, at)
+
+    def _end_cancelled(self, member: Member, pending: PendingCall, at: float) -> None:
+        id = pending.call.id
         del member.calls[id]
         member.retries.pop(id, None)
         self._withdraw(pending)
@@ -417,5 +436,5 @@ def _chunk_key(call: Call) -> tuple[Any, ...]:
     return (call.step, call.op, call.action, guard.connection, guard.mode, guard.holds, call.reads, call.timeout)
 
 
-def _always() -> bool:
+def _always(*_: object) -> bool:
     return True

@@ -101,7 +101,9 @@ class BulkWorkflow:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         inputs = [one.input for one in request.sagas]
         header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
-        machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
+        machine = BulkMachine(
+            header.definition, header.plan, header.variables, chunk_size=request.chunk_size, changed=workflow.patched
+        )
         at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))
         await self._wait(claiming.done)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record
 from sagas.definition.model import Compensation, Definition, Operation, StepDefinition
 from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CancelRequested
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Failure, Outcome
 
 
-def bulk_machine() -> BulkMachine:
+def bulk_machine(*, parallel: bool = False) -> BulkMachine:
     charge, refund = (Operation(uses=name, connection="bank") for name in ("charge", "refund"))
     steps = tuple(
         StepDefinition(
@@ -24,7 +24,7 @@ def bulk_machine() -> BulkMachine:
             guarantee="guarded",
             needs=needs,
         )
-        for id, needs in (("deposit", ()), ("rest", ("deposit",)))
+        for id, needs in (("deposit", ()), ("rest", () if parallel else ("deposit",)))
     )
     definition = Definition(saga="order", steps=steps, digest="sha256:order")
     return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
@@ -68,3 +68,26 @@ def test_many_are_cancelled_where_they_are() -> None:
 
 def chunk_of(commands: Sequence[BulkCommand]) -> PerformChunk:
     return next(one for one in commands if isinstance(one, PerformChunk))
+
+
+def test_a_call_that_a_chunk_postpones_does_not_begin_after_its_cancel() -> None:
+    """Going backward starts no attempt (rule 2)."""
+    bulk = bulk_machine(parallel=True)
+    chunks = [one for one in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(one, PerformChunk)]
+    [deposit], [rest] = ([one for one in chunks if one.calls[0].call.step == step] for step in ("deposit", "rest"))
+    refused = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
+    bulk.chunk_ended(deposit.id, [refused], 1.0)
+    commands = bulk.chunk_ended(rest.id, [None], 2.0)
+    assert [one for one in commands if isinstance(one, PerformChunk)] == []
+    assert commands == [Record(("order-1",))]
+    assert bulk.counts() == {"COMPENSATED": 1}
+
+
+def test_one_that_a_lost_attempt_may_have_performed_is_made_sure_of() -> None:
+    bulk = bulk_machine(parallel=True)
+    chunks = [one for one in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(one, PerformChunk)]
+    [deposit], [rest] = ([one for one in chunks if one.calls[0].call.step == step] for step in ("deposit", "rest"))
+    refused = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
+    bulk.chunk_ended(deposit.id, [refused], 1.0)
+    [again] = [one for one in bulk.chunk_ended(rest.id, [None], 2.0, 2) if isinstance(one, PerformChunk)]
+    assert [item.call.op for item in again.calls] == ["seal"]
