@@ -31,7 +31,7 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.python_action import ActionNotRegistered
 from saga_activities.reported_failure import reported_failure
-from sagas.bulk.wire_format import BULK_ACTIVITIES
+from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
@@ -168,7 +168,8 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
             raise ApplicationError(message, type="SagaRefused", non_retryable=True) from None
         raise
     except SagaError as error:
-        refused = isinstance(error, RefusedError)
+        # Once ids are claimed, sagas depend on an answer: Temporal tries again, and shows the attempts and the reason.
+        refused = isinstance(error, RefusedError) and activity_type == CLAIM_ACTIVITY
         raise ApplicationError(
             mask(error.message),
             type="SagaRefused" if refused else type(error).__name__,

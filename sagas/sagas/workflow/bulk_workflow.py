@@ -59,6 +59,9 @@ MAX_STATES_BYTES = 512 * 1024
 SPREADS_CHUNKS = "spreads-chunks"
 """The Temporal patch id of the limit of one task's chunks; only a run that has reached the limit has its marker."""
 
+OUTLASTS_REFUSALS = "outlasts-refusals"
+"""The Temporal patch id: a worker that refuses what a begun run needs is asked again, until another one answers."""
+
 
 class BulkObserver(Protocol):
     """Is told what becomes of the sagas of a bulk workflow, also during replays."""
@@ -153,6 +156,7 @@ class BulkWorkflow:
                 "sagas": [[one.id, self._digests[one.id], dict(one.labels)] for one in request.sagas],
             },
             f"claim the ids of {len(request.sagas)} sagas",
+            may_end=_is_refusal,
         )
         self._existing = answer.get("existing", {})
         generations: Mapping[str, int] = answer.get("generations", {})
@@ -353,9 +357,20 @@ def _cut(lines: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-async def _perform(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
+def _is_refusal(type: str) -> bool:
+    return type == "SagaRefused"
+
+
+def _is_final_refusal(type: str) -> bool:
+    """One of an activity in mid-flight, with which runs of earlier versions have failed."""
+    return _is_refusal(type) and not workflow.patched(OUTLASTS_REFUSALS)
+
+
+async def _perform(
+    name: str, request: Mapping[str, Any], summary: str, *, may_end: Callable[[str], bool] = _is_final_refusal
+) -> dict[str, Any]:
     try:
-        return await perform_until_answered(name, request, summary, timeout=_ENGINE_TIMEOUT, may_end=("SagaRefused",))
+        return await perform_until_answered(name, request, summary, timeout=_ENGINE_TIMEOUT, may_end=may_end)
     except ActivityError as error:
         raise refused_error(activity_message(error)) from None
 

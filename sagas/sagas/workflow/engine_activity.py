@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -25,11 +25,11 @@ async def perform_until_answered(
     *,
     timeout: timedelta,
     activity_id: str | None = None,
-    may_end: tuple[str, ...] = (),
+    may_end: Callable[[str], bool] | None = None,
 ) -> dict[str, Any]:
     """The answer of a worker of the project; ``timeout`` is that of an attempt.
 
-    Raises CancelledError when it is cancelled, and ActivityError for a failure of one of the types ``may_end``. After
+    Raises CancelledError when it is cancelled, and ActivityError for a failure whose type ``may_end`` accepts. After
     any other failure, which is shown in the log, another worker may answer: this one is foreign, or lacks a connection.
     """
     while True:
@@ -46,7 +46,7 @@ async def perform_until_answered(
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise asyncio.CancelledError from None
-            if getattr(error.cause, "type", None) in may_end:
+            if may_end is not None and may_end(getattr(error.cause, "type", None) or ""):
                 raise
             workflow.logger.warning("%s failed, it is tried again: %s", name, error.cause or error)
             await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
