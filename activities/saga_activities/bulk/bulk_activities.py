@@ -13,6 +13,7 @@ from typing import Any
 from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext, ChunkObserver, ObservedChunk, repeat_heartbeats
 from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
@@ -24,7 +25,6 @@ from sagas.bulk.wire_format import (
     DETACH_ACTIVITY,
     RECORD_ACTIVITY,
     decode_chunk,
-    encode_outcomes,
     unpack_states,
 )
 from sagas.errors import RefusedError, UsageError
@@ -79,7 +79,7 @@ class BulkActivities:
                     outcomes = observed.outcomes = await runner.perform(calls, beaten)
         except UsageError as error:  # of the connection: nothing was performed
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
-        return encode_outcomes(
+        return encode_bounded(
             [
                 one if one is None or one.kind == "done" else replace(one, failure=reported_failure(one))
                 for one in outcomes

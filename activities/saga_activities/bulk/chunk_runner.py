@@ -18,6 +18,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
+from saga_activities.bulk.result_room import ResultRoom, result_size
 from saga_activities.cancellation import uncancellable
 from saga_activities.guard.database_errors import ClassifiedError, classify_database_error, is_refused_write
 from saga_activities.guard.guard import Guard
@@ -81,7 +82,7 @@ class ChunkRunner:
         self._bodies = bodies
 
     async def perform(self, calls: Sequence[Invocation], attempt: AttemptContext) -> list[Outcome | None]:
-        """The outcome of each call, in order; None: it was not attempted, because the time of the chunk ran out.
+        """The outcome of each call, in order; None: it had no effect, because the chunk had no time or no room for it.
 
         No error of an item raises: the others' outcomes are known by then, and some of them may be committed.
         """
@@ -95,17 +96,19 @@ class ChunkRunner:
         if calls[0].reads:
             part = await self._read(part, attempt)
         if part:
-            await self._perform_part(part, attempt, isolated=False)
+            await self._perform_part(part, attempt, ResultRoom(), isolated=False)
         return [item.outcome for item in items]
 
-    async def _perform_part(self, part: Sequence[_Item], attempt: AttemptContext, *, isolated: bool) -> None:
+    async def _perform_part(
+        self, part: Sequence[_Item], attempt: AttemptContext, room: ResultRoom, *, isolated: bool
+    ) -> None:
         outcome, concerns_all = timeout_outcome("the attempt timed out before it began"), True
         for repeat in range(1, _REPEATS + 1):
             try:
-                await self._perform_once(part, attempt, isolated=isolated)
+                await self._perform_once(part, attempt, room, isolated=isolated)
                 return
             except NeedsSavepoints:
-                await self._perform_part(part, attempt, isolated=True)
+                await self._perform_part(part, attempt, room, isolated=True)
                 return
             except LostCommit as error:
                 failure = Failure("Infrastructure", f"the response to COMMIT was lost: {error}")
@@ -129,9 +132,11 @@ class ChunkRunner:
             return
         middle = len(part) // 2
         for half in (part[:middle], part[middle:]):
-            await self._perform_part(half, attempt, isolated=isolated)
+            await self._perform_part(half, attempt, room, isolated=isolated)
 
-    async def _perform_once(self, part: Sequence[_Item], attempt: AttemptContext, *, isolated: bool) -> None:
+    async def _perform_once(
+        self, part: Sequence[_Item], attempt: AttemptContext, room: ResultRoom, *, isolated: bool
+    ) -> None:
         """One transaction. Raises NeedsSavepoints, LostCommit, BelowWatermark or the error that rolled it back."""
         began = time.time()
         running: list[tuple[_Item, EntryScript]] = []
@@ -153,9 +158,11 @@ class ChunkRunner:
                     self._bodies,
                     attempt,
                     began,
+                    scripts,
                     isolated=isolated,
                     values=known,
                     idle_limit=_idle_limit(part[0].call),
+                    committed=room.committed,
                 )
                 await run_scripts(scripts, tx, effects.run)
         except BaseException:
@@ -167,6 +174,7 @@ class ChunkRunner:
         await uncancellable(_commit(tx))
         for item, script in running:
             item.outcome = _outcome_of(script)
+            room.committed += result_size(script)
 
     async def _begin(
         self, key: EntryKey, attempt: AttemptContext, idle_limit: float, *, read_only: bool = False

@@ -18,6 +18,7 @@ from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
+from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.guard import keep_alive
 from saga_activities.outbox import PreparedEvents, insert_prepared
@@ -45,7 +46,8 @@ class ChunkEffects:
     """Runs the actions of one attempt of a chunk.
 
     ``isolated``: each item in a savepoint. ``values`` are the results of items that only read, by the index of their
-    script. ``idle_limit``: seconds of idleness after which the server ends the transaction.
+    script. ``idle_limit``: seconds of idleness after which the server ends the transaction. ``committed``: bytes of the
+    results that this chunk has had in earlier transactions.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class ChunkEffects:
         bodies: ActionBodies,
         attempt: AttemptContext,
         began: float,
+        all_scripts: Sequence[EntryScript],
         *,
         isolated: bool,
         values: Mapping[int, Any],
         idle_limit: float,
+        committed: int,
     ) -> None:
         self._tx = tx
         self._bodies = bodies
@@ -69,15 +73,21 @@ class ChunkEffects:
         self._isolated = isolated
         self._values = values
         self._idle_limit = idle_limit
+        self._all_scripts = all_scripts
+        self._committed = committed
+        self._taken = 0
         self._savepoints = 0
 
     async def run(self, scripts: Sequence[EntryScript]) -> None:
         """End the request of each script: with the result of its action, or with its exception."""
+        self._taken = self._committed + sum(map(result_size, self._all_scripts))  # of calls that were done before
         rest: list[EntryScript] = []
         shared: dict[str, list[EntryScript]] = {}
         for script in scripts:
             if id(script) in self._values:
                 script.go_on(self._values[id(script)])
+                if not self._has_room(script):
+                    script.postpone()
                 continue
             action = _request(script).action
             if not self._isolated and self._is_shared(script):
@@ -107,6 +117,17 @@ class ChunkEffects:
                     await self._emit(scripts)
         except TimeoutError as error:  # one of them hangs, or together they take too long
             raise NeedsSavepoints from error
+        if not all(self._has_room(script) for script in scripts):
+            raise NeedsSavepoints
+
+    def _has_room(self, script: EntryScript) -> bool:
+        """Count its result. False: it does not fit beside the others, so it must be left to the next chunk."""
+        size = result_size(script)
+        if self._taken and self._taken + size > MAX_RESULTS_BYTES:
+            self._taken = max(self._taken, MAX_RESULTS_BYTES)
+            return False
+        self._taken += size
+        return True
 
     # --- forms -------------------------------------------------------------------------------------------------
 
@@ -167,7 +188,7 @@ class ChunkEffects:
     async def _run_alone(self, script: EntryScript) -> None:
         """One item in a savepoint: whatever it does, the others are not touched."""
         first = self._savepoints == 0
-        if time.time() >= self._stop_at and not first:
+        if (time.time() >= self._stop_at and not first) or self._taken >= MAX_RESULTS_BYTES:
             script.postpone()
             return
         request = _request(script)
@@ -202,6 +223,9 @@ class ChunkEffects:
         script.go_on(result)
         if script.error is not None:
             await self._tx.back_to_savepoint()  # the guard cannot store the result, so the effect must not stay
+        elif not self._has_room(script):
+            await self._tx.back_to_savepoint()
+            script.postpone()
 
 
 def _take_result(script: EntryScript, result: Any) -> None:

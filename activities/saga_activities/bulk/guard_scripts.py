@@ -99,7 +99,7 @@ class EntryScript:
     """The script of one call of a chunk, and how far it is.
 
     ``error`` is what its action, or the guard, has raised; then its rows must not be committed. ``postponed``: its
-    action was not run, because the time of the chunk ran out.
+    action is left to the next chunk, because this one has no more time, or no room for its result.
     """
 
     invocation: Invocation
@@ -120,9 +120,9 @@ class EntryScript:
         self._continue(lambda: self.coroutine.throw(error))
 
     def postpone(self) -> None:
-        """End without a result: the action was not run."""
+        """End without a result: the action was not run, or what it did is rolled back."""
         self.coroutine.close()
-        self.request, self.postponed = None, True
+        self.request, self.result, self.postponed = None, None, True
 
     def _continue(self, step: Callable[[], Any]) -> None:
         self.request = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 
 from saga_activities.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.result_room import encode_bounded
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step
+from sagas.bulk.wire_format import decode_outcomes
 from sagas.errors import UsageError
 from sagas.protocol.messages import GuardSpec
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
@@ -25,24 +28,25 @@ from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_gu
 INSERT = "insert into isolated_note values (:id)"
 
 
-async def work(sql: Any, saga_id: str, how: str) -> None:
+async def work(sql: Any, saga_id: str, how: str) -> Any:
     await sql.execute(INSERT, id=saga_id)
     if how == "hangs":
         await asyncio.sleep(60)
+    if how == "large":
+        return "x" * 300_000
     if how == "unusable":
         raise UsageError("this item uses the engine in an unsupported way")
+    return None
 
 
 @action("isolated.one", connection="shop")
-async def one_by_one(step: Step, n: int = 0, how: str = "ok") -> None:
-    await work(step.sql, step.saga_id, how)
+async def one_by_one(step: Step, n: int = 0, how: str = "ok") -> Any:
+    return await work(step.sql, step.saga_id, how)
 
 
 @action("isolated.all", connection="shop", batch=True)
 async def all_at_once(step: BatchStep, items: list[Item]) -> list[Any]:
-    for item in items:
-        await work(step.sql, item.saga_id, item["how"])
-    return [None for _ in items]
+    return [await work(step.sql, item.saga_id, item["how"]) for item in items]
 
 
 def call(saga_id: str, uses: str, timeout: float = 30.0, **arguments: Any) -> Invocation:
@@ -156,3 +160,37 @@ async def test_reads_that_take_longer_than_a_chunk(database: GuardDatabase) -> N
     assert None in await perform(database, calls, 2.0)
     outcomes = await perform_all(database, calls, 2.0)
     assert [(one.kind, one.result) for one in outcomes] == [("done", [{"id": id}]) for id in sagas]
+
+
+# --- the size of the results -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uses", ["isolated.one", "isolated.all", "sql", "reads"])
+async def test_results_beyond_one_payload_are_left_to_the_next_chunk(database: GuardDatabase, uses: str) -> None:
+    sagas = ids(10)
+    if uses == "sql":
+        calls = [sql(id, f"{INSERT} returning id, repeat('x', 300000)", id=id) for id in sagas]
+    elif uses == "reads":
+        calls = [replace(sql(id, "select :id as id, repeat('x', 300000)", id=id), reads=True) for id in sagas]
+    else:
+        calls = [call(id, uses, n=n, how="large") for n, id in enumerate(sagas)]
+    first = await perform(database, calls)
+    told = [one is not None for one in first]
+    assert told == [True] * 3 + [False] * 7, "what fits into 1 MiB"
+    assert await noted(database, sagas) == ([False] * 10 if uses == "reads" else told), "what is not told had no effect"
+    # The answer was lost: the results that are stored already take the room of new ones.
+    assert [one is not None for one in await perform(database, calls)] == told
+    rest = await perform_all(database, calls[3:], 30.0)
+    assert kinds(rest) == ["done"] * 7
+    assert all(len(json.dumps(one.result)) > 300_000 for one in rest)
+
+
+def test_failures_beyond_one_payload_are_told_by_the_next_chunk() -> None:
+    failed = Outcome("failed", failure=Failure("ValueError", "x" * 8_000), attempt=1)
+    stored = Outcome.done("x" * 8_000)
+    encoded = encode_bounded([failed, stored] * 500, 1)
+    assert len(json.dumps(encoded)) < 2 * 1024 * 1024, "what Temporal accepts"
+    outcomes = decode_outcomes(encoded, 1000)
+    told = sum(one is not None and one.failure == failed.failure for one in outcomes)
+    assert told > 50
+    assert kinds(outcomes) == ["failed", "done"] * told + ["none", "unknown"] * (500 - told)

@@ -1,0 +1,60 @@
+"""How much the results of one chunk may have together: they reach the workflow as one payload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from saga_activities.bulk.guard_scripts import EntryScript
+from sagas.bulk.wire_format import encode_outcomes
+from sagas.protocol.outcomes import Failure, Outcome
+
+MAX_RESULTS_BYTES = 1024 * 1024
+"""Bytes of the results of one chunk, as JSON, unless a single one has more. The calls beyond are left to the next."""
+
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
+"""Temporal refuses payloads above 2 MiB; the headroom is for the envelope."""
+
+_TOO_LARGE = Outcome(
+    "unknown", failure=Failure("ResultsTooLarge", "the results of its chunk are too large for one payload")
+)
+
+
+@dataclass(slots=True)
+class ResultRoom:
+    """``committed``: bytes of the results of the transactions of a chunk that have ended."""
+
+    committed: int = 0
+
+
+def result_size(script: EntryScript) -> int:
+    """Bytes of the result of a script, as JSON; 0 if it has none."""
+    result = script.result
+    if result is None:
+        return 0
+    if result.row_write is None:
+        return len(json.dumps(result.outcome.result)) if result.outcome.result else 0
+    text = result.row_write.result or ""
+    return len(text) if text.isascii() else len(json.dumps(text))
+
+
+def encode_bounded(outcomes: Sequence[Outcome | None], attempt: int) -> dict[str, object]:
+    """The result of a chunk, also where failures, or results that are stored already, are too large together.
+
+    A call that certainly had no effect is told as not attempted, so the next chunk performs it again; of any other one
+    beyond the limit the outcome is unknown until the guard is asked again.
+    """
+    encoded = encode_outcomes(outcomes, attempt)
+    if len(json.dumps(encoded)) <= MAX_PAYLOAD_BYTES:
+        return encoded
+    kept: list[Outcome | None] = []
+    taken = 200 * len(outcomes)  # for the replacements
+    for number, outcome in enumerate(outcomes):
+        size = len(json.dumps(encode_outcomes([outcome], attempt)))
+        if number and taken + size > MAX_PAYLOAD_BYTES:
+            kept.append(_TOO_LARGE if outcome is not None and outcome.kind in ("done", "unknown") else None)
+        else:
+            kept.append(outcome)
+            taken += size
+    return encode_outcomes(kept, attempt)
