@@ -18,9 +18,14 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
-from saga_activities.bulk.result_room import ResultRoom, result_size
+from saga_activities.bulk.result_room import result_size
 from saga_activities.cancellation import uncancellable
-from saga_activities.guard.database_errors import ClassifiedError, classify_database_error, is_refused_write
+from saga_activities.guard.database_errors import (
+    ClassifiedError,
+    classify_database_error,
+    is_lock_timeout,
+    is_refused_write,
+)
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.tables import EntryKey
@@ -41,6 +46,9 @@ _REPEATS = 3
 
 _ACQUIRE_FRACTION = 0.5
 """The fraction of a chunk's time that it may wait for a connection."""
+
+_LEAST_TIME = 0.5
+"""Seconds that a chunk must have left to begin one more part."""
 
 _END_OF_READS = 0.8
 """The fraction of a chunk's time at which a call that only reads is interrupted; the results have to be stored, too."""
@@ -74,6 +82,15 @@ class _Item:
     commit_lost: bool = False
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far a chunk is. ``committed``: bytes of the results of its ended transactions; ``made``: one has ended,
+    or a call has failed."""
+
+    committed: int = 0
+    made: bool = False
+
+
 class ChunkRunner:
     """Performs chunks on the database of one connection."""
 
@@ -96,19 +113,19 @@ class ChunkRunner:
         if calls[0].reads:
             part = await self._read(part, attempt)
         if part:
-            await self._perform_part(part, attempt, ResultRoom(), isolated=False)
+            await self._perform_part(part, attempt, _Progress(), isolated=False)
         return [item.outcome for item in items]
 
     async def _perform_part(
-        self, part: Sequence[_Item], attempt: AttemptContext, room: ResultRoom, *, isolated: bool
+        self, part: Sequence[_Item], attempt: AttemptContext, progress: _Progress, *, isolated: bool
     ) -> None:
         outcome, concerns_all = timeout_outcome("the attempt timed out before it began"), True
         for repeat in range(1, _REPEATS + 1):
             try:
-                await self._perform_once(part, attempt, room, isolated=isolated)
+                await self._perform_once(part, attempt, progress, isolated=isolated)
                 return
             except NeedsSavepoints:
-                await self._perform_part(part, attempt, room, isolated=True)
+                await self._perform_part(part, attempt, progress, isolated=True)
                 return
             except LostCommit as error:
                 failure = Failure("Infrastructure", f"the response to COMMIT was lost: {error}")
@@ -124,18 +141,23 @@ class ChunkRunner:
             except Exception as error:  # noqa: BLE001 - becomes an outcome
                 outcome, classified = outcome_of_error(error), classify_database_error(error)
                 concerns_all = isinstance(error, BelowWatermark) or (classified or _NO_ERROR).connection_lost
-                if classified is None or not classified.infrastructure:
+                if classified is None or not classified.infrastructure or is_lock_timeout(error):
                     break
             await asyncio.sleep(random.uniform(0.0, 0.05 * repeat))  # noqa: S311 - spreads repetitions
         if concerns_all or len(part) == 1:
             _end_all(part, outcome)
+            progress.made = True
             return
         middle = len(part) // 2
         for half in (part[:middle], part[middle:]):
-            await self._perform_part(half, attempt, room, isolated=isolated)
+            if attempt.deadline - time.time() < _LEAST_TIME:
+                # Left to the next chunk, unless this one would have no outcome at all, so that no attempt counts.
+                _end_all([item for item in half if item.commit_lost or not progress.made], outcome)
+                continue
+            await self._perform_part(half, attempt, progress, isolated=isolated)
 
     async def _perform_once(
-        self, part: Sequence[_Item], attempt: AttemptContext, room: ResultRoom, *, isolated: bool
+        self, part: Sequence[_Item], attempt: AttemptContext, progress: _Progress, *, isolated: bool
     ) -> None:
         """One transaction. Raises NeedsSavepoints, LostCommit, BelowWatermark or the error that rolled it back."""
         began = time.time()
@@ -162,7 +184,7 @@ class ChunkRunner:
                     isolated=isolated,
                     values=known,
                     idle_limit=_idle_limit(part[0].call),
-                    committed=room.committed,
+                    committed=progress.committed,
                 )
                 await run_scripts(scripts, tx, effects.run)
         except BaseException:
@@ -172,9 +194,10 @@ class ChunkRunner:
                 await _roll_back(tx)
             raise
         await uncancellable(_commit(tx))
+        progress.made = True
         for item, script in running:
             item.outcome = _outcome_of(script)
-            room.committed += result_size(script)
+            progress.committed += result_size(script)
 
     async def _begin(
         self, key: EntryKey, attempt: AttemptContext, idle_limit: float, *, read_only: bool = False

@@ -43,8 +43,15 @@ _HELD = (
 )
 
 
+_LOCK_SHARE = 1 / 8
+"""The fraction of the time left that a chunk waits for a lock, before it looks for the items that do not need it: the
+waits on the way from 500 items to a single one take two thirds of its time then."""
+
+
 class PostgresChunk(PostgresTransaction):
     """All rows of the chunk in one statement."""
+
+    _lock_share = _LOCK_SHARE
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         values = [(*_key(row.key), row.op, row.reason, row.args_hash, row.result) for row in rows]
@@ -132,6 +139,8 @@ class RowByRowChunk(SqlAlchemyTransaction):
 
 class MysqlChunk(RowByRowChunk, MysqlTransaction):
     """On MySQL and MariaDB."""
+
+    _lock_share = _LOCK_SHARE
 
 
 class SqliteChunk(RowByRowChunk, SqliteTransaction):

@@ -19,7 +19,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
-from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
 from saga_activities.guard.guard import keep_alive
 from saga_activities.outbox import PreparedEvents, insert_prepared
 from saga_activities.sql_action import SharedStatement, has_one_statement
@@ -217,7 +217,8 @@ class ChunkEffects:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
             # After a timeout `doom` is the cancellation of a statement.
-            script.fail(error if doom is None or isinstance(error, Rejected | TimeoutError) else doom)
+            own = isinstance(error, Rejected | TimeoutError) and not is_lock_timeout(doom or error)
+            script.fail(error if doom is None or own else doom)
             return
         await session.close()
         script.go_on(result)
@@ -238,7 +239,7 @@ def _take_result(script: EntryScript, result: Any) -> None:
 def _raise_if_doomed(error: BaseException) -> None:
     """Raise an error that no savepoint can contain: the connection or the whole transaction is lost."""
     classified = classify_database_error(error)
-    if classified is not None and classified.infrastructure:
+    if classified is not None and classified.infrastructure and not is_lock_timeout(error):
         raise error
 
 

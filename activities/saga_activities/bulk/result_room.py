@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from saga_activities.bulk.guard_scripts import EntryScript
 from sagas.bulk.wire_format import encode_outcomes
@@ -19,13 +18,6 @@ MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
 _TOO_LARGE = Outcome(
     "unknown", failure=Failure("ResultsTooLarge", "the results of its chunk are too large for one payload")
 )
-
-
-@dataclass(slots=True)
-class ResultRoom:
-    """``committed``: bytes of the results of the transactions of a chunk that have ended."""
-
-    committed: int = 0
 
 
 def result_size(script: EntryScript) -> int:

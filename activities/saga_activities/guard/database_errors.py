@@ -65,6 +65,9 @@ _SQLITE_INFRASTRUCTURE = frozenset({5, 6, 10, 13, 14, 15})
 _WRITE_REFUSED = ("25006", 1792)
 """A statement that writes, in a transaction that only reads: PostgreSQL, MySQL and MariaDB."""
 
+_LOCK_TIMEOUT = ("55P03", 1205)
+"""A statement that has waited too long for a lock: PostgreSQL, MySQL and MariaDB."""
+
 _SQLITE_READONLY = 8
 
 _MISSING_TABLE_CODES = ("42P01", 1146)
@@ -123,6 +126,11 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
         infrastructure=code in _MYSQL_INFRASTRUCTURE,
         connection_lost=code in _MYSQL_CONNECTION_LOST,
     )
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement has waited too long for a lock: it had no effect, and its transaction is as before it."""
+    return _error_code(error.orig if isinstance(error, sa.DBAPIError) else error) in _LOCK_TIMEOUT
 
 
 def is_refused_write(error: BaseException) -> bool:

@@ -235,6 +235,8 @@ class MysqlTransaction(SqlAlchemyTransaction):
         f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} FROM DUAL WHERE {_NOT_BELOW_WATERMARK}"
     )
     _thread_id: int | None = None
+    _lock_share = 0.9
+    """The fraction of the time left that one wait for a lock may take."""
     _insert_row = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS})")
     _select_rows = text(f"{_SELECT_ROWS} LOCK IN SHARE MODE")
     _lock_do = text(f"{_SELECT_DO} FOR UPDATE")
@@ -251,13 +253,14 @@ class MysqlTransaction(SqlAlchemyTransaction):
             info["saga_isolation"] = level
         left = math.ceil(self._seconds_left())
         idle = left if self._idle_limit is None else min(left, math.ceil(self._idle_limit))
-        if info.get("saga_limits") != (left, idle):
-            await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left, idle)}")
-            info["saga_limits"] = (left, idle)
+        limits = self._limits(left, idle)
+        if info.get("saga_limits") != limits:
+            await self._connection.exec_driver_sql(f"SET SESSION {limits}")
+            info["saga_limits"] = limits
         await self._send("START TRANSACTION READ ONLY" if self._read_only else self._start)
 
     def _limits(self, left: int, idle: int) -> str:
-        waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"
+        waiting = f"innodb_lock_wait_timeout = {max(1, int(left * self._lock_share))}"
         if getattr(self._connection.dialect, "is_mariadb", False):
             return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"
         # MySQL cannot tell an idle transaction from an idle connection; the pool replaces closed connections.

@@ -74,6 +74,8 @@ class PostgresTransaction:
     """One transaction on one connection; ``deadline`` is when the attempt ends, seconds since the epoch."""
 
     _final_statement = "COMMIT"
+    _lock_share = 0.9
+    """The fraction of the time left that one wait for a lock may take."""
 
     def __init__(
         self,
@@ -209,7 +211,7 @@ class PostgresTransaction:
         """
         left = max(50, int((self._deadline - time.time()) * 1000))
         limits = {
-            "lock_timeout": max(25, left * 9 // 10),
+            "lock_timeout": max(25, int(left * self._lock_share)),
             "statement_timeout": left,
             "idle_in_transaction_session_timeout": left
             if self._idle_limit is None

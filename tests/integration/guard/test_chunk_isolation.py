@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 
 from saga_activities.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
@@ -160,6 +161,27 @@ async def test_reads_that_take_longer_than_a_chunk(database: GuardDatabase) -> N
     assert None in await perform(database, calls, 2.0)
     outcomes = await perform_all(database, calls, 2.0)
     assert [(one.kind, one.result) for one in outcomes] == [("done", [{"id": id}]) for id in sagas]
+
+
+@pytest.mark.parametrize("uses", ["isolated.one", "isolated.all", "sql", "guard row"])
+async def test_a_row_that_another_transaction_has_locked_concerns_its_item(database: GuardDatabase, uses: str) -> None:
+    sagas = ids(6)
+    calls = [sql(id, id=id) if uses in ("sql", "guard row") else call(id, uses, how="ok") for id in sagas]
+    statement = INSERT
+    if uses == "guard row":
+        statement = (
+            "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+            " values (:id, 'pay', 1, 'do', 'do', 0)"
+        )
+    async with database.engine.connect() as other:
+        await other.exec_driver_sql("BEGIN")
+        await other.execute(text(statement), {"id": sagas[2]})
+        outcomes = await perform(database, calls, 6.0)
+        await other.exec_driver_sql("ROLLBACK")
+    assert kinds(outcomes) == ["done", "done", "failed", "done", "done", "done"], outcomes
+    assert outcomes[2] is not None
+    assert outcomes[2].infrastructure
+    assert await noted(database, sagas) == [True, True, False, True, True, True]
 
 
 # --- the size of the results -----------------------------------------------------------------------------------------
