@@ -13,8 +13,9 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from sagas.expressions.limits import Evaluation, WorkMeter
 from sagas.machine import calls
-from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow, bulk_workflow, expression_work
 from tests.replay.scenarios import SCENARIOS
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
@@ -54,4 +55,15 @@ async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.Monkey
             run.emit(type(call)(**{name: getattr(call, name) for name in call.__slots__} | {"action": "other"}))
 
     monkeypatch.setattr(calls, "send_call", undo_under_another_name)
+    assert isinstance(await replay(path), NondeterminismError)
+
+
+@pytest.mark.parametrize("name", ["for-each-compensated.1", "bulk.1"])
+async def test_a_run_from_before_work_counted_keeps_its_course(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [path] = [one for one in HISTORIES if one.name == f"{name}.json.gz"]
+    honest = Evaluation.charge_work
+    monkeypatch.setattr(Evaluation, "charge_work", lambda run, units: honest(run, units + 10**8))
+    assert await replay(path) is None
+    monkeypatch.setattr(expression_work, "task_meter", WorkMeter)
+    monkeypatch.setattr(bulk_workflow, "task_meter", WorkMeter)
     assert isinstance(await replay(path), NondeterminismError)

@@ -154,9 +154,9 @@ class BulkMachine:
                 self._apply(member, Started(at=at))
         return self._commands(at)
 
-    def begin_task(self) -> None:
+    def begin_task(self, work: WorkMeter) -> None:
         """A new workflow task begins. The sagas share its time for expressions; see :meth:`Machine.begin_task`."""
-        self._work = WorkMeter()
+        self._work = work
 
     def chunk_ended(
         self, id: int, outcomes: Sequence[Outcome | None], at: float, attempt: int = 1

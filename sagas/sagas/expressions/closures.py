@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
-from sagas.expressions.limits import NODES_PER_STEP, VALUES_PER_STEP, Evaluation, raise_too_many_steps
+from sagas.expressions.limits import ERROR_WORK, NODES_PER_STEP, VALUES_PER_STEP, Evaluation, raise_too_many_steps
 from sagas.expressions.nodes import Comprehension, walk
 from sagas.expressions.values import to_cel, type_name
 
@@ -90,6 +90,7 @@ def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
                 return to_cel(value[at])
             raise MissingError(f"{owner} has no element {_shortened(at)}; it has {len(value)}, the first is 0", offset)
         if at.__class__ is str and value.__class__ is not list:
+            run.charge_work(len(at) >> 6)
             if value.__class__ is dict and at in value:
                 return to_cel(value[at])
             run.charge(1)
@@ -136,6 +137,7 @@ def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
             run.charge(len(value))
             if any(key.__class__ is not str for key in value):
                 raise ExpressionError(f"{text} has a key that is not a string", offset)
+            run.charge_order(sum(map(len, value)), len(value))
             return sorted(value)
         raise ExpressionError(f"{loop} needs a list or a map, and {text} is {type_name(value)}", offset)
 
@@ -199,6 +201,7 @@ def _any_or_all(items: Code, slot: int, body: Code, weight: int, *, decisive: bo
             except LimitError:
                 raise
             except ExpressionError as error:
+                run.charge_work(ERROR_WORK)
                 problem = problem or error
         if problem is not None:
             raise problem

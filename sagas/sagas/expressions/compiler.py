@@ -13,7 +13,7 @@ from sagas.expressions.analysis import call_error, is_text, null_test_operand
 from sagas.expressions.closures import Code
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.functions import FUNCTIONS
-from sagas.expressions.limits import VALUES_PER_STEP, Evaluation
+from sagas.expressions.limits import ERROR_WORK, VALUES_PER_STEP, Evaluation
 from sagas.expressions.nodes import (
     Binary,
     Comprehension,
@@ -176,6 +176,7 @@ class Compiler:
             try:
                 result = value(run)
             except MissingError:
+                run.charge_work(ERROR_WORK)
                 result = None
             return fallback(run) if result is None else result
 
@@ -192,6 +193,7 @@ class Compiler:
             except LimitError:
                 raise
             except ExpressionError:
+                run.charge_work(ERROR_WORK)
                 # CEL ignores an error on one side if the other side decides the result.
                 if right(run) is decisive:
                     return decisive
@@ -226,10 +228,11 @@ class Compiler:
                 raise ExpressionError(message, offset)
 
             return refuse
-        apply = FUNCTIONS[node.name].call
+        apply, work = FUNCTIONS[node.name].call, FUNCTIONS[node.name].work
 
         def call(run: Evaluation) -> Any:
             values = [arg(run) for arg in args]
+            run.charge_work(work)
             try:
                 return apply(run, *values)
             except ExpressionError as error:

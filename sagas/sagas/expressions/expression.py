@@ -39,11 +39,12 @@ class Expression:
         A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError if a
         part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
         """
-        run, copying = Evaluation(context, self._slots), 0
+        meter = meter or WorkMeter()
+        run, copying = Evaluation(context, self._slots, meter.weighs), 0
         try:
-            if meter is not None:
-                meter.check()
-            result, copying = from_cel(self._code(run))
+            meter.check()
+            result, copying = from_cel(run, self._code(run))
+            run.charge_work(0)  # steps alone do not notice the work that came before them
             return result
         except ExpressionError as error:
             error.offset = max(error.offset, 0)
@@ -51,8 +52,8 @@ class Expression:
         except DecimalException:
             raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
         finally:
-            if meter is not None:
-                meter.steps += MAX_STEPS - max(run.steps_left, 0) + copying
+            meter.steps += MAX_STEPS - max(run.steps_left, 0) + copying
+            meter.work += run.work
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return compile_expression, (self.source,)

@@ -12,10 +12,26 @@ from urllib.parse import quote
 
 from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import BITS_PER_DIGIT, MAX_INTEGER_DIGITS, Evaluation, check_integer, check_string_length
-from sagas.expressions.operators import as_decimal, compute_exactly, is_number
+from sagas.expressions.limits import (
+    BITS_PER_DIGIT,
+    MAX_INTEGER_DIGITS,
+    REFUSED_PATTERN_WORK,
+    Evaluation,
+    check_integer,
+    check_string_length,
+)
+from sagas.expressions.operators import as_decimal, compute_exactly, digits_of, is_number
 from sagas.expressions.re2_pattern import compile_pattern
-from sagas.expressions.values import EXACT, ROUNDING, format_decimal, parse_decimal, to_cel, type_name
+from sagas.expressions.values import (
+    DECIMAL_DIGITS,
+    DURATION_LENGTH,
+    EXACT,
+    ROUNDING,
+    format_decimal,
+    parse_decimal,
+    to_cel,
+    type_name,
+)
 
 Style = Literal["function", "method", "both"]
 
@@ -26,7 +42,7 @@ _PATTERN_LENGTH = 1_000
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function and the facts for static checks: ``result`` is its type in words of JSON Schema, ``takes_numbers``
-    says that it accepts only numbers."""
+    says that it accepts only numbers. ``work``: what a call with short arguments takes, in units of an Evaluation."""
 
     call: Callable[..., Any]
     min_arguments: int
@@ -34,6 +50,7 @@ class Function:
     style: Style = "both"
     result: str | None = None
     takes_numbers: bool = False
+    work: int = 4
 
 
 def _type_error(name: str, wants: str, value: Any) -> ExpressionError:
@@ -82,6 +99,7 @@ def total(run: Evaluation, items: Any) -> Any:
         if result.__class__ is int and number.__class__ is int:
             result = check_integer(result + number)
         else:
+            run.charge_work(8)
             result = compute_exactly(EXACT.add, as_decimal(run, result), as_decimal(run, number))
     return result
 
@@ -112,6 +130,7 @@ def rounded(run: Evaluation, value: Any, digits: Any = None) -> Any:
     number = _as_number("round", value)
     if number.__class__ is Decimal:
         run.charge(len(str(number)) // 128)
+        run.charge_work(digits_of(number) >> 4)
     if digits is None:
         if number.__class__ is int:
             return number
@@ -132,7 +151,10 @@ def sort(run: Evaluation, items: Any) -> list[Any]:
     kinds = {Decimal if item.__class__ is int else item.__class__ for item in pulled}
     if len(kinds) > 1 or not kinds <= {Decimal, str, bool, datetime, timedelta}:
         raise ExpressionError("sort takes a list of numbers or a list of strings, not a mixture")
-    run.charge_text(sum(len(item) for item in pulled if item.__class__ is str))
+    if kinds == {str}:
+        characters = sum(map(len, pulled))
+        run.charge_text(characters)
+        run.charge_order(characters, len(pulled))
     _charge_mixed_numbers(run, pulled, len(pulled).bit_length())
     return sorted(pulled)
 
@@ -148,7 +170,8 @@ def join(run: Evaluation, items: Any, separator: Any = "") -> str:
 
 def split(run: Evaluation, text: Any, separator: Any) -> list[str]:
     run.charge_text(len(_as_string("split", text)))
-    parts = text.split(separator) if _as_string("split", separator) else list(text)
+    run.charge_search(len(text), len(_as_string("split", separator)))
+    parts = text.split(separator) if separator else list(text)
     run.charge(len(parts))
     return parts
 
@@ -156,6 +179,8 @@ def split(run: Evaluation, text: Any, separator: Any) -> list[str]:
 def _case_function(name: str, change: Callable[[str], str]) -> Callable[..., str]:
     def cased(run: Evaluation, text: Any) -> str:
         run.charge_text(len(_as_string(name, text)))
+        if not text.isascii():
+            run.charge_work(len(text) >> 4)
         changed = change(text)
         check_string_length(len(changed))
         return changed
@@ -171,6 +196,12 @@ def _string_test(name: str, test: Callable[[str, str], bool]) -> Callable[..., b
     return tested
 
 
+def contains(run: Evaluation, text: Any, part: Any) -> bool:
+    run.charge_text(len(_as_string("contains", text)))
+    run.charge_search(len(text), len(_as_string("contains", part)))
+    return part in text
+
+
 _NO_PATH_PART = re.compile(r"[\x00-\x1f\x7f\\*?\[\]{}%]|^/|//|(^|/)\.+(/|$)")
 """Text that could lead out of the folder to which it is appended, to another scheme, or to several files."""
 
@@ -180,6 +211,7 @@ def path_part(run: Evaluation, value: Any) -> Any:
     if value.__class__ in (int, bool, Decimal):
         return value
     run.charge_text(len(_as_string("path_part", value)))
+    run.charge_work(len(value) >> 2)
     if _NO_PATH_PART.search(value):
         raise ExpressionError(
             f"{_quoted_string(value).strip()} cannot be a part of a path: it may have no `..`, no `/` at its begin, "
@@ -196,6 +228,7 @@ def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     try:
         compiled = compile_pattern(pattern)
     except ValueError as error:
+        run.charge_work(REFUSED_PATTERN_WORK)
         shown = pattern[:60].encode("utf-8", "backslashreplace").decode()
         raise ExpressionError(f"'{shown}' is not a regular expression of RE2: {error}") from None
     run.charge_match(pattern, compiled.programsize, len(_as_string("matches", text)))
@@ -212,6 +245,7 @@ def integer(run: Evaluation, value: Any) -> int:
         return value
     if kind is Decimal:
         run.charge_text(len(str(value)))
+        run.charge_work(digits_of(value) >> 4)
         return int(value)
     if kind is datetime:
         return (value - values.timestamp_from_string("1970-01-01T00:00:00Z")) // timedelta(seconds=1)
@@ -239,6 +273,7 @@ def _decimal(run: Evaluation, name: str, value: Any) -> Decimal:
         return compute_exactly(EXACT.add, as_decimal(run, value), Decimal(0)) if value.__class__ is int else value
     if value.__class__ is not str:
         raise _type_error(name, "a number or a string", value)
+    run.charge_work(min(len(value), 2 * DECIMAL_DIGITS) >> 3)
     return parse_decimal(value)
 
 
@@ -252,6 +287,7 @@ def string(run: Evaluation, value: Any) -> str:
         run.charge_digits(value.bit_length(), value.bit_length())
         return str(check_integer(value))
     if kind is Decimal:
+        run.charge_work(digits_of(value) >> 4)
         return format_decimal(value)
     if kind is datetime:
         return values.timestamp_to_string(value)
@@ -276,6 +312,8 @@ def timestamp(run: Evaluation, value: Any) -> datetime:
 
 
 def duration(run: Evaluation, value: Any) -> timedelta:
+    if value.__class__ is str:
+        run.charge_work(2 * min(len(value), DURATION_LENGTH))
     return value if value.__class__ is timedelta else values.duration_from_string(_as_string("duration", value))
 
 
@@ -293,7 +331,8 @@ def url_segment(run: Evaluation, value: Any) -> str:
 
 def url_path(run: Evaluation, value: Any) -> str:
     """A path, percent-encoded except for its ``/`` and for what is encoded already."""
-    if "?" in _as_string("url_path", value) or "#" in value:
+    run.charge_work(len(_as_string("url_path", value)) >> 6)
+    if "?" in value or "#" in value:
         raise ExpressionError("a path has no '?' and no '#'; write its query under `query`")
     return _percent_encoded(run, "url_path", value, "/%")
 
@@ -301,8 +340,10 @@ def url_path(run: Evaluation, value: Any) -> str:
 def _percent_encoded(run: Evaluation, name: str, value: Any, keep: str) -> str:
     if value.__class__ not in (str, bool, int, Decimal, datetime, timedelta):
         raise _type_error(name, "a string, a number or a boolean", value)
+    text = string(run, value)
+    run.charge_work(len(text) >> 2 if text.isascii() else len(text))
     try:
-        encoded = quote(string(run, value), safe=keep)
+        encoded = quote(text, safe=keep)
     except UnicodeEncodeError:
         raise ExpressionError(f"{name} cannot encode half a surrogate pair") from None
     run.charge_text(len(encoded))
@@ -312,30 +353,30 @@ def _percent_encoded(run: Evaluation, name: str, value: Any, keep: str) -> str:
 
 FUNCTIONS: dict[str, Function] = {
     "size": Function(size, 1, 1, result="integer"),
-    "contains": Function(_string_test("contains", lambda text, part: part in text), 2, 2, "method", "boolean"),
+    "contains": Function(contains, 2, 2, "method", "boolean"),
     "startsWith": Function(_string_test("startsWith", str.startswith), 2, 2, "method", "boolean"),
     "endsWith": Function(_string_test("endsWith", str.endswith), 2, 2, "method", "boolean"),
     "matches": Function(matches, 2, 2, result="boolean"),
-    "int": Function(integer, 1, 1, "function", "integer"),
-    "double": Function(double, 1, 1, "function", "number"),
-    "decimal": Function(decimal, 1, 1, result="number"),
-    "string": Function(string, 1, 1, "function", "string"),
+    "int": Function(integer, 1, 1, "function", "integer", work=24),
+    "double": Function(double, 1, 1, "function", "number", work=8),
+    "decimal": Function(decimal, 1, 1, result="number", work=8),
+    "string": Function(string, 1, 1, "function", "string", work=12),
     "bool": Function(boolean, 1, 1, "function", "boolean"),
-    "timestamp": Function(timestamp, 1, 1, "function"),
-    "duration": Function(duration, 1, 1, "function"),
+    "timestamp": Function(timestamp, 1, 1, "function", work=24),
+    "duration": Function(duration, 1, 1, "function", work=8),
     "sum": Function(total, 1, 1, result="number", takes_numbers=True),
     "min": Function(_min_or_max("min", min), 1, 100, result="number", takes_numbers=True),
     "max": Function(_min_or_max("max", max), 1, 100, result="number", takes_numbers=True),
-    "round": Function(rounded, 1, 2, result="number", takes_numbers=True),
+    "round": Function(rounded, 1, 2, result="number", takes_numbers=True, work=16),
     "sort": Function(sort, 1, 1, result="array"),
     "join": Function(join, 1, 2, result="string"),
     "split": Function(split, 2, 2, result="array"),
     "lower": Function(_case_function("lower", str.lower), 1, 1, result="string"),
     "upper": Function(_case_function("upper", str.upper), 1, 1, result="string"),
-    "date": Function(date, 1, 1, result="string"),
-    "url_segment": Function(url_segment, 1, 1, "function", "string"),
-    "url_path": Function(url_path, 1, 1, "function", "string"),
-    "path_part": Function(path_part, 1, 1, "function"),
+    "date": Function(date, 1, 1, result="string", work=40),
+    "url_segment": Function(url_segment, 1, 1, "function", "string", work=16),
+    "url_path": Function(url_path, 1, 1, "function", "string", work=16),
+    "path_part": Function(path_part, 1, 1, "function", work=12),
 }
 
 STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "url_segment", "url_path"})

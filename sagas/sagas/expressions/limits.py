@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from sagas.expressions.errors import LimitError
 
 MAX_STEPS = 100_000
-"""Steps of one evaluation: an iteration, an element that a function reads, or 1 KiB of text."""
+"""Steps of one evaluation: an iteration, an element that a function reads, 1 KiB of text, or as much other work. A step
+takes at most about five microseconds."""
 
 MAX_SOURCE_LENGTH = 65_536
 """Characters of one expression."""
@@ -51,37 +52,66 @@ DIGIT_WORK_SHIFT = 20
 
 BITS_PER_DIGIT = 10 / 3
 
+WORK_PER_STEP = 16
+"""Units of work in a step. A unit is about the time that a node of the syntax tree takes."""
+
+ERROR_WORK = 48
+"""The work of an error that the expression goes on without, as in ``a || b`` and ``default``."""
+
+REFUSED_PATTERN_WORK = 2_000 * WORK_PER_STEP
+"""The work of a regular expression that RE2 refuses, perhaps only after it has filled the memory that it may use."""
+
+SEARCHED_CHARACTERS = 30_000
+"""Positions of a text at which Python may compare a whole part; in a longer text it searches in linear time."""
 
 MAX_VALUE_STEPS = 200_000
 """Steps of all expressions of one value together, for example of the arguments of one call."""
 
 
 class WorkMeter:
-    """Adds up the steps of several evaluations. Results count too, because copying them takes time."""
+    """Adds up the steps and the work of several evaluations. Results count too, because copying them takes time.
 
-    __slots__ = ("limit", "steps")
+    ``weighs`` says whether work counts as steps. It is asked only where that makes a difference: a run that began
+    before work was counted must take the same course again.
+    """
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.limit = MAX_VALUE_STEPS
+    __slots__ = ("_steps_before", "_work_before", "steps", "weighs", "work")
+
+    def __init__(self, weighs: Callable[[], bool] = lambda: True) -> None:
+        self.steps = self._steps_before = 0
+        self.work = self._work_before = 0
+        self.weighs = weighs
 
     def begin_value(self) -> None:
         """From now on the expressions of one value are evaluated."""
-        self.limit = self.steps + MAX_VALUE_STEPS
+        self._steps_before, self._work_before = self.steps, self.work
+
+    def exceeds(self, limit: int) -> bool:
+        """Whether all evaluations together have taken more steps than this."""
+        return self._more_than(limit, self.steps, self.work)
+
+    def _more_than(self, limit: int, steps: int, work: int) -> bool:
+        return steps > limit or (steps + work // WORK_PER_STEP > limit and self.weighs())
 
     def check(self) -> None:
         """Raise LimitError if the current value has taken too many steps."""
-        if self.steps > self.limit:
+        if self._more_than(MAX_VALUE_STEPS, self.steps - self._steps_before, self.work - self._work_before):
             raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} steps")
 
 
 class Evaluation:
-    """The state of one evaluation: its context, comprehension variables and remaining steps."""
+    """The state of one evaluation: its context, comprehension variables and remaining steps.
 
-    __slots__ = ("context", "patterns", "slots", "steps_left")
+    ``work`` is what it has done in units of :data:`WORK_PER_STEP`, beside the steps; ``weighs`` as in
+    :class:`WorkMeter`.
+    """
 
-    def __init__(self, context: Mapping[str, Any], slots: int) -> None:
+    __slots__ = ("context", "patterns", "slots", "steps_left", "weighs", "work")
+
+    def __init__(self, context: Mapping[str, Any], slots: int, weighs: Callable[[], bool] = lambda: True) -> None:
         self.context = context
+        self.weighs = weighs
+        self.work = 0
         self.slots: list[Any] = [None] * slots
         self.steps_left = MAX_STEPS
         self.patterns: set[str] | None = None
@@ -91,6 +121,22 @@ class Evaluation:
         self.steps_left -= steps
         if self.steps_left < 0:
             raise_too_many_steps()
+
+    def charge_work(self, units: int) -> None:
+        """Consume units of work; raises LimitError when they and the steps together are too many."""
+        self.work += units
+        if self.work > self.steps_left * WORK_PER_STEP and self.weighs():
+            raise_too_many_steps()
+
+    def charge_search(self, characters: int, part: int) -> None:
+        """Charge for the search of a part in a text of this length: Python compares up to the whole part at each
+        position of a text of up to :data:`SEARCHED_CHARACTERS`, and near the end of a longer one."""
+        positions = min(max(characters - part + 1, 0), SEARCHED_CHARACTERS)
+        self.charge_work(positions * part >> 8)
+
+    def charge_order(self, characters: int, values: int) -> None:
+        """Charge for the characters that a sort of so many strings compares, all of them for each comparison."""
+        self.charge_work(characters * values.bit_length() >> 6)
 
     def charge_pattern(self, pattern: str) -> None:
         """Charge a regular expression. Compiling costs far more than matching, and is charged once per evaluation and
@@ -110,7 +156,9 @@ class Evaluation:
     def charge_digits(self, left_bits: int, right_bits: int) -> None:
         """Charge for work that grows with the product of two numbers' sizes: a multiplication, a division, or with the
         same size twice the conversion of an integer to or from decimal digits."""
-        self.charge(left_bits * right_bits >> DIGIT_WORK_SHIFT)
+        product = left_bits * right_bits
+        self.charge(product >> DIGIT_WORK_SHIFT)
+        self.charge_work((product & (1 << DIGIT_WORK_SHIFT) - 1) * WORK_PER_STEP >> DIGIT_WORK_SHIFT)
 
     def charge_text(self, characters: int) -> None:
         """Charge for processing a string of this length; raises LimitError when no steps are left."""

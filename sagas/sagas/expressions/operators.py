@@ -20,6 +20,9 @@ _DECIMAL_STRING = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
 _DECIMAL_WORK = 4
 """How much more work a digit of a decimal is than one of an integer."""
 
+_DECIMAL_OPERATION = 12
+"""The work of an operation on two decimals, however few digits they have."""
+
 _DECIMAL_HELP = "write decimal(x) to calculate with a number in a string"
 
 
@@ -39,6 +42,11 @@ def compute_exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decima
         raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused") from None
 
 
+def digits_of(number: Decimal) -> int:
+    """About the digits of a finite number without exponent."""
+    return max(len(str(number)), abs(number.adjusted()))
+
+
 def as_decimal(run: Evaluation, number: int | Decimal) -> Decimal:
     if isinstance(number, Decimal):
         return number
@@ -55,6 +63,7 @@ def charge_conversion(run: Evaluation, number: int | Decimal) -> None:
 def _decimal_pair(run: Evaluation, left: int | Decimal, right: int | Decimal) -> tuple[Decimal, Decimal]:
     """Both numbers as decimals, charged for their multiplication or division."""
     pair = as_decimal(run, left), as_decimal(run, right)
+    run.charge_work(_DECIMAL_OPERATION)
     bits = [int(len(str(number)) * BITS_PER_DIGIT) for number in pair]
     run.charge_digits(*(size * _DECIMAL_WORK for size in bits))
     return pair
@@ -72,6 +81,7 @@ def add(run: Evaluation, left: Any, right: Any) -> Any:
         run.charge(len(left) + len(right))
         return left + right
     if is_number(left) and is_number(right):
+        run.charge_work(_DECIMAL_OPERATION)
         return compute_exactly(EXACT.add, as_decimal(run, left), as_decimal(run, right))
     if timedelta in kinds and (set(kinds) <= {datetime, timedelta}):
         return _calendar_arithmetic(operator.add, left, right)
@@ -86,6 +96,7 @@ def concatenate(run: Evaluation, left: Any, right: Any) -> Any:
     if left.__class__ is str and right.__class__ is str:
         check_string_length(len(left) + len(right))
         run.charge_text(len(left) + len(right))
+        run.charge_work(2)
         return left + right
     if left is None or right is None:
         raise unsuitable_operands("write default(x, '') where it may be null")
@@ -97,6 +108,7 @@ def subtract(run: Evaluation, left: Any, right: Any) -> Any:
     if kinds == (int, int):
         return check_integer(left - right)
     if is_number(left) and is_number(right):
+        run.charge_work(_DECIMAL_OPERATION)
         return compute_exactly(EXACT.subtract, as_decimal(run, left), as_decimal(run, right))
     if kinds in ((datetime, timedelta), (datetime, datetime), (timedelta, timedelta)):
         return _calendar_arithmetic(operator.sub, left, right)
@@ -175,16 +187,21 @@ def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
         if len(left) != len(right):
             return False
         run.charge(len(left))
+        if kind is dict:
+            run.charge_work(sum(len(key) for key in left if key.__class__ is str) >> 6)
         if kind is list:
             return all(deep_equal(run, a, b, level + 1) for a, b in zip(left, right, strict=True))
         return all(key in right and deep_equal(run, value, right[key], level + 1) for key, value in left.items())
     if kind is str:
         run.charge_text(len(left))
+    elif kind is Decimal:
+        run.charge_work(_DECIMAL_OPERATION)
     return left == right
 
 
 def _charge_comparison(run: Evaluation, left: int | Decimal, right: int | Decimal) -> None:
     """Charge for the comparison of an integer with a decimal."""
+    run.charge_work(_DECIMAL_OPERATION)
     charge_conversion(run, left)
     charge_conversion(run, right)
 
@@ -196,7 +213,10 @@ def differs(run: Evaluation, left: Any, right: Any) -> bool:
 def contained(run: Evaluation, left: Any, right: Any) -> bool:
     """``left in right``: an element of a list, or a key of a map."""
     if right.__class__ is dict:
-        return left.__class__ is str and left in right
+        if left.__class__ is not str:
+            return False
+        run.charge_work(len(left) >> 6)
+        return left in right
     if right.__class__ is list:
         for item in right:
             run.charge(1)
@@ -219,6 +239,8 @@ def check_order(run: Evaluation, left: Any, right: Any) -> None:
     if is_number(left) and is_number(right):
         if left.__class__ is not right.__class__:
             _charge_comparison(run, left, right)
+        elif left.__class__ is Decimal:
+            run.charge_work(_DECIMAL_OPERATION)
         return
     kind = left.__class__
     if kind is not right.__class__ or kind not in (str, bool, datetime, timedelta):

@@ -23,6 +23,7 @@ from sagas.expressions.limits import (
     MAX_RESULT_CHARACTERS,
     MAX_RESULT_VALUES,
     VALUES_PER_STEP,
+    Evaluation,
     check_integer,
 )
 
@@ -44,6 +45,10 @@ DIVIDING = decimal.Context(
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
 _NATIVE_TYPES = frozenset({str, int, bool, type(None), dict, list, Decimal, datetime, timedelta})
+_WRITTEN_AS_TEXT = frozenset({float, Decimal, datetime, timedelta})
+_WRITING = 16
+"""The work of writing one of these."""
+
 _TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
@@ -105,7 +110,8 @@ def _convert(value: Any) -> Any:
 class _ResultEncoder:
     """Copies a result to JSON and counts its size, because a small expression can repeat a large value many times."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Evaluation) -> None:
+        self._run = run
         self._values = MAX_RESULT_VALUES
         self._text = MAX_RESULT_CHARACTERS
 
@@ -121,6 +127,8 @@ class _ResultEncoder:
             raise LimitError(f"the result has more than {MAX_RESULT_VALUES:,} values")
         if level > MAX_DATA_DEPTH:
             raise LimitError(f"the result is nested deeper than {MAX_DATA_DEPTH} levels")
+        if value.__class__ in _WRITTEN_AS_TEXT:
+            self._run.charge_work(_WRITING)
         value = to_cel(value)
         kind = value.__class__
         if kind is str:
@@ -163,11 +171,11 @@ def scalar_from_cel(value: Any) -> Any:
     return value
 
 
-def from_cel(value: Any) -> tuple[Any, int]:
+def from_cel(run: Evaluation, value: Any) -> tuple[Any, int]:
     """The result as JSON, sharing no containers with the context, and the steps that this took."""
     if value.__class__ not in (list, dict):
         return scalar_from_cel(value), 0
-    encoder = _ResultEncoder()
+    encoder = _ResultEncoder(run)
     return encoder.encode(value, 0), encoder.steps
 
 
@@ -178,7 +186,7 @@ _TIME_PATTERN = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9
 _TIMESTAMP = re.compile(f"{_DATE_PATTERN}[Tt ]{_TIME_PATTERN}", re.ASCII | re.IGNORECASE)
 _DATE_ONLY = re.compile(_DATE_PATTERN, re.ASCII)
 _DURATION = re.compile(r"([+-]?)((?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:h|ms|m|s|us|ns|d))+)", re.ASCII)
-_DURATION_LENGTH = 100
+DURATION_LENGTH = 100
 _DURATION_PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(h|ms|m|s|us|ns|d)", re.ASCII)
 _NANOSECONDS = {
     "d": 86_400_000_000_000,
@@ -231,7 +239,7 @@ def date_from_string(text: str) -> str:
 
 def duration_from_string(text: str) -> timedelta:
     """Parse a duration; raises ExpressionError for other notations and for fractions below a microsecond."""
-    match = _DURATION.fullmatch(text) if len(text) <= _DURATION_LENGTH else None
+    match = _DURATION.fullmatch(text) if len(text) <= DURATION_LENGTH else None
     if match is None:
         raise ExpressionError(f"'{text[:40]}' is not a duration such as 90s or 1h30m")
     total = 0

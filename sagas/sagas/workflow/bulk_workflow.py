@@ -35,6 +35,7 @@ from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, refused_error
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, cancel_event, first_value
@@ -112,6 +113,7 @@ class BulkWorkflow:
         await self._wait(claiming.done)
         sagas = claiming.result()
         self._machine = machine
+        machine.begin_task(task_meter())
         commands = machine.start(sagas, at, alone=self._alone)
         if self.observer is not None:
             began = sum(1 for member in machine.members.values() if member.machine.started_at is not None)
@@ -193,7 +195,7 @@ class BulkWorkflow:
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task
-            machine.begin_task()
+            machine.begin_task(task_meter())
         return machine
 
     async def _wake(self, seconds: float) -> None:

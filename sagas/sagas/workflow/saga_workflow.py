@@ -49,6 +49,7 @@ from sagas.protocol.payloads import (
     pack_state,
 )
 from sagas.workflow.activity_calls import ActivityCalls
+from sagas.workflow.expression_work import begin_task
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
 from sagas.workflow.locks import LockCalls, release_refusal
@@ -57,10 +58,6 @@ from sagas.workflow.notify import Notifications
 from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event, first_value
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
-
-PAUSES = "pauses-between-evaluations"
-"""Histories without this patch evaluate everything at once."""
-
 
 LEFT_TO_NEXT_RUN = Call | StartSaga | UndoSaga | AcquireLocks
 """The commands that a run which is about to continue as new leaves to the next one."""
@@ -135,6 +132,7 @@ class SagaWorkflow:
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
+        begin_task(machine)
         match opened.kind:
             case "begins":
                 try:
@@ -218,7 +216,7 @@ class SagaWorkflow:
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task
-            machine.begin_task(lambda: workflow.patched(PAUSES))
+            begin_task(machine)
         for command in machine.next(event):
             self._execute(command)
 

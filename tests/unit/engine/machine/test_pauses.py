@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.arguments import PAUSE
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, CancelRequested, Command, Finish, Started, StartTimer, TimerFired
@@ -18,7 +19,9 @@ HEAVY = "${{ input.n.all(a, input.n.all(b, a >= 0)) }}"
 CHECK = "input.n.exists(a, input.n.exists(b, b < 0)) || item >= 0"
 
 
-def run(definition: Any, input: Any, *, pauses: bool, cancel_at: int | None = None) -> tuple[list[str], int, float]:
+def run(
+    definition: Any, input: Any, *, pauses: bool, cancel_at: int | None = None, weighs: bool = True
+) -> tuple[list[str], int, float]:
     """The calls in order with the final state, the number of pauses, and the longest task in seconds."""
     machine = Machine(definition, input, "s-1")
     log: list[str] = []
@@ -27,7 +30,7 @@ def run(definition: Any, input: Any, *, pauses: bool, cancel_at: int | None = No
     while events:
         event = events.pop(0)
         tasks += 1
-        machine.begin_task(lambda: pauses)
+        machine.begin_task(lambda: pauses, WorkMeter(lambda: weighs))
         before = time.thread_time()
         commands: list[Command] = machine.next(event)
         longest = max(longest, time.thread_time() - before)
@@ -79,3 +82,13 @@ def test_light_evaluations_are_not_spread() -> None:
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_={"x": "${{ item + 1 }}"}))
     log, paused, _ = run(definition, {"n": NUMBERS}, pauses=True)
     assert (len(log), paused) == (301, 0)
+
+
+@pytest.mark.parametrize("weighs", [True, False])
+def test_work_spreads_evaluations_in_runs_in_which_it_counts(weighs: bool) -> None:
+    text = {"n": NUMBERS, "text": "a" * 20_000, "part": "a" * 97 + "b"}
+    search = {"x": "${{ input.text.contains(input.part) }}"}
+    definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_=search))
+    log, paused, _ = run(definition, text, pauses=True, weighs=weighs)
+    assert len(log) == 301
+    assert (paused > 0) is weighs

@@ -19,6 +19,7 @@ from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, 
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.definition.snapshot import to_snapshot
 from sagas.definition.step_graph import ExecutionPlan
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.messages import Command, Finish, MachineEvent, Started
@@ -81,7 +82,7 @@ class BulkRunner:
             if events > LIMIT:
                 raise Violation("liveness", f"no end after {LIMIT} events: {self.bulk.counts()}")
             self.now += 0.25
-            self.bulk.begin_task()
+            self.bulk.begin_task(WorkMeter())
             self._one()
         for life in self.lives.values():
             if not life.left:

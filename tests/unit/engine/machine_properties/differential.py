@@ -23,6 +23,7 @@ from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, 
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.definition.step_graph import ExecutionPlan
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.messages import (
@@ -327,7 +328,7 @@ class Together:
                 if self.bulk.finished:
                     break
                 self.now += 0.25
-                self.bulk.begin_task()
+                self.bulk.begin_task(WorkMeter())
                 if self._cancels and number == 4:
                     self._take(self.bulk.cancel(CancelRequested(at=self.now, message="not wanted any more")))
                 else:
