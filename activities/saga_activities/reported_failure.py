@@ -1,4 +1,4 @@
-"""A failure as it leaves the worker: masked, bounded, and encodable."""
+"""A failure as it leaves the worker: masked, bounded, and encodable, as Temporal would try again otherwise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
+from sagas.text.json_values import encodable
 
 MAX_DETAILS_BYTES = 256 * 1024
 MAX_MESSAGE_CHARACTERS = 8 * 1024
@@ -16,7 +17,7 @@ MAX_MESSAGE_CHARACTERS = 8 * 1024
 def reported_failure(outcome: Outcome) -> Failure:
     """The failure of an attempt that is not done, for Temporal's history."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
-    details = json.loads(_encodable(json.dumps(dict(failure.details), default=str, ensure_ascii=False)))
+    details = json.loads(encodable(json.dumps(dict(failure.details), default=str, ensure_ascii=False)))
     size = len(json.dumps(details))
     if size > MAX_DETAILS_BYTES:
         details = omitted(size)
@@ -24,9 +25,4 @@ def reported_failure(outcome: Outcome) -> Failure:
         details = mask_known_secrets(details)
     else:
         details = mask_properties(details)
-    return Failure(failure.type, _encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]), details)
-
-
-def _encodable(text: str) -> str:
-    """The text with `?` for half a surrogate pair: Temporal could not encode the failure, and would try again."""
-    return text.encode("utf-8", "replace").decode()
+    return Failure(failure.type, encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]), details)

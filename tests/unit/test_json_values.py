@@ -40,12 +40,19 @@ TOO_DEEP = "nested deeper than 100 levels"
         ([float("-inf")], "-inf is not a JSON number"),
         (10**3999, None),
         (10**4000, "it has an integer of more than 4,000 digits"),
-        ("\ud800", None),
+        ({"a": ["\ud800"]}, "it contains half a surrogate pair"),
+        ([{"\udc00": 1}], "it contains half a surrogate pair"),
+        ({"ä": ["€", "\U0001f600"]}, None),
     ],
-    ids=["at the bound", "beyond it", "far beyond it", "nan", "inf", "digits", "too many digits", "half a pair"],
-)
+    ids=["at the bound", "beyond it", "far beyond it", "nan", "inf", "digits", "too many digits", "half a pair",
+         "half a pair in a key", "characters of all lengths"],
+)  # fmt: skip
 def test_a_value_is_refused_with_a_reason(value: Any, problem: str | None) -> None:
     assert json_problem(value) == problem
+
+
+def test_half_a_pair_is_kept_where_an_effect_has_returned_it() -> None:
+    assert json_problem({"\ud800": ["\udc00"]}, half_pairs=True) is None
 
 
 def test_values_are_counted_where_that_is_a_limit() -> None:

@@ -18,6 +18,7 @@ from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key, omitted
+from sagas.text.json_values import encodable
 
 DEFINITION_FAILURE = "definition"
 
@@ -179,6 +180,8 @@ def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
         key = source
     else:
         key = str(_evaluate(run, (entry.step, "fairness_key"), source, expression_context(run, entry)))
+    if key is not None and encodable(key) != key:
+        raise DefinitionError(f"{entry.id}: the fairness key contains half a surrogate pair")
     if key is not None and len(key.encode()) > FAIRNESS_KEY_BYTES:
         raise DefinitionError(f"{entry.id}: the fairness key is longer than {FAIRNESS_KEY_BYTES} bytes")
     return key

@@ -13,11 +13,11 @@ MAX_INTEGER_BITS = 13_287
 """An integer of at most 4,000 digits, as in expressions."""
 
 
-def json_problem(value: Any, *, max_values: float = math.inf) -> str | None:
+def json_problem(value: Any, *, max_values: float = math.inf, half_pairs: bool = False) -> str | None:
     """Why the value is refused; None if the engine takes it. Never recursive, so no value is too deep for it.
 
     ``max_values`` is the number of values (elements, fields) that are allowed; where a size in bytes is a limit, no
-    number is needed.
+    number is needed. ``half_pairs``: strings may have half a surrogate pair, which UTF-8 cannot express.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
@@ -31,9 +31,23 @@ def json_problem(value: Any, *, max_values: float = math.inf) -> str | None:
             return "it has an integer of more than 4,000 digits"
         if isinstance(one, float) and not math.isfinite(one):
             return f"{one} is not a JSON number"
+        if not half_pairs and _has_half_pair(one):
+            return "it contains half a surrogate pair"
         if isinstance(one, dict | list):
             waiting += [(child, depth + 1) for child in (one.values() if isinstance(one, dict) else one)]
     return None
+
+
+def _has_half_pair(value: Any) -> bool:
+    """True for such a string, and for an object with such a key."""
+    if isinstance(value, dict):
+        return any(_has_half_pair(key) for key in value)
+    return isinstance(value, str) and not value.isascii() and encodable(value) != value
+
+
+def encodable(text: str) -> str:
+    """The text with `?` for half a surrogate pair, for places that must not fail."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -41,7 +55,7 @@ def parse_json(text: str | bytes) -> Any:
 
     Raises:
         UnicodeDecodeError: the bytes are not UTF-8.
-        ValueError: it is not JSON, or a value that :func:`json_problem` refuses or that cannot be written as UTF-8.
+        ValueError: it is not JSON, or a value that :func:`json_problem` refuses.
     """
     decoded = text if isinstance(text, str) else text.decode()
     try:
@@ -50,11 +64,6 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     if problem := json_problem(value):
         raise ValueError(problem)
-    if "\\u" in decoded:  # only an escape can be half a surrogate pair
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("it contains half a surrogate pair") from None
     return value
 
 

@@ -20,6 +20,7 @@ from sagas.protocol.messages import Finish
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
+from sagas.text.json_values import encodable
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",
@@ -30,7 +31,13 @@ _TIMEOUTS: Mapping[TimeoutType | None, str] = {
 
 
 class SagaApplicationError(ApplicationError):
-    """A failure whose message stands alone: Temporal would add where in the engine it was raised."""
+    """A failure whose message stands alone: Temporal would add where in the engine it was raised.
+
+    The message may have text from data: what UTF-8 cannot express becomes `?`, or the failure would arrive empty.
+    """
+
+    def __init__(self, message: str, *details: Any, **options: Any) -> None:
+        super().__init__(encodable(message), *details, **options)
 
     @property
     def __traceback__(self) -> None:

@@ -13,6 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
+from sagas.text.json_values import encodable
 from sagas.text.markdown import markdown_text
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
@@ -68,7 +69,8 @@ def limit_output(output: Any) -> Any:
 
 
 def limit_summary(text: str) -> str:
-    """Truncate a summary of the Web UI to Temporal's limit."""
+    """Truncate a summary of the Web UI to Temporal's limit; it may have text from data, which must not fail a run."""
+    text = encodable(text)
     if len(text) <= SUMMARY_LIMIT and len(text.encode()) <= 2 * SUMMARY_LIMIT - 8:
         return text
     short = text[: SUMMARY_LIMIT - 1]

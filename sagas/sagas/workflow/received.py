@@ -28,13 +28,13 @@ class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
 
-def bounded_value(args: Sequence[RawValue]) -> Any:
+def bounded_value(args: Sequence[RawValue], *, half_pairs: bool = False) -> Any:
     """The first argument of a signal; None without arguments. Raises UnreadableValue, also for a value out of bounds.
 
-    A run that has accepted such a value before keeps it in its replay.
+    A run that has accepted such a value before keeps it in its replay. ``half_pairs``: see :func:`json_problem`.
     """
     value = first_value(args)
-    problem = json_problem(value)
+    problem = json_problem(value, half_pairs=half_pairs)
     if problem is not None and workflow.patched(BOUNDS_VALUES):
         raise UnreadableValue(problem)
     return value
@@ -43,7 +43,7 @@ def bounded_value(args: Sequence[RawValue]) -> Any:
 def activity_result(returned: RawValue | None) -> Any:
     """What an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is there."""
     try:
-        return None if returned is None else bounded_value([returned])
+        return None if returned is None else bounded_value([returned], half_pairs=True)
     except UnreadableValue as error:
         return {"omitted": "unreadable", "reason": str(error)}
 

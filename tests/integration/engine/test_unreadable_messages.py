@@ -44,6 +44,7 @@ ENCRYPTED = payload(b"\x01\x02", b"binary/encrypted")
 BINARY = payload(b"\xff\xfe", b"binary/plain")
 AT_BOUND = payload(b"[" * 100 + b"1" + b"]" * 100)
 BEYOND_BOUND = payload(b"[" * 101 + b"1" + b"]" * 101)
+HALF_A_PAIR = payload(b'{"account": "\\ud800"}')
 DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
 
 
@@ -66,7 +67,16 @@ async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: 
     async with env.serving(WAITING) as client:
         started = await client.start("waiting", {})
         run = client.temporal.get_workflow_handle(started.id)
-        for broken in (BROKEN, ENCRYPTED, BINARY, DEEP, BEYOND_BOUND, payload(b"[NaN]"), payload(b"[-Infinity]")):
+        for broken in (
+            BROKEN,
+            ENCRYPTED,
+            BINARY,
+            DEEP,
+            BEYOND_BOUND,
+            HALF_A_PAIR,
+            payload(b"[NaN]"),
+            payload(b"[-Infinity]"),
+        ):
             await run.signal("answer", RawValue(broken))
         for report in ({}, {"id": 5, "state": 1, "blocked": 2, "waits": 3}, {"id": "x", "residue": [5]}, {"id": []}):
             await run.signal(PARKED_SIGNAL, report)
@@ -77,7 +87,14 @@ async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: 
 
 async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: Environment) -> None:
     queue = f"other-{uuid.uuid4()}"
-    results = {"binary": BINARY, "deep": DEEP, "bound": AT_BOUND, "beyond": BEYOND_BOUND, "nan": payload(b"[NaN]")}
+    results = {
+        "binary": BINARY,
+        "deep": DEEP,
+        "bound": AT_BOUND,
+        "beyond": BEYOND_BOUND,
+        "nan": payload(b"[NaN]"),
+        "half": HALF_A_PAIR,
+    }
 
     @activity.defn(dynamic=True)
     async def answer(_: Sequence[RawValue]) -> RawValue:
@@ -88,6 +105,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     definition = f"    saga: foreign\n    steps:\n{steps}    output: {{{output[2:]}}}\n"
     async with env.serving(definition) as client, Worker(client.temporal, task_queue=queue, activities=[answer]):
         returned = await (await client.start("foreign", {})).result()
+    assert returned.pop("half") == {"account": "\ud800"}
     assert {name: one["omitted"] for name, one in returned.items()} == dict.fromkeys(returned, "unreadable")
     assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"
     assert returned["nan"]["reason"] == "nan is not a JSON number"
@@ -98,6 +116,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     [
         ("waiting", BROKEN, {}, "the input cannot be read: "),
         ("waiting", DEEP, {}, "the input cannot be read: "),
+        ("waiting", HALF_A_PAIR, {}, "it contains half a surrogate pair"),
         ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", payload(b"{}"), {DEFINITION_HEADER: BROKEN}, "is neither one of this worker's project"),
