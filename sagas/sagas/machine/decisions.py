@@ -29,6 +29,7 @@ from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import Decision, EntryOperation
+from sagas.text.json_values import json_problem
 
 DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -100,6 +101,8 @@ def malformed_decision(decision: DecisionMade) -> str | None:
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
             return f"a decision needs the string `{name}`, not {value!r}"
+    if not isinstance(decision.who, str):
+        return f"a decision needs the string `who`, not {json_type(decision.who)}"
     if decision.decision not in DECISIONS:
         near = nearest(decision.decision, DECISIONS)
         hint = f"; did you mean {near}?" if near else ""
@@ -108,6 +111,10 @@ def malformed_decision(decision: DecisionMade) -> str | None:
         return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
     if decision.evidence is not None and not isinstance(decision.evidence, str):
         return f"--evidence takes a string, not {json_type(decision.evidence)}"
+    words = [decision.step, decision.reason, decision.who, decision.evidence]
+    for name, value in (("--with", decision.arguments), ("--result", decision.result), ("the decision", words)):
+        if (problem := json_problem(value)) is not None:
+            return f"{name} is not accepted: {problem}"
     return None
 
 

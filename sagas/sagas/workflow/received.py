@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from sagas.protocol.messages import CancelRequested
-from sagas.text.json_values import json_problem
+from sagas.text.json_values import encodable, json_problem
 from sagas.workflow.limits import limit_summary
 
 _JSON = (b"json/plain", b"binary/null")
@@ -48,9 +48,20 @@ def activity_result(returned: RawValue | None) -> Any:
         return {"omitted": "unreadable", "reason": str(error)}
 
 
+MAX_WORDS = 8 * 1024
+"""Characters of the reason of a cancel and of the name of who sent it."""
+
+
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
-    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
-    return CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or "")
+    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task.
+
+    What is no string is left out: any client may send it, and the saga is cancelled all the same.
+    """
+    who, reason = (
+        encodable(value[:MAX_WORDS]) if isinstance(value, str) else None
+        for value in (request.get("who"), request.get("reason"))
+    )
+    return CancelRequested(at=workflow.time(), who=who, message=reason or "")
 
 
 def first_value(args: Sequence[RawValue]) -> Any:

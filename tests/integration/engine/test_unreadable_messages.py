@@ -146,3 +146,17 @@ async def test_a_start_that_cannot_be_read_is_refused(
     assert cause.type == "SagaRefused"
     assert reason in cause.message
     assert env.log() == []
+
+
+async def test_a_cancel_with_words_that_are_no_strings_is_a_cancel(env: Environment) -> None:
+    async with env.serving(WAITING) as client:
+        started = await client.start("waiting", {})
+        run = client.temporal.get_workflow_handle(started.id)
+        assert await run.execute_update("cancel", {"reason": {"a": [1]}, "who": 5}) in ("accepted", "recorded")
+        with pytest.raises(WorkflowFailureError):
+            await run.result()
+        reason = (await client.view(started.id)).reason
+    assert reason is not None
+    assert reason.kind == "cancelled"
+    assert reason.message is None or isinstance(reason.message, str)
+    assert "[1]" not in str(reason)

@@ -233,7 +233,7 @@ class MachineDriver:
         return self.machine.check_decision(self.decision(step, decision, **more))
 
     def decision(self, step: str, decision: Any, **more: Any) -> DecisionMade:
-        return DecisionMade(step, decision, more.pop("reason", "because"), "kim", self.now, **more)
+        return DecisionMade(step, decision, more.pop("reason", "because"), more.pop("who", "kim"), self.now, **more)
 
     # --- what can be seen --------------------------------------------------------------------------------------
 

@@ -35,6 +35,21 @@ def parked() -> MachineDriver:
         ("resrve", "retry", {}, "s1 has no step resrve; did you mean reserve?"),
         ("nothing-like-it", "retry", {}, "s1 has no step nothing-like-it; parked: reserve"),
         ("ship", "retry", {}, "ship has not begun, so there is nothing to decide about it"),
+        ("reserve", "retry", {"who": {"a": 1}}, "a decision needs the string `who`, not an object"),
+        ("reserve", "done", {"result": [float("nan")]}, "--result is not accepted: nan is not a JSON number"),
+        (
+            "reserve",
+            "done",
+            {"result": 10**4000},
+            "--result is not accepted: it has an integer of more than 4,000 digits",
+        ),
+        (
+            "reserve",
+            "retry",
+            {"arguments": {"a": "\ud800"}},
+            "--with is not accepted: it contains half a surrogate pair",
+        ),
+        ("reserve", "done", {"evidence": "\ud800"}, "the decision is not accepted: it contains half a surrogate pair"),
         ("reserve", "retry", {"definition": "saga: x"}, "the definition must be an object, not a string"),
     ],
 )
