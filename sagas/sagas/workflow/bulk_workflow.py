@@ -38,7 +38,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, refused_error
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
-from sagas.workflow.received import NO_INPUT, UnreadableValue, cancel_event, first_value
+from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
 
@@ -100,7 +100,7 @@ class BulkWorkflow:
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
         try:
-            request = read_request(first_value([args]))
+            request = read_request(bounded_value([args]))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         inputs = [one.input for one in request.sagas]

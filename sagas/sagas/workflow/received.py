@@ -29,9 +29,10 @@ class UnreadableValue(Exception):
 
 
 def bounded_value(args: Sequence[RawValue], *, half_pairs: bool = False) -> Any:
-    """The first argument of a signal; None without arguments. Raises UnreadableValue, also for a value out of bounds.
+    """The first argument of a start or a signal; None without arguments.
 
-    A run that has accepted such a value before keeps it in its replay. ``half_pairs``: see :func:`json_problem`.
+    Raises UnreadableValue, also for a value out of bounds; a run that has accepted such a value before keeps it in its
+    replay. ``half_pairs``: see :func:`json_problem`.
     """
     value = first_value(args)
     problem = json_problem(value, half_pairs=half_pairs)
@@ -65,7 +66,7 @@ def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
 
 
 def first_value(args: Sequence[RawValue]) -> Any:
-    """The first argument of a start or a signal; None without arguments. Raises UnreadableValue."""
+    """The first argument; None without arguments. Raises UnreadableValue."""
     return read_payload(args[0].payload) if args else None
 
 

@@ -33,6 +33,7 @@ from sagas.protocol.payloads import (
     pack_state,
     unpack_state,
 )
+from sagas.text.json_values import json_problem
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
 from sagas.workflow.received import UnreadableValue, read_payload
@@ -215,11 +216,12 @@ async def _verify_start(
 
 
 def json_or_none(data: bytes) -> Any:
-    """A JSON value from any client; None if it is malformed."""
+    """A JSON value from any client; None if it is malformed or out of bounds."""
     try:
-        return json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return None
+    return value if json_problem(value) is None else None
 
 
 def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:

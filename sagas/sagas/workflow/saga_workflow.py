@@ -55,7 +55,7 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.locks import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event, first_value
+from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -126,7 +126,7 @@ class SagaWorkflow:
 
     async def _start_machine(self, args: Sequence[RawValue]) -> MachineEvent:
         try:
-            opened = await start_run(first_value(args), self.trust)
+            opened = await start_run(bounded_value(args), self.trust)
         except UnreadableValue as error:
             raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)

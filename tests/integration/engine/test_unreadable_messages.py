@@ -116,7 +116,9 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     [
         ("waiting", BROKEN, {}, "the input cannot be read: "),
         ("waiting", DEEP, {}, "the input cannot be read: "),
-        ("waiting", HALF_A_PAIR, {}, "it contains half a surrogate pair"),
+        ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
+        ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk cannot be read: it is nested deeper than 100 levels"),
+        ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
         ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", payload(b"{}"), {DEFINITION_HEADER: BROKEN}, "is neither one of this worker's project"),
@@ -160,3 +162,15 @@ async def test_a_cancel_with_words_that_are_no_strings_is_a_cancel(env: Environm
     assert reason.kind == "cancelled"
     assert reason.message is None or isinstance(reason.message, str)
     assert "[1]" not in str(reason)
+
+
+async def test_an_input_that_python_reads_but_cannot_write_again_is_refused(env: Environment) -> None:
+    """How deep that is depends on the stack at the time: a few levels below the recursion limit."""
+    async with env.serving(WAITING) as client:
+        plain = await Temporal.connect(env.address)
+        queue = client.project.settings.temporal.task_queue
+        for levels in range(955, 990):
+            input = RawValue(payload(b"[" * levels + b"]" * levels))
+            with pytest.raises(WorkflowFailureError) as failed:
+                await plain.execute_workflow("waiting", input, id=f"s-{uuid.uuid4()}", task_queue=queue)
+            assert "the input cannot be read: " in str(failed.value.cause)

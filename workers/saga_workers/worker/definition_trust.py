@@ -104,7 +104,10 @@ class ProjectTrust:
             return True
         if not isinstance(order, Mapping):
             return False
-        content = canonical_json({name: value for name, value in order.items() if name != "signature"})
+        try:
+            content = canonical_json({name: value for name, value in order.items() if name != "signature"})
+        except RecursionError:
+            return False
         return self._keys.verifies("notification", content, order.get("signature"))
 
     def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
