@@ -22,6 +22,7 @@ from temporalio.exceptions import ApplicationError
 
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.worker.definition_trust import MAX_TASK_BYTES, MAX_TASK_VALUES, ProjectTrust
 from sagas import Rejected
 from sagas.actions import action
 from sagas.definition.loader import parse_text
@@ -30,6 +31,7 @@ from sagas.protocol.payloads import DEFINITION_HEADER, NOTIFICATION_WORKFLOW, OW
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.settings.model import WorkerSettings
 from sagas.settings.project import Project
+from sagas.workflow.limits import PAYLOAD_LIMIT
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
@@ -307,3 +309,21 @@ async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
             await handle.result()
         assert "start a saga" in str(failed.value.cause)
     assert shop.said == []
+
+
+async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) -> None:
+    trust, header = ProjectTrust(shop.project), shop.header(saga="waiting").data
+    for inputs, at_once in (
+        ([{"text": "x"}] * 100, True),
+        ([0] * MAX_TASK_VALUES, False),
+        ([{"text": "x" * MAX_TASK_BYTES}], False),
+        ([{"text": "x" * PAYLOAD_LIMIT}], True),  # no activity could take it
+    ):
+        assert trust.trusts_start("waiting", inputs, header, None) is at_once
+    async with running_worker(shop.project) as client:
+        handle = await shop.start(client, "waiting", {"text": "x" * MAX_TASK_BYTES}, shop.header(saga="waiting"))
+        await handle.signal("approved")
+        await handle.result()
+        events = (await handle.fetch_history()).events
+    called = [one.activity_task_scheduled_event_attributes.activity_type.name for one in events]
+    assert [name for name in called if name] == ["saga.verify", "say"]

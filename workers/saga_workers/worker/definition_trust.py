@@ -27,12 +27,26 @@ from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.settings import load_settings
 from sagas.settings.definition_keys import canonical_json, decision_content, detached_content
 from sagas.settings.project import Project
+from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.limits import PAYLOAD_LIMIT
 
 log = logging.getLogger("saga.worker")
 
 _READ_INTERVAL = 1.0
 """Seconds between two readings of the project's files, however many strangers start sagas."""
+
+MAX_TASK_VALUES = 20_000
+MAX_TASK_BYTES = 128 * 1024
+"""Values and bytes of JSON that are validated in a workflow task, which must not take two seconds."""
+
+
+def _is_left_to_activity(inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
+    """True for inputs that take too long for a workflow task, if the activity's argument can hold them."""
+    size = len(json.dumps(inputs, separators=(",", ":")))
+    large = size > MAX_TASK_BYTES or json_problem(inputs, max_values=MAX_TASK_VALUES) is not None
+    # As a string of JSON, the header has at most twice as many bytes.
+    return large and size + 2 * len(header) + len(canonical_json(signature)) + 1024 < PAYLOAD_LIMIT
 
 
 class ProjectTrust:
@@ -55,6 +69,8 @@ class ProjectTrust:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
         definition = self._cached(header, canonical_json(signature))
         if definition is None or definition.saga != saga:
+            return False
+        if _is_left_to_activity(inputs, header, signature):
             return False
         return not any(validate_input(definition, input)[1] for input in inputs)
 
@@ -83,7 +99,8 @@ class ProjectTrust:
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
         for one in [input] if inputs is None else inputs:
-            if problems := validate_input(definition, one)[1]:
+            _, problems = await asyncio.to_thread(validate_input, definition, one)
+            if problems:
                 raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
