@@ -27,11 +27,14 @@ from sagas.bulk.wire_format import (
     decode_chunk,
     unpack_states,
 )
-from sagas.errors import RefusedError, UsageError
+from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 
-DetachSagas = Callable[[Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[None]]
-"""Starts a workflow for each saga, given by its summary and its machine; takes the request they are from, too."""
+DetachSagas = Callable[
+    [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
+]
+"""Starts a workflow for each saga, given by its summary and its machine; takes the request they are from, too. Returns
+those that Temporal refuses for good, with its reasons."""
 
 
 class BulkActivities:
@@ -115,11 +118,16 @@ class BulkActivities:
         return {"existing": existing, "alone": alone, "generations": generations}
 
     async def _detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        states = [(summary, json.loads(machine)) for summary, machine in unpack_states(request["sagas"])]
-        await self._start_detached(request, states)
-        ids = [summary["saga_id"] for summary, _ in states]
+        """``refused``: the sagas that Temporal does not accept, and why; an error if it is the only one."""
+        lines = unpack_states(request["sagas"])
+        refused = {summary["saga_id"]: summary["view"]["incomplete"] for summary, machine in lines if not machine}
+        states = [(summary, json.loads(machine)) for summary, machine in lines if machine]
+        refused |= await self._start_detached(request, states)
+        ids = [summary["saga_id"] for summary, _ in states if summary["saga_id"] not in refused]
         await claims.hand_over(self._engine(), ids, bulk_id=request["bulk_id"])
-        return {}
+        if refused and request.get("alone"):
+            raise SagaError(next(iter(refused.values())))
+        return {"refused": refused} if refused else {}
 
     async def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])
@@ -140,6 +148,6 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         labels=storable(summary["labels"]),
         ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
-        story="null",
-        machine=zlib.compress(text.encode(), 1),
+        story="null" if text else json.dumps(storable(summary["view"])),
+        machine=zlib.compress(text.encode(), 1) if text else None,
     )

@@ -126,7 +126,8 @@ class BulkMachine:
         self._chunks: dict[int, tuple[ChunkCall, ...]] = {}
         self._chunk_number = 0
         self._wake_at: float | None = None
-        self._detaching = False
+        self._detaching: set[str] = set()
+        self._refused: set[str] = set()
         self._recording = False
         self._work = WorkMeter()
 
@@ -233,11 +234,13 @@ class BulkMachine:
             self._leave(member, why)
         return self._commands(at)
 
-    def detached(self, sagas: Iterable[str], at: float) -> list[BulkCommand]:
-        """These sagas have a workflow of their own now."""
-        self._detaching = False
+    def detached(self, sagas: Iterable[str], at: float, *, refused: Iterable[str] = ()) -> list[BulkCommand]:
+        """These sagas have a workflow of their own now; ``refused``: those that leave later, each by itself."""
+        self._refused |= set(refused)
         for id in sagas:
             self.members[id].left = True
+        self._refused = {id for id in self._refused if not self.members[id].left}
+        self._detaching = {id for id in self._detaching if not self.members[id].left} - self._refused
         return self._commands(at)
 
     def recorded(self, sagas: Iterable[str], at: float) -> list[BulkCommand]:
@@ -377,9 +380,9 @@ class BulkMachine:
 
     def _commands(self, at: float) -> list[BulkCommand]:
         commands: list[BulkCommand] = list(self._make_chunks())
-        leaving = tuple(member.id for member in self.members.values() if member.may_leave)
+        leaving = tuple(id for id, member in self.members.items() if member.may_leave and id not in self._refused)
         if leaving and not self._detaching:
-            self._detaching = True
+            self._detaching = set(leaving)
             for id in leaving:
                 self._count_attempts(self.members[id], at)
             commands.append(Detach(leaving))

@@ -174,9 +174,17 @@ def _decode_outcome(data: Any, attempt: int) -> Outcome:
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
-    """One line: the summary of a saga, and the compact snapshot of its machine."""
-    return f"{_ENCODER.encode(summary)}\t{_ENCODER.encode(machine)}"
+def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any] | None) -> str:
+    """One line: the summary of a saga, and the compact snapshot of its machine, if it is not too large.
+
+    Without a machine the summary has the ``view`` of the saga, which tells why it is not there.
+    """
+    return f"{_ENCODER.encode(summary)}\t{'' if machine is None else _ENCODER.encode(machine)}"
+
+
+def state_summary(line: str) -> dict[str, Any]:
+    """The summary in a line of :func:`encode_state`."""
+    return json.loads(line.partition("\t")[0])
 
 
 def pack_states(lines: Sequence[str]) -> str:
@@ -185,7 +193,7 @@ def pack_states(lines: Sequence[str]) -> str:
 
 
 def unpack_states(packed: str) -> list[tuple[dict[str, Any], str]]:
-    """The summary of each saga, and its machine as JSON text. Raises ValueError if it is malformed."""
+    """The summary of each saga, and its machine as JSON text, which may be empty. Raises ValueError if malformed."""
     lines = zlib.decompress(base64.b64decode(packed)).decode().split("\n")
     states = []
     for line in lines:

@@ -26,6 +26,7 @@ from sagas.bulk.wire_format import (
     encode_chunk,
     encode_state,
     pack_states,
+    state_summary,
 )
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
@@ -37,7 +38,7 @@ from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, refused_error
-from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
+from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
@@ -235,26 +236,63 @@ class BulkWorkflow:
             self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
 
     async def _wait_for_room(self, size: int) -> None:
-        """Wait until a chunk may be sent, one after the other: a timer for each would fill the history."""
+        """Wait until a command may be sent, one after the other: a timer for each would fill the history."""
         async with self._next_in_line:
             if self._throttle.has_room(size) or workflow.patched(SPREADS_CHUNKS):
                 await self._throttle.wait_for_room(size)
 
     async def _detach(self, sagas: Sequence[str]) -> None:
+        assert self._machine is not None
+        refused: dict[str, str] = {}
+        for part in _cut([self._line(id) for id in sagas]):
+            summary = f"give {len(part)} sagas workflows of their own"
+            answer = await self._send(DETACH_ACTIVITY, self._departure(), part, summary)
+            refused |= answer.get("refused", {})
+        self._end_detach([id for id in sagas if id not in refused], refused)
+
+    def _end_detach(self, sagas: Sequence[str], refused: Mapping[str, str]) -> None:
+        """``refused``: those that Temporal does not accept, with its reasons. They keep no other saga from leaving."""
+        self._left += sagas
+        for id, why in refused.items():
+            workflow.logger.warning("%s cannot leave its bulk workflow: %s", id, why)
+            self._tasks.start(f"detach {id}", self._detach_alone(id))
+        self._execute(self._current().detached(sagas, workflow.time(), refused=refused))
+
+    async def _detach_alone(self, id: str) -> None:
+        """Try until it is accepted; Temporal shows the attempts and the reason."""
+        request = {**self._departure(), "alone": True}
+        await self._send(DETACH_ACTIVITY, request, [self._line(id)], f"give {id} a workflow of its own")
+        self._tasks.discard(f"detach {id}")
+        self._end_detach([id], {})
+
+    def _departure(self) -> dict[str, Any]:
+        """What all sagas that leave have in common."""
         machine, header = self._machine, self._header
         assert machine is not None
         assert header is not None
-        for part in _cut([self._line(id) for id in sagas]):
-            request = {
-                "saga": machine.definition.saga,
-                "definition": to_snapshot(machine.definition),
-                "attributes": sorted(header.attributes),
-                "bulk_id": workflow.info().workflow_id,
-                "sagas": pack_states(part),
-            }
-            await _perform(DETACH_ACTIVITY, request, f"give {len(part)} sagas workflows of their own")
-        self._left += sagas
-        self._execute(self._current().detached(sagas, workflow.time()))
+        return {
+            "saga": machine.definition.saga,
+            "definition": to_snapshot(machine.definition),
+            "attributes": sorted(header.attributes),
+            "bulk_id": workflow.info().workflow_id,
+        }
+
+    async def _send(self, name: str, request: Mapping[str, Any], lines: Sequence[str], summary: str) -> dict[str, Any]:
+        """Perform an activity with states of sagas; one that no payload carries is described instead."""
+        payload = workflow.payload_converter().to_payload({**request, "sagas": pack_states(lines)})
+        if len(payload.data) > PAYLOAD_LIMIT:
+            described = pack_states([self._describe(line) for line in lines])
+            payload = workflow.payload_converter().to_payload({**request, "sagas": described})
+        await self._wait_for_room(len(payload.data))
+        return await _perform(name, RawValue(payload), summary)
+
+    def _describe(self, line: str) -> str:
+        """The line of a saga whose state is too large: with its view, without its machine."""
+        assert self._machine is not None
+        summary = state_summary(line)
+        view = shrink_view(self._machine.view(summary["saga_id"], workflow.time()), VIEW_LIMIT)
+        incomplete = f"the state of the saga has {len(line):,} bytes, which is more than Temporal accepts"
+        return encode_state({**summary, "view": {**view.to_json(), "incomplete": incomplete}}, None)
 
     def _line(self, id: str) -> str:
         """The state of a saga that leaves or has ended."""
@@ -283,9 +321,8 @@ class BulkWorkflow:
                 "digest": machine.definition.digest,
                 "bulk_id": workflow.info().workflow_id,
                 "at": at,
-                "sagas": pack_states(part),
             }
-            await _perform(RECORD_ACTIVITY, request, f"record the ends of {len(part)} sagas")
+            await self._send(RECORD_ACTIVITY, request, part, f"record the ends of {len(part)} sagas")
         if self.observer is not None:
             for member in (machine.members[id] for id in sagas):
                 began, ended = member.machine.started_at or at, member.machine.ended_at or at
@@ -369,7 +406,11 @@ def _is_final_refusal(type: str) -> bool:
 
 
 async def _perform(
-    name: str, request: Mapping[str, Any], summary: str, *, may_end: Callable[[str], bool] = _is_final_refusal
+    name: str,
+    request: Mapping[str, Any] | RawValue,
+    summary: str,
+    *,
+    may_end: Callable[[str], bool] = _is_final_refusal,
 ) -> dict[str, Any]:
     try:
         return await perform_until_answered(name, request, summary, timeout=_ENGINE_TIMEOUT, may_end=may_end)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from sagas.workflow.limits import limit_summary
@@ -20,7 +20,7 @@ _RETRY = RetryPolicy(
 
 async def perform_until_answered(
     name: str,
-    request: Mapping[str, Any],
+    request: Mapping[str, Any] | RawValue,
     summary: str,
     *,
     timeout: timedelta,

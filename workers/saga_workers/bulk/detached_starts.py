@@ -16,7 +16,9 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
+from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.snapshot import from_snapshot
@@ -39,17 +41,32 @@ class SagaDetacher:
 
     async def __call__(
         self, request: Mapping[str, Any], states: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-    ) -> None:
-        """Start one for each saga. One that has a workflow already keeps it: this one or an earlier attempt's."""
+    ) -> dict[str, str]:
+        """Start one for each saga. One that has a workflow already keeps it: this one or an earlier attempt's.
+
+        Returns the ids of those that Temporal refuses whenever they are sent, with its reasons. Raises another error of
+        a start after all have been tried.
+        """
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def start(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+        async def start(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str | None:
             async with gate:
-                await self._start(request, summary, machine)
+                try:
+                    await self._start(request, summary, machine)
+                except RPCError as error:
+                    if (reason := refusal_reason(error)) is None:
+                        raise
+                    return f"Temporal refuses its workflow: {reason}"
+            return None
 
-        async with asyncio.TaskGroup() as group:
-            for summary, machine in states:
-                group.create_task(start(summary, machine))
+        answers = await asyncio.gather(*(start(*state) for state in states), return_exceptions=True)
+        refused: dict[str, str] = {}
+        for (summary, _), answer in zip(states, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                refused[summary["saga_id"]] = answer
+        return refused
 
     async def _start(self, request: Mapping[str, Any], summary: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
         saga_id = machine["saga_id"]
