@@ -46,6 +46,9 @@ MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
 ENDS_POSTPONED = "ends-postponed"
 """The Temporal patch id: a cancelled call for which a chunk had no time ends, instead of beginning in the next one."""
 
+CANCELS_DEPARTING = "cancels-departing"
+"""The Temporal patch id: a saga that leaves while its bulk workflow is cancelled is cancelled in its own workflow."""
+
 _WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
 
@@ -128,6 +131,7 @@ class BulkMachine:
         self._wake_at: float | None = None
         self._detaching: set[str] = set()
         self._refused: set[str] = set()
+        self._cancelled_departing: set[str] = set()
         self._recording = False
         self._work = WorkMeter()
 
@@ -212,11 +216,23 @@ class BulkMachine:
         return self._commands(at)
 
     def cancel(self, event: CancelRequested, saga_ids: Iterable[str] | None = None) -> list[BulkCommand]:
-        """Cancel those of the sagas (None: of all) that have not ended; those past their commit point go on."""
+        """Cancel those of the sagas (None: of all) that have not ended; those past their commit point go on.
+
+        One whose state is on its way to its own workflow cannot be cancelled here: see :meth:`due_cancels`.
+        """
         for id in self.members if saga_ids is None else saga_ids:
             if self._may_be_cancelled(id):
                 self._apply(self.members[id], event)
+        if saga_ids is None:
+            departing = self._detaching | self._refused
+            self._cancelled_departing |= {id for id in departing if self.members[id].machine.started_at is not None}
         return self._commands(event.at)
+
+    def due_cancels(self, saga_ids: Iterable[str]) -> list[str]:
+        """Those of the sagas, which have workflows of their own now, that have to be cancelled there; once each."""
+        due = [id for id in saga_ids if id in self._cancelled_departing]
+        self._cancelled_departing.difference_update(due)
+        return due if due and self._changed(CANCELS_DEPARTING) else []
 
     def cancel_responses(self, saga_ids: Iterable[str]) -> dict[str, CancelResponse]:
         """What a cancel means for each of the sagas that are here, and have not ended."""
@@ -225,6 +241,8 @@ class BulkMachine:
     def _may_be_cancelled(self, id: str) -> bool:
         member = self.members.get(id)
         if member is None or member.finish is not None or member.left:
+            return False
+        if id in self._detaching | self._refused and self._changed(CANCELS_DEPARTING):
             return False
         return member.machine.started_at is not None
 

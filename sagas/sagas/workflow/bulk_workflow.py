@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, FailureError
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
@@ -51,6 +52,8 @@ _CHUNK_ATTEMPTS = 5
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
+
+CANCELLED = "the bulk workflow was cancelled"
 
 _TIMER = "timer"
 """The only timer of a run: the next retry, pause or deadline of any of its sagas."""
@@ -140,7 +143,7 @@ class BulkWorkflow:
 
     def _cancel_sagas(self) -> None:
         if self._machine is not None:
-            message = workflow.cancellation_reason() or "the bulk workflow was cancelled"
+            message = workflow.cancellation_reason() or CANCELLED
             self._execute(self._current().cancel(CancelRequested(at=workflow.time(), message=message)))
 
     async def _claim(self, request: BulkRequest, at: float) -> list[NewSaga]:
@@ -248,10 +251,12 @@ class BulkWorkflow:
             summary = f"give {len(part)} sagas workflows of their own"
             answer = await self._send(DETACH_ACTIVITY, self._departure(), part, summary)
             refused |= answer.get("refused", {})
-        self._end_detach([id for id in sagas if id not in refused], refused)
+        await self._end_detach([id for id in sagas if id not in refused], refused)
 
-    def _end_detach(self, sagas: Sequence[str], refused: Mapping[str, str]) -> None:
+    async def _end_detach(self, sagas: Sequence[str], refused: Mapping[str, str]) -> None:
         """``refused``: those that Temporal does not accept, with its reasons. They keep no other saga from leaving."""
+        while due := self._current().due_cancels(sagas):
+            await asyncio.gather(*map(self._cancel_alone, due))
         self._left += sagas
         for id, why in refused.items():
             workflow.logger.warning("%s cannot leave its bulk workflow: %s", id, why)
@@ -263,7 +268,12 @@ class BulkWorkflow:
         request = {**self._departure(), "alone": True}
         await self._send(DETACH_ACTIVITY, request, [self._line(id)], f"give {id} a workflow of its own")
         self._tasks.discard(f"detach {id}")
-        self._end_detach([id], {})
+        await self._end_detach([id], {})
+
+    async def _cancel_alone(self, id: str) -> None:
+        reason = workflow.cancellation_reason() or CANCELLED
+        with contextlib.suppress(FailureError):  # it has ended
+            await workflow.get_external_workflow_handle(id).cancel(reason=reason)
 
     def _departure(self) -> dict[str, Any]:
         """What all sagas that leave have in common."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
 from sagas.settings.project import Project
@@ -171,3 +173,29 @@ async def test_starts_whose_bulk_workflow_is_refused_run_singly(bank_project: tu
         assert await asyncio.gather(*(one.result() for one in handles)) == [{"moved": 10}] * 2
         await client.close()
     assert bank.query("select count(*) from note") == [(2,)]
+
+
+async def test_a_bulk_workflow_that_is_cancelled_while_a_saga_leaves_cancels_that_one(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, started, may_answer = SagaDetacher.__call__, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(*arguments: Any) -> dict[str, str]:
+        refused = await honest(*arguments)
+        started.set()
+        await may_answer.wait()
+        return refused
+
+    monkeypatch.setattr(SagaDetacher, "__call__", answer_late)
+    starter = await bank.client.starter("waiting")
+    handle = await starter.start_bulk([BulkRow("departing", starter.make_request({"id": "departing", "waits": True}))])
+    await asyncio.wait_for(started.wait(), 30)
+    await handle.cancel()
+    await handle.query("counts")  # the workflow task of the cancel is over
+    may_answer.set()
+    result = await asyncio.wait_for(handle.result(), 30)
+    assert result["counts"] == {"LEFT": 1}
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(bank.client.temporal.get_workflow_handle("departing").result(), 30)
+    assert (await bank.client.view("departing")).state == "COMPENSATED"
+    assert bank.query("select count(*) from note") == [(0,)]

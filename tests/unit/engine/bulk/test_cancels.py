@@ -66,6 +66,31 @@ def test_many_are_cancelled_where_they_are() -> None:
     assert bulk.cancel_responses(asked) == {"order-1": "already"}
 
 
+def test_one_whose_state_is_on_its_way_is_cancelled_in_its_own_workflow() -> None:
+    """The cancel is no part of that state; if it ended the saga here, the saga would go on there all the same."""
+    bulk = bulk_machine()
+    chunk = chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
+    bulk.detach("order-1", "somebody acts on it", 0.5)
+    assert bulk.chunk_ended(chunk.id, [None], 1.0) == [Detach(("order-1",))]
+    assert bulk.cancel_responses(["order-1"]) == {}
+    assert bulk.cancel(CancelRequested(2.0)) == []
+    assert bulk.counts() == {"RUNNING": 1}
+    assert bulk.due_cancels(["order-1"]) == ["order-1"]
+    assert bulk.due_cancels(["order-1"]) == []
+    bulk.detached(["order-1"], 3.0)
+    assert bulk.finished
+
+
+def test_a_cancel_of_single_sagas_is_left_to_who_asks() -> None:
+    """The answer does not name them, so they are asked one by one, in their own workflows."""
+    bulk = bulk_machine()
+    chunk = chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
+    bulk.detach("order-1", "somebody acts on it", 0.5)
+    bulk.chunk_ended(chunk.id, [None], 1.0)
+    assert bulk.cancel(CancelRequested(2.0), ["order-1"]) == []
+    assert bulk.due_cancels(["order-1"]) == []
+
+
 def chunk_of(commands: Sequence[BulkCommand]) -> PerformChunk:
     return next(one for one in commands if isinstance(one, PerformChunk))
 
