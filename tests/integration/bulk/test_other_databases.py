@@ -11,10 +11,10 @@ from saga_activities.connections import open_engine
 from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
 from tests.helpers.local_worker import running_worker
+from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import write_project
 from tests.integration.bulk.test_bulk_execution import transfer
-from tests.integration.ledger.conftest import new_url
 
 SCHEMA = """
 create table if not exists account (id varchar(40) primary key, balance int not null);

@@ -23,6 +23,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
+from tests.helpers.new_databases import new_database, new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import CommandLine
 
@@ -85,29 +86,6 @@ steps:
   - {id: buy, uses: room.book, with: {city: "${{ input.city }}"}, pivot: true}
   - {id: go, uses: visit, effect: none}
 """
-
-
-def new_database(server: DatabaseServer) -> str:
-    """The URL of a new database on PostgreSQL."""
-    name = f"ledger_{uuid.uuid4().hex}"
-    with psycopg.connect(server.url(), autocommit=True) as administrator:
-        administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
-    return server.url(name)
-
-
-async def new_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """The URL of a new database."""
-    if kind == "sqlite":
-        return f"sqlite:///{folder / 'ledger.db'}"
-    if kind == "postgresql":
-        return new_database(request.getfixturevalue("postgres_server"))
-    server: DatabaseServer = request.getfixturevalue("mariadb_server")
-    name = f"ledger_{uuid.uuid4().hex}"
-    administrator = open_engine("administrator", server.url("mysql"), 1)
-    async with administrator.connect() as connection:
-        await connection.exec_driver_sql(f"create database {name}")
-    await administrator.dispose()
-    return server.url(name)
 
 
 @pytest_asyncio.fixture(params=["postgresql", "mariadb", "sqlite"])

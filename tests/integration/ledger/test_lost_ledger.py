@@ -18,9 +18,10 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import CommandProcess, TemporalServer
 from tests.integration.cli.conftest import CommandLine, fresh
-from tests.integration.ledger.conftest import Stay, new_database, write_project
+from tests.integration.ledger.conftest import Stay, write_project
 
 
 @dataclass

@@ -28,7 +28,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import KafkaSettings
-from tests.integration.messaging.request.request_environment import new_database
+from tests.helpers.new_databases import new_url
 
 
 class RequestSetup:
@@ -83,12 +83,7 @@ class RequestSetup:
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestSetup]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'shop.db'}"
-    elif request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgres_server"))
-    else:
-        url = request.getfixturevalue("mariadb_server").url()
+    url = await new_url(request.param, request, tmp_path)
     databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
     await create_tables(databases.engine("shop"))
     yield RequestSetup(databases)

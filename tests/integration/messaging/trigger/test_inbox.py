@@ -25,8 +25,8 @@ from sagas import Message, Rejected, consumer
 from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.new_databases import new_url
 from tests.helpers.slow_parameters import mostly_slow
-from tests.integration.messaging.request.request_environment import new_database
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
@@ -109,12 +109,7 @@ class ConsumerSetup:
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsumerSetup]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'shop.db'}"
-    elif request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgres_server"))
-    else:
-        url = request.getfixturevalue("mariadb_server").url()
+    url = await new_url(request.param, request, tmp_path)
     setup = ConsumerSetup(url)
     await create_tables(setup.engine)
     async with setup.engine.begin() as connection:

@@ -30,6 +30,7 @@ from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.new_databases import new_mariadb_database
 from tests.helpers.processes import TemporalServer
 from tests.integration.spark.day_close_project import ICEBERG, open_day_close_project, read
 from tests.integration.spark.staging.staging_environment import FakeRunner, StagingEnvironment, open_staging
@@ -39,7 +40,7 @@ ACTIONS = {"do": SPARK, "confirm": PUBLISH, "undo": DISCARD}
 
 @pytest_asyncio.fixture
 async def staging(mariadb_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
-    opened = await open_staging(tmp_path, mariadb_server.url("mysql"))
+    opened = await open_staging(tmp_path, await new_mariadb_database(mariadb_server))
     yield opened
     await opened.databases.close()
 
@@ -113,9 +114,8 @@ async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironm
 async def test_a_day_is_published_together_and_undone(
     temporal: TemporalServer, server: DatabaseServer, mariadb_server: DatabaseServer, tmp_path: Path
 ) -> None:
-    shop = await open_day_close_project(
-        tmp_path / "shop", server, temporal.address, publish="together", ledger=mariadb_server.url("mysql")
-    )
+    ledger = await new_mariadb_database(mariadb_server)
+    shop = await open_day_close_project(tmp_path / "shop", server, temporal.address, publish="together", ledger=ledger)
     async with running_worker(shop.project) as client:
         refused, good = f"refused-{uuid.uuid4()}", f"good-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "refuse": True}, id=refused)
