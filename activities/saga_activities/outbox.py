@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -31,6 +29,7 @@ from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
+from sagas.text.uuid7 import uuid7
 
 NEW = "NEW"
 """Committed; the relay will publish it."""
@@ -116,7 +115,9 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
     """The columns of a row that depend only on the event. Raises as :meth:`PreparedEvents.of` does."""
-    event_id = event.id or _new_event_id()
+    # Beginning with the time, new events are adjacent in the unique index of a large outbox: PostgreSQL needs a third
+    # less time to write and to mark one than with random ids.
+    event_id = event.id or uuid7()
     key = None if event.key is None else str(event.key)
     row = {
         "event_id": event_id,
@@ -146,16 +147,6 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
             f"the event for {event.topic} has {size} bytes with its key and headers; at most {max_bytes} are allowed"
         )
     return row
-
-
-def _new_event_id() -> str:
-    """A UUID of version 7 (RFC 9562).
-
-    It begins with the time, so the entries of new events are adjacent in the unique index of a large outbox: PostgreSQL
-    needs a third less time to write and to mark one than with random ids.
-    """
-    number = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(os.urandom(10), "big")
-    return str(UUID(int=number & ~(0xF000 << 64) & ~(0xC000 << 48) | 0x7000 << 64 | 0x8000 << 48))
 
 
 def shard_hash(topic: str, key: str | None, event_id: str) -> int:

@@ -104,8 +104,7 @@ def malformed_decision(decision: DecisionMade) -> str | None:
     if not isinstance(decision.who, str):
         return f"a decision needs the string `who`, not {json_type(decision.who)}"
     if decision.decision not in DECISIONS:
-        near = nearest(decision.decision, DECISIONS)
-        hint = f"; did you mean {near}?" if near else ""
+        hint = f"; did you mean {near}?" if (near := nearest(decision.decision, DECISIONS)) else ""
         return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
     if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
         return f"--with takes an object of arguments, not {json_type(decision.arguments)}"

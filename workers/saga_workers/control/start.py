@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
+from sagas.text.uuid7 import uuid7
 from sagas.workflow.limits import run_summary
 
 
@@ -399,13 +399,3 @@ async def _next_generation(temporal: Temporal, saga_id: str, past: RunRow | None
     if view.state not in STARTED_AGAIN:
         return None
     return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
-
-
-def uuid7() -> str:
-    """A time-ordered UUID (RFC 9562, version 7)."""
-    import time
-
-    random = uuid.uuid4().int & ((1 << 74) - 1)
-    value = (int(time.time() * 1000) & ((1 << 48) - 1)) << 80
-    value |= 0x7 << 76 | (random >> 62) << 64 | 0b10 << 62 | (random & ((1 << 62) - 1))
-    return str(uuid.UUID(int=value))
