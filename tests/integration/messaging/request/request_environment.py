@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
@@ -33,6 +32,7 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import Process, TemporalServer
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
@@ -164,16 +164,6 @@ def write_project(
         ),
         encoding="utf-8",
     )
-
-
-def new_database(server: DatabaseServer) -> str:
-    """The URL of an empty database."""
-    name = f"requests_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(
-        host="127.0.0.1", port=server.port, user=server.user, dbname=server.default_database, autocommit=True
-    ) as connection:
-        connection.execute(f"create database {name}".encode())
-    return server.url(name)
 
 
 def start_participant(world_folder: Path, kafka: Broker, prefix: str, *topics: str) -> Process:
