@@ -28,6 +28,7 @@ from tests.faults.injection import fault_servers as servers
 from tests.faults.injection import fault_worker as worker
 from tests.faults.matrix import (
     CANCELLED_AFTER_HOLD,
+    CANCELLED_AT_PIVOT,
     DATABASE,
     FORK,
     NEST,
@@ -127,6 +128,8 @@ BULK_ROWS: tuple[Row, ...] = (
         bulk.cancelled,
         **only(B=CANCELLED, P=COMPLETED, A=COMPLETED, C=REFUSED),
     ),
+    row("24", "cancelled-and-pivot-refused", bulk.cancelled_and_refused, **only(P=CANCELLED_AT_PIVOT)),
+    row("24", "cancelled-as-it-completes", bulk.cancelled_as_it_completes, **only(B=CANCELLED)),
     row(
         "24",
         "cancelled-natively",

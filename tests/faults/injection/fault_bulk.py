@@ -13,6 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims
+from sagas.bulk.wire_format import DETACH_UPDATE
 from sagas.errors import RefusedError
 from tests.faults.breakpoints import Target
 from tests.faults.bulk_environment import BulkCellEnvironment
@@ -272,6 +273,39 @@ async def cancelled(env: CellEnvironment) -> None:
             await stop.open()
             with suppress(RefusedError) if env.target == TARGETS["C"] else pytest.raises(RefusedError):
                 assert await cancelling == "already"
+    env.fault_is_over()
+
+
+async def cancelled_and_refused(env: CellEnvironment) -> None:
+    """A cancel is recorded while the chunk with the pivot is performed, and then the pivot of this saga fails."""
+    worker = await env.worker()
+    await env.script_attempts(env.target, "reject")
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
+        cancelling = asyncio.create_task(env.cancel())
+        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+    assert await cancelling == "accepted"
+    env.fault_is_over()
+
+
+async def cancelled_as_it_completes(env: CellEnvironment) -> None:
+    """The cancel and the end of the chunk coincide.
+
+    The request goes to the workflow itself: the look-ups of `saga cancel` would make it late each time. The next step
+    waits until it is there: on a slow machine the saga could pass its pivot first.
+    """
+    worker = await env.worker()
+    async with env.breakpoint_at("effect", PREVIOUS[TARGETS["P"]]):
+        async with env.breakpoint_at("commit") as stop:
+            await env.start()
+            await stop.reached(by=worker.pid)
+            arguments = [env.saga_id, {"reason": "the test changes its mind", "who": "tester"}]
+            update = env.handle.execute_update(DETACH_UPDATE, args=arguments, result_type=str)
+            cancelling = asyncio.create_task(update)
+            await stop.open()
+        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+    assert await cancelling == "detached"
     env.fault_is_over()
 
 
