@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from sagas.protocol.saga_view import ViewState
+from sagas.text.json_values import encodable
 
 OPENED_SIGNAL = "opened"
 PROGRESS_SIGNAL = "progress"
@@ -123,7 +124,7 @@ def is_from(value: Any, record: BatchRecord) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    return value[:MAX_TEXT] if isinstance(value, str) else None
+    return encodable(value[:MAX_TEXT]) if isinstance(value, str) else None
 
 
 def _count(value: Any) -> int:

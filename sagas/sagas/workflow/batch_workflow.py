@@ -27,8 +27,9 @@ from sagas.protocol.batch_record import (
     is_from,
 )
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
+from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
-from sagas.workflow.received import NO_INPUT, UnreadableValue, first_value
+from sagas.workflow.received import BOUNDS_VALUES, NO_INPUT, UnreadableValue, bounded_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
 
@@ -41,7 +42,13 @@ class BatchWorkflow:
 
     @workflow.init
     def __init__(self, args: RawValue = NO_INPUT) -> None:
-        self._record = BatchRecord.from_json(workflow.info().workflow_id.removeprefix(BATCH_PREFIX), _read([args]))
+        self._refusal: str | None = None
+        value: Any = None
+        try:
+            value = _read([args])
+        except UnreadableValue as error:
+            self._refusal = f"the input of {BATCH_WORKFLOW} cannot be read: {error}"
+        self._record = BatchRecord.from_json(workflow.info().workflow_id.removeprefix(BATCH_PREFIX), value)
         self._reports = 0
         self._ended = False
 
@@ -49,6 +56,8 @@ class BatchWorkflow:
     async def run(self, args: RawValue = NO_INPUT) -> Any:
         if not workflow.info().workflow_id.startswith(BATCH_PREFIX):
             raise refused_error(f"the id of {BATCH_WORKFLOW} must begin with {BATCH_PREFIX}")
+        if self._refusal is not None:
+            raise refused_error(self._refusal)
         while not self._ended:
             seen = self._reports
             try:
@@ -69,7 +78,11 @@ class BatchWorkflow:
     @workflow.signal(dynamic=True)
     def receive(self, name: str, args: Sequence[RawValue]) -> None:
         """A report of a command that starts rows, or the wish of an operator. Everything else is ignored."""
-        value = _read(args)
+        try:
+            value = _read(args)
+        except UnreadableValue as error:
+            workflow.logger.warning("signal %s ignored, its data cannot be read: %s", encodable(name), error)
+            return
         by = value.get("by") if isinstance(value, dict) else None
         match name:
             case _ if name == OPENED_SIGNAL:
@@ -96,8 +109,13 @@ class BatchWorkflow:
 
 
 def _read(values: Sequence[RawValue]) -> Any:
-    """A value of another client; None if it cannot be read."""
+    """A value of another client. Raises UnreadableValue.
+
+    Its texts may have half a surrogate pair, as the name of a user or of a file: the record takes them with `?`.
+    """
     try:
-        return first_value(values)
+        return bounded_value(values, half_pairs=True)
     except UnreadableValue:
-        return None
+        if workflow.patched(BOUNDS_VALUES):
+            raise
+        return None  # as runs of earlier versions took it

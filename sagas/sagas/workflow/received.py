@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from sagas.protocol.messages import CancelRequested
-from sagas.text.json_values import encodable, json_problem
+from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
 from sagas.workflow.limits import limit_summary
 
 _JSON = (b"json/plain", b"binary/null")
@@ -77,7 +78,17 @@ def read_payload(payload: Payload) -> Any:
         raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
     try:
         return workflow.payload_converter().from_payload(payload)
-    except RecursionError:
-        raise UnreadableValue("it is nested too deeply") from None
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UnreadableValue(limit_summary(str(error))) from None
+        raise UnreadableValue(_why_not_converted(error)) from None
+
+
+def _why_not_converted(error: BaseException) -> str:
+    """The converter only tells that it has failed; why is in its first cause."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, RecursionError):
+        return f"it is nested deeper than {MAX_DEPTH} levels"
+    if isinstance(cause, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return limit_summary(f"it is not JSON: {cause}" if isinstance(cause, json.JSONDecodeError) else str(cause))

@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client as Temporal
 from temporalio.client import Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from sagas.protocol.batch_record import (
+    CANCEL_SIGNAL,
+    CLOSED_SIGNAL,
+    OPENED_SIGNAL,
+    PAUSE_SIGNAL,
+    PROGRESS_SIGNAL,
+    RECORD_QUERY,
+    BatchRecord,
+)
 from sagas.protocol.payloads import (
+    BATCH_PREFIX,
+    BATCH_WORKFLOW,
     DEFINITION_HEADER,
     GENERATION_HEADER,
     OWNER_HEADER,
@@ -46,6 +59,7 @@ AT_BOUND = payload(b"[" * 100 + b"1" + b"]" * 100)
 BEYOND_BOUND = payload(b"[" * 101 + b"1" + b"]" * 101)
 HALF_A_PAIR = payload(b'{"account": "\\ud800"}')
 DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
+TASK_FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 
 
 class Headers(Interceptor, OutboundInterceptor):
@@ -114,8 +128,9 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
 @pytest.mark.parametrize(
     ("type", "input", "headers", "reason"),
     [
-        ("waiting", BROKEN, {}, "the input cannot be read: "),
-        ("waiting", DEEP, {}, "the input cannot be read: "),
+        ("waiting", BROKEN, {}, "the input cannot be read: it is not JSON: Expecting property name"),
+        ("waiting", DEEP, {}, "the input cannot be read: it is nested deeper than 100 levels"),
+        ("waiting", payload(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
         ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk cannot be read: it is nested deeper than 100 levels"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
@@ -148,6 +163,63 @@ async def test_a_start_that_cannot_be_read_is_refused(
     assert cause.type == "SagaRefused"
     assert reason in cause.message
     assert env.log() == []
+
+
+REPORT = BatchRecord("b", saga="waiting", client="one", total=5)
+HOSTILE = (
+    BROKEN,
+    ENCRYPTED,
+    BINARY,
+    DEEP,
+    BEYOND_BOUND,
+    payload(b'{"total": NaN}'),
+    payload(b"[" + b"1" * 4_500 + b"]"),
+)
+
+
+@pytest.mark.parametrize(
+    ("input", "reason"),
+    [
+        (BROKEN, "the input of saga.batch cannot be read: it is not JSON: Expecting property name"),
+        (ENCRYPTED, "the input of saga.batch cannot be read: unknown payload encoding"),
+        (BINARY, "the input of saga.batch cannot be read: unknown payload encoding"),
+        (DEEP, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
+        (BEYOND_BOUND, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
+        (payload(b'{"total": NaN}'), "the input of saga.batch cannot be read: nan is not a JSON number"),
+        (payload(b"[" + b"1" * 4_100 + b"]"), "cannot be read: it has an integer of more than 4,000 digits"),
+    ],
+)
+async def test_a_record_of_a_batch_that_cannot_be_read_is_refused(
+    env: Environment, input: Payload, reason: str
+) -> None:
+    async with env.serving(WAITING) as client:
+        queue = client.project.settings.temporal.task_queue
+        id = f"{BATCH_PREFIX}{uuid.uuid4()}"
+        run = await client.temporal.start_workflow(BATCH_WORKFLOW, RawValue(input), id=id, task_queue=queue)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await run.result()
+        cause = failed.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "SagaRefused"
+        assert reason in cause.message
+        assert not [one async for one in run.fetch_history_events() if one.event_type == TASK_FAILED]
+
+
+async def test_the_record_of_a_batch_ignores_signals_that_it_cannot_read(env: Environment) -> None:
+    async with env.serving(WAITING) as client:
+        queue = client.project.settings.temporal.task_queue
+        id = f"{BATCH_PREFIX}{uuid.uuid4()}"
+        run = await client.temporal.start_workflow(BATCH_WORKFLOW, REPORT.to_json(), id=id, task_queue=queue)
+        for name in (OPENED_SIGNAL, PROGRESS_SIGNAL, CLOSED_SIGNAL, PAUSE_SIGNAL, CANCEL_SIGNAL, "unheard of"):
+            for broken in HOSTILE:
+                await run.signal(name, RawValue(broken))
+        assert await run.query(RECORD_QUERY) == {**REPORT.to_json(), "id": id.removeprefix(BATCH_PREFIX)}
+        await run.signal(PAUSE_SIGNAL, RawValue(payload(b'{"by": "m\\udcefa"}')))
+        assert (await run.query(RECORD_QUERY))["by"] == "m?a"
+        await run.signal(CLOSED_SIGNAL, replace(REPORT, stopped="no file \udce4.jsonl").to_json())
+        ended = await run.result()
+        assert (ended["state"], ended["stopped"], ended["client"]) == ("STOPPED", "no file ?.jsonl", "one")
+        assert not [one async for one in run.fetch_history_events() if one.event_type == TASK_FAILED]
 
 
 async def test_a_cancel_with_words_that_are_no_strings_is_a_cancel(env: Environment) -> None:
