@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers.devstack import kafka_server
 from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
-from saga_workers.devstack.kafka_server import broker_unavailable_reason
+from saga_workers.devstack.kafka_server import broker_unavailable_reason, create_class_archive
 
 
 @pytest.fixture
@@ -56,3 +57,17 @@ def test_without_java(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentence is not None
     assert sentence.startswith("Kafka and the services that need it are not started: the embedded Kafka needs Java 17")
     assert "\n" not in sentence
+
+
+def test_a_jvm_that_is_too_slow_for_an_archive_is_ended(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = cache.parent.parent.parent / "java" / "bin" / "java"
+    slow.write_text(
+        "#!/bin/sh\ntrap '' TERM\n"
+        "for word; do case $word in -XX:ArchiveClassesAtExit=*) draft=${word#*=};; esac; done\n"
+        f'[ "$draft" ] || exit 0\necho half > $draft\necho $$ > {cache}/pid\nwhile :; do sleep 0.05; done\n',
+        encoding="ascii",
+    )
+    monkeypatch.setattr(kafka_server, "_START_TIMEOUT", 1.0)
+    create_class_archive([])
+    assert sorted(entry.name for entry in cache.iterdir()) == ["lock", "pid"]
+    assert not Path("/proc", (cache / "pid").read_text().strip()).exists()

@@ -14,6 +14,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -149,7 +150,7 @@ def create_class_archive(jars: Sequence[Path]) -> None:
 
 
 def _start_once(jars: Sequence[Path], draft: Path) -> None:
-    """Start and stop a broker; its JVM writes ``draft`` on exit."""
+    """Start and stop a broker; its JVM writes ``draft`` on exit. One that is too slow for it is killed: no archive."""
     ports = choose_ports({"port": None, "controller": None}, {}, ())
     server = KafkaServer(draft.parent, jars, ports["port"], ports["controller"])
     server.prepare()
@@ -160,10 +161,12 @@ def _start_once(jars: Sequence[Path], draft: Path) -> None:
         while not server.is_ready() and child.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
         child.send_signal(signal.SIGTERM)
-        child.wait(_START_TIMEOUT)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_START_TIMEOUT)
     finally:
         child.kill()
-        child.wait()
+        if child.wait() == -signal.SIGKILL:
+            draft.unlink(missing_ok=True)  # half of an archive
 
 
 def _archive_file() -> Path:
