@@ -73,6 +73,8 @@ class _Item:
     ``outcome`` None: it was not attempted, or its attempt was interrupted and rolled back.
 
     ``commit_lost``: a COMMIT with its effect was not answered, and may still be carried out.
+
+    ``interrupted``: it was running on its own when its transaction was given up.
     """
 
     call: Invocation
@@ -80,6 +82,7 @@ class _Item:
     value: Any = None
     outcome: Outcome | None = None
     commit_lost: bool = False
+    interrupted: bool = False
 
 
 @dataclass(slots=True)
@@ -137,6 +140,8 @@ class ChunkRunner:
                 break
             except TimeoutError:
                 outcome, concerns_all = timeout_outcome("the attempt timed out; the transaction was rolled back"), True
+                # Only that of the item that hangs, if it is known; the others are left to the next chunk.
+                part = [item for item in part if item.interrupted or item.commit_lost] or part
                 break
             except Exception as error:  # noqa: BLE001 - becomes an outcome
                 outcome, classified = outcome_of_error(error), classify_database_error(error)
@@ -171,7 +176,7 @@ class ChunkRunner:
             return
         scripts = [script for _, script in running]
         known = {id(script): item.value for item, script in running} if part[0].call.reads else {}
-        tx = None
+        tx = effects = None
         try:
             tx = await self._begin(scripts[0].key, attempt, _idle_limit(part[0].call))
             async with asyncio.timeout(max(0.05, attempt.deadline - time.time())):
@@ -188,7 +193,8 @@ class ChunkRunner:
                 )
                 await run_scripts(scripts, tx, effects.run)
         except BaseException:
-            for script in scripts:
+            for item, script in running:
+                item.interrupted = effects is not None and script is effects.alone
                 script.coroutine.close()
             if tx is not None:
                 await _roll_back(tx)

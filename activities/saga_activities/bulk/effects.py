@@ -77,6 +77,8 @@ class ChunkEffects:
         self._committed = committed
         self._taken = 0
         self._savepoints = 0
+        self.alone: EntryScript | None = None
+        """The item that runs on its own right now, or was interrupted."""
 
     async def run(self, scripts: Sequence[EntryScript]) -> None:
         """End the request of each script: with the result of its action, or with its exception."""
@@ -97,7 +99,9 @@ class ChunkEffects:
         for action, together in shared.items():
             await self._run_together(action, together)
         for script in rest:
+            self.alone = script
             await self._run_alone(script)
+        self.alone = None
 
     def _is_shared(self, script: EntryScript) -> bool:
         request = _request(script)

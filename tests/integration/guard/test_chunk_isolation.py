@@ -31,8 +31,11 @@ INSERT = "insert into isolated_note values (:id)"
 
 async def work(sql: Any, saga_id: str, how: str) -> Any:
     await sql.execute(INSERT, id=saga_id)
-    if how == "hangs":
-        await asyncio.sleep(60)
+    if how in ("hangs", "lingers"):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(60 if how == "lingers" else 0)  # until it is cancelled once more
     if how == "large":
         return "x" * 300_000
     if how == "unusable":
@@ -136,19 +139,29 @@ async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seco
     return [ended[one.saga_id] for one in calls]
 
 
-def hanging(uses: str, saga_id: str, n: int, timeout: float, hangs: bool) -> Invocation:
+def hanging(uses: str, saga_id: str, n: int, timeout: float, how: str) -> Invocation:
     if uses != "sql":
-        return call(saga_id, uses, timeout, n=n, how="hangs" if hangs else "ok")
+        return call(saga_id, uses, timeout, n=n, how=how)
     run = "insert into isolated_note select :id from pg_sleep(:seconds)"
-    arguments = {"connection": "shop", "run": run, "params": {"id": saga_id, "seconds": 60 if hangs else 0}}
+    arguments = {"connection": "shop", "run": run, "params": {"id": saga_id, "seconds": 0 if how == "ok" else 60}}
     return call(saga_id, "sql", timeout, a=n, **arguments)
 
 
-@pytest.mark.parametrize(("uses", "timeout"), [("isolated.one", 2.0), ("isolated.all", 1.0), ("sql", 1.0)])
-async def test_hanging_items_take_only_their_own_time(database: GuardDatabase, uses: str, timeout: float) -> None:
+@pytest.mark.parametrize(
+    ("uses", "timeout", "how"),
+    [
+        ("isolated.one", 2.0, "hangs"),
+        ("isolated.one", 1.0, "lingers"),
+        ("isolated.all", 1.0, "hangs"),
+        ("sql", 1.0, "hangs"),
+    ],
+)
+async def test_hanging_items_take_only_their_own_time(
+    database: GuardDatabase, uses: str, timeout: float, how: str
+) -> None:
     """Two of them take all the time of a chunk: it has twice the timeout of its step."""
     sagas = ids(6)
-    calls = [hanging(uses, id, n, timeout, n in (1, 2)) for n, id in enumerate(sagas)]
+    calls = [hanging(uses, id, n, timeout, how if n in (1, 2) else "ok") for n, id in enumerate(sagas)]
     outcomes = await perform_all(database, calls, 2 * timeout)
     assert kinds(outcomes) == ["done", "failed", "failed", "done", "done", "done"], outcomes
     assert await noted(database, sagas) == [True, False, False, True, True, True]
