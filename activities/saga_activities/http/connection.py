@@ -21,7 +21,9 @@ from sagas.errors import UsageError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
-_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=15.0)
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+"""Many servers close a connection that is idle for 5 s. A request on its way then has an unknown outcome."""
+
 _FOREIGN_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 

@@ -23,7 +23,7 @@ from sagas import Rejected
 from sagas.settings.model import Connection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, wait_for_event
+from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, until, wait_for_event
 
 SAGA = """
     saga: transfer
@@ -117,8 +117,12 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
     assert "two_phase_goods (RowExclusiveLock)" in reasons[0]
     view = await with_stuck_prepared(settings, await read_view(client.temporal, id))
     assert len(view.stuck or ()) == len(reasons)
-    found = [one async for one in list_stuck(client.temporal, SagaFilter(), limit=50, prepared={id: reasons})]
-    assert [one.stuck for one in found if one.id == id] == [tuple(reasons)]
+
+    async def listed() -> list[Any]:  # Temporal's visibility store lags
+        found = list_stuck(client.temporal, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
+        return [one.stuck async for one in found if one.id == id]
+
+    assert await until(listed) == [tuple(reasons)]
 
 
 async def test_a_prepared_transaction_of_nobody_is_reported(env: Environment, bank: AsyncEngine) -> None:

@@ -26,7 +26,7 @@ RETRY_DELAY = 0.5
 """Seconds between a response that was cut off and the next request with its key."""
 
 _BUSY_STATUSES = (425, 429, 502, 503, 504)
-_BUSY_ATTEMPTS = 4
+_ATTEMPTS = 4
 _MAX_BUSY_DELAY = 5.0
 _SHOWN_CHARACTERS = 200
 
@@ -169,13 +169,15 @@ class Trial:
             await self.undo(self._to_undo)
 
     async def _send(self, sent: str, call: Call) -> Outcome:
-        """Send a request, again a little later while the participant is busy, as a saga would."""
+        """Send a request, again a little later while the participant is busy or its connection breaks, as a saga would.
+
+        A participant may close an idle connection just when the request is sent.
+        """
         attempt = 1
         while True:
             [outcome] = await self.transport.deliver(self._invocation(call))
             self.steps.append((sent, describe(outcome)))
-            status = outcome.failure.details.get("status") if outcome.failure is not None else None
-            if outcome.kind not in ("unknown", "failed") or status not in _BUSY_STATUSES or attempt == _BUSY_ATTEMPTS:
+            if not _is_passing(outcome) or attempt == _ATTEMPTS:
                 return outcome
             await asyncio.sleep(min(outcome.retry_after or 0.2 * attempt, _MAX_BUSY_DELAY))
             attempt += 1
@@ -401,6 +403,13 @@ def _expect_same(first: Outcome, later: Outcome, what: str) -> None:
 def _expect_refusal(outcome: Outcome, what: str) -> None:
     if outcome.kind != "rejected" and not _is_failed_reply(outcome):
         raise BrokenPromise(f"{what} was not rejected: {describe(outcome)}")
+
+
+def _is_passing(outcome: Outcome) -> bool:
+    """True for a failure that the next attempt may not have."""
+    if outcome.failure is None or outcome.kind not in ("unknown", "failed"):
+        return False
+    return outcome.failure.details.get("status") in _BUSY_STATUSES or outcome.failure.type == "HttpConnection"
 
 
 def _is_refusal(outcome: Outcome) -> bool:
