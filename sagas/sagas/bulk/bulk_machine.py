@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_callable
@@ -40,6 +40,9 @@ from sagas.protocol.saga_view import SagaView
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 """Bytes of the arguments of one chunk, as JSON."""
 
+MAX_CHUNK_ATTEMPTS = 5
+"""Attempts of a chunk whose worker dies or hangs; then its sagas go on alone, so that one cannot block the others."""
+
 MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Bytes of the arguments of one call, as JSON; Temporal rejects an argument of 2 MiB by failing the workflow task."""
 
@@ -48,6 +51,9 @@ ENDS_POSTPONED = "ends-postponed"
 
 CANCELS_DEPARTING = "cancels-departing"
 """The Temporal patch id: a saga that leaves while its bulk workflow is cancelled is cancelled in its own workflow."""
+
+COUNTS_LOST_ATTEMPTS = "counts-lost-attempts"
+"""The Temporal patch id: all attempts of a chunk that is lost count, not only one."""
 
 _WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
@@ -64,10 +70,17 @@ class ChunkCall:
 
 @dataclass(frozen=True, slots=True)
 class PerformChunk:
-    """Perform equal calls of several sagas in one transaction; ended by :meth:`BulkMachine.chunk_ended`."""
+    """Perform equal calls of several sagas in one transaction; ended by :meth:`BulkMachine.chunk_ended`, or by
+    :meth:`BulkMachine.chunk_lost` after ``max_attempts``."""
 
     id: int
     calls: tuple[ChunkCall, ...]
+
+    @property
+    def max_attempts(self) -> int:
+        """How often it may be attempted: each attempt is one of each of its calls."""
+        left = min(one.call.retry.max_attempts - one.earlier_attempts for one in self.calls)
+        return max(1, min(left, MAX_CHUNK_ATTEMPTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,15 @@ class BulkMachine:
             elif member.is_active:
                 member.retries[item.call.id] = at + verdict
         return self._commands(at)
+
+    def chunk_lost(self, id: int, outcome: Outcome, at: float, attempts: int) -> list[BulkCommand]:
+        """No attempt of a chunk has answered: ``outcome`` is that of each of its calls. All ``attempts`` count."""
+        calls = self._chunks[id]
+        if self._changed(COUNTS_LOST_ATTEMPTS):
+            outcome = replace(outcome, attempt=attempts)
+            for item in calls:
+                self.members[item.saga_id].calls[item.call.id].unknown += attempts - 1
+        return self.chunk_ended(id, [outcome] * len(calls), at)
 
     def woken(self, at: float) -> list[BulkCommand]:
         """The time of a :class:`Wake` has come."""

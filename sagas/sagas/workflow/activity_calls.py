@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
-from sagas.workflow.failures import activity_outcome
+from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import limit_summary, to_payload
 from sagas.workflow.received import activity_result
 from sagas.workflow.task_set import CommandContext
@@ -80,6 +81,8 @@ class ActivityCalls:
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
             outcome = activity_outcome(error)
+            if outcome.kind == "unknown" and outcome.attempt is None:
+                outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
         except asyncio.CancelledError:
             if call.id not in self._cancelling:
                 raise  # the workflow run itself is being evicted
@@ -183,17 +186,21 @@ def _beats(call: Call) -> bool:
     )
 
 
-def _start_activity(
-    call: Call, argument: RawValue, activity_id: str, heartbeat: float | None
-) -> workflow.ActivityHandle[Any]:
+def _retry_policy(call: Call) -> RetryPolicy:
     retry = call.retry
-    policy = RetryPolicy(
+    return RetryPolicy(
         initial_interval=timedelta(seconds=retry.initial_interval),
         backoff_coefficient=retry.backoff_coefficient,
         maximum_interval=timedelta(seconds=max(retry.max_interval, retry.initial_interval)),
         maximum_attempts=1 if call.at_most_once and not call.local else max(retry.max_attempts, 1),
     )
-    give_up = None if retry.give_up_after is None else timedelta(seconds=retry.give_up_after)
+
+
+def _start_activity(
+    call: Call, argument: RawValue, activity_id: str, heartbeat: float | None
+) -> workflow.ActivityHandle[Any]:
+    policy = _retry_policy(call)
+    give_up = None if call.retry.give_up_after is None else timedelta(seconds=call.retry.give_up_after)
     timeout = timedelta(seconds=call.timeout)
     if call.execution == "local":
         return workflow.start_local_activity(

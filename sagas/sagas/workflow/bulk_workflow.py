@@ -33,12 +33,13 @@ from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
 from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
-from sagas.protocol.messages import CancelRequested
+from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
+from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
-from sagas.workflow.failures import activity_message, activity_outcome, refused_error
+from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
 from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
@@ -46,9 +47,6 @@ from sagas.workflow.task_set import TaskSet
 
 CHUNK_HEARTBEAT = timedelta(seconds=5)
 """Without a sign of life for this long, a chunk's worker is taken for dead. The guard makes a mistake harmless."""
-
-_CHUNK_ATTEMPTS = 5
-"""Attempts of a chunk whose worker dies or hangs; then its sagas go on alone, so that one cannot block the others."""
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
@@ -208,7 +206,8 @@ class BulkWorkflow:
         self._execute(self._current().woken(workflow.time()))
 
     async def _perform_chunk(self, command: PerformChunk) -> None:
-        first, attempt = command.calls[0].call, 1
+        first, attempt, lost = command.calls[0].call, 1, None
+        outcomes: Sequence[Outcome | None] = ()
         assert self._machine is not None
         chunk = workflow.payload_converter().to_payload(encode_chunk(command.calls, self._machine.definition.saga))
         await self._wait_for_room(len(chunk.data))
@@ -220,21 +219,27 @@ class BulkWorkflow:
                 result_type=dict,
                 summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
                 start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
-                heartbeat_timeout=CHUNK_HEARTBEAT,
+                heartbeat_timeout=_heartbeat_timeout(first),
                 retry_policy=RetryPolicy(
-                    initial_interval=timedelta(seconds=0.2), maximum_attempts=_CHUNK_ATTEMPTS, backoff_coefficient=1.0
+                    initial_interval=timedelta(seconds=0.2),
+                    maximum_attempts=command.max_attempts,
+                    backoff_coefficient=1.0,
                 ),
             )
-            outcomes: Sequence[Outcome | None] = decode_outcomes(result, len(command.calls))
+            outcomes = decode_outcomes(result, len(command.calls))
             attempt = int(result["attempt"])
         except ActivityError as error:
-            outcomes = [activity_outcome(error)] * len(command.calls)
+            lost = error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             unreadable = Failure("Unreadable", f"the result of the chunk cannot be read: {error}")
             outcomes = [Outcome("unknown", failure=unreadable, attempt=1)] * len(command.calls)
         self._tasks.discard(f"chunk {command.id}")
         machine = self._current()
-        self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
+        if lost is None:
+            self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
+        else:
+            made = attempts_made(lost, command.max_attempts) or 1
+            self._execute(machine.chunk_lost(command.id, activity_outcome(lost), workflow.time(), made))
         if workflow.info().is_continue_as_new_suggested():
             self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
 
@@ -391,6 +396,13 @@ class BulkWorkflow:
         if self._machine is None:
             return "claims the ids of its sagas"
         return bulk_details(self._machine, self._left)
+
+
+def _heartbeat_timeout(call: Call) -> timedelta:
+    """With few attempts a worker may be silent for as long as a single saga would wait: it may only be busy."""
+    if call.retry.max_attempts > FEW_ATTEMPTS:
+        return CHUNK_HEARTBEAT
+    return max(CHUNK_HEARTBEAT, timedelta(seconds=call.timeout))
 
 
 def _cut(lines: Sequence[str]) -> list[list[str]]:

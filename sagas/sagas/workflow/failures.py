@@ -12,6 +12,7 @@ from temporalio.exceptions import (
     CancelledError,
     ChildWorkflowError,
     FailureError,
+    RetryState,
     TimeoutError,
     TimeoutType,
 )
@@ -88,6 +89,12 @@ def activity_outcome(error: FailureError) -> Outcome:
     if isinstance(cause, CancelledError):
         return Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
+
+
+def attempts_made(error: FailureError, maximum: int) -> int | None:
+    """How many attempts an activity has had; None if it ended before its ``maximum``, and nothing has told."""
+    used_up = isinstance(error, ActivityError) and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return maximum if used_up else None
 
 
 def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[str, SagaView | None]:

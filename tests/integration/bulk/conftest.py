@@ -91,7 +91,7 @@ steps:
         params: {amount: "${{ input.amount }}", id: "${{ input.from }}"}
   - id: credit
     uses: sql
-    retry: {max_attempts: 2, initial_interval: 50ms}
+    retry: {max_attempts: 4, initial_interval: 50ms}
     with:
       connection: bank
       run: "update account set balance = balance + :amount where id = :id"
@@ -104,7 +104,7 @@ steps:
         connection: bank
         run: "update account set balance = balance - :amount where id = :id"
         params: {amount: "${{ input.amount }}", id: "${{ input.to }}"}
-  - {id: note, uses: bank.note, with: {text: "${{ input.text }}"}, retry: {max_attempts: 2, initial_interval: 50ms},
+  - {id: note, uses: bank.note, with: {text: "${{ input.text }}"}, retry: {max_attempts: 4, initial_interval: 50ms},
      compensate: bank.forget}
 output: {moved: "${{ input.amount }}"}
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -28,7 +29,11 @@ NO_WORKER = Outcome("failed", failure=Failure("NotFoundError", "no worker knows 
 
 @pytest.fixture
 def bulk() -> BulkMachine:
-    charge = Operation(uses="charge", connection="bank", retry=Retry(max_attempts=4, initial_interval=0.1))
+    return new_bulk(max_attempts=4)
+
+
+def new_bulk(max_attempts: int) -> BulkMachine:
+    charge = Operation(uses="charge", connection="bank", retry=Retry(max_attempts=max_attempts, initial_interval=0.1))
     refund = Operation(uses="refund", connection="bank")
     step = StepDefinition(
         id="charge", name="charge", kind="compensatable", do=charge, compensate=Compensation((refund,)),
@@ -118,6 +123,31 @@ def test_the_retries_that_are_left_go_on_after_leaving(bulk: BulkMachine) -> Non
     assert call.delay == pytest.approx(0.15)
     (late,) = [command for command in alone.reissue(60.0) if isinstance(command, Call)]
     assert late.delay == 0.0
+
+
+def test_all_attempts_of_a_lost_chunk_count(bulk: BulkMachine) -> None:
+    """Its worker died each time: the saga goes on alone, with the attempts that are left."""
+    first = start(bulk)
+    assert first.max_attempts == 4
+    commands = bulk.chunk_lost(first.id, replace(LOST, attempt=None), 1.0, 3)
+    assert commands == [Detach(("order-1",))]
+    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].machine.snapshot())))
+    (call,) = [command for command in alone.reissue(2.0) if isinstance(command, Call)]
+    assert (call.retry.max_attempts, call.earlier_attempts) == (1, 3)
+
+
+def test_a_lost_chunk_can_use_up_the_attempts_of_its_calls(bulk: BulkMachine) -> None:
+    first = start(bulk)
+    again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
+    assert again.max_attempts == 3
+    (seal,) = chunk_of(bulk.chunk_lost(again.id, replace(LOST, attempt=None), 3.0, 3)).calls
+    assert seal.call.op == "seal"
+    assert bulk.view("order-1", 3.0).steps[0].attempts == 4
+
+
+@pytest.mark.parametrize(("attempts", "expected"), [(0, 1), (1, 1), (4, 4), (12, 5), (1_000_000, 5)])
+def test_a_chunk_is_attempted_no_more_often_than_its_calls_may_be(attempts: int, expected: int) -> None:
+    assert start(new_bulk(attempts)).max_attempts == expected
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,8 @@ class BulkRunner:
         for item, sent in zip(command.calls, decode_chunk(request), strict=True):
             if self.lives[item.saga_id].left:
                 raise Violation("bulk", f"a call of {item.saga_id}, which has left")
+            if item.earlier_attempts + command.max_attempts > max(item.call.retry.max_attempts, 1):
+                raise Violation("bulk", f"{item.call.id} may be attempted more often than its retry policy says")
             argument = json.loads(json.dumps(encode_call(item.call, item.saga_id)))
             alone = decode_call(item.call.action, argument)
             earlier = item.call.earlier_attempts + item.earlier_attempts
@@ -175,6 +177,7 @@ class BulkRunner:
         self.now += self.choices.pick((0.1, 3.0, 40.0))
         del self.chunks[command.id]
         lost = self.choices.pick((1, 2, 1, 5)) if self.choices.chance(self.disturbed) else 0
+        lost = min(lost, command.max_attempts)
         for _ in range(lost):
             commits = self.choices.pick((False, True))
             self.seen.add("chunk lost after its commit" if commits else "chunk lost")
@@ -182,10 +185,9 @@ class BulkRunner:
                 life = self.lives[item.saga_id]
                 self.uncertain.add((item.saga_id, item.call.id))
                 life.env.attempt(item.call, "lost_after" if commits else "zombie", self.now)
-        if lost == 5:
+        if lost == command.max_attempts:
             self.seen.add("chunk given up")
-            outcomes: list[Outcome | None] = [TIMED_OUT] * len(command.calls)
-            self._take(self.bulk.chunk_ended(command.id, outcomes, self.now))
+            self._take(self.bulk.chunk_lost(command.id, TIMED_OUT, self.now, lost))
             return
         attempt = lost + 1
         answers = [self._attempt(item, attempt) for item in command.calls]

@@ -40,7 +40,8 @@ def operation_of(call: Call) -> str:
 class Ledger:
     """Facts about one run, seen from outside.
 
-    ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action).
+    ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action);
+    ``maybe_given``: those of an entry that may be for its undo.
     ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
     first of each name that still counts; ``absent``: keys a probe reported absent; ``asked_at``: since when an
     operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that took a rejection.
@@ -63,6 +64,7 @@ class Ledger:
     decisions: list[DecisionMade] = field(default_factory=list)
     given: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     given_for: dict[tuple[str, str], str] = field(default_factory=dict)
+    maybe_given: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     sent: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     signals: dict[str, SignalReceived] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)

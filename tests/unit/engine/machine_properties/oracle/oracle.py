@@ -106,7 +106,10 @@ class Oracle:
             ledger.adopt(from_snapshot(event.definition))
         parked = any(p["step"] == event.step for p in ledger.story["parked"])
         if not parked and ledger.story["phase"] == "backward" and ledger.entry(event.step)["state"] == "UNKNOWN":
-            return  # it is invisible from outside whether the seal in flight belongs to the undo
+            # It is invisible from outside whether the seal in flight belongs to the undo.
+            if event.arguments is not None:
+                ledger.maybe_given[event.step] = event.arguments
+            return
         if event.arguments is not None:
             op = ledger.op_of(event.step)
             ledger.given[event.step, op] = event.arguments
