@@ -13,8 +13,8 @@ import asyncio
 import gc
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,7 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.outbox import event_row
+from saga_workers.relay.outbox import RelayMetrics
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
 from saga_workers.relay.relay_process import run_relay
@@ -129,17 +130,12 @@ class Bench:
                 copy.write_row([row[name] for name in COLUMNS])
 
     async def relay(self, topic: str, count: int) -> Publication:
-        """The rate is taken from the first batch that is marked to the last; the CPU contains the relay's start."""
+        """The rate is taken from the first batch that is committed to the last; the CPU contains the relay's start."""
         self.emit(topic, count)
         start = CpuTimes.now(*self.servers)
-        await run_relay(self.settings, connection="bench", once=True, stop=asyncio.Event())
+        with _committed_batches() as found:
+            await run_relay(self.settings, connection="bench", once=True, stop=asyncio.Event())
         cpu = CpuTimes.now(*self.servers).since(start, count)
-        with self.connect() as connection:
-            found = connection.execute(
-                "select published_at, count(*) from saga_outbox where topic = %s and status = 'PUBLISHED' "
-                "group by published_at order by published_at",
-                (topic,),
-            ).fetchall()
         assert sum(events for _, events in found) == count, found
         first, last = found[0], found[-1]
         return Publication((count - first[1]) / (last[0] - first[0]), cpu)
@@ -194,6 +190,23 @@ class Bench:
                 time.sleep(0.02)
         consumer.close()
         return sorted(took[5:])
+
+
+@contextmanager
+def _committed_batches() -> Iterator[list[tuple[float, int]]]:
+    """When a batch of this process was committed in Kafka, and its events; complete at the end of the block."""
+    found: list[tuple[float, int]] = []
+    count = RelayMetrics.published
+
+    def published(metrics: RelayMetrics, connection: str, events: int) -> None:
+        found.append((time.perf_counter(), events))
+        count(metrics, connection, events)
+
+    RelayMetrics.published = published
+    try:
+        yield found
+    finally:
+        RelayMetrics.published = count
 
 
 def order(number: int) -> dict[str, Any]:

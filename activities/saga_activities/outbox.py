@@ -1,7 +1,7 @@
 """The outbox: an event is a row written in the transaction of its effect and published later by the relay.
 
-The relay scans by ``status``, not for ids above the last one: a lower id can be committed later. The built-in steps
-that emit events are here, too.
+The relay never reads ids above the last one: a lower id can be committed later. The built-in steps that emit events are
+here, too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.backoff import Backoff
 from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER
@@ -39,6 +40,8 @@ HELD = "HELD"
 The guard's transaction of the step's confirm or undo changes it, see ``held_decision_of`` in guard/rules.py.
 """
 PUBLISHED = "PUBLISHED"
+SUSPENDED = "SUSPENDED"
+"""NEW for everybody but the relay on PostgreSQL, which has passed the event: its topic could not be used."""
 DROPPED = "DROPPED"
 REFUSED = "REFUSED"
 """The broker will never accept it (``note`` has the reason): an operator decides."""
@@ -186,9 +189,6 @@ def _utf8_size(event: Event, text: str | None) -> int:
 
 
 _EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
-_SELECT_STATUS = text("SELECT event_id, topic, status, note FROM saga_outbox WHERE event_id IN :ids").bindparams(
-    bindparam("ids", expanding=True)
-)
 _POLL_INTERVALS = Backoff(0.02, 0.5, factor=1.5)
 """Seconds between two polls of the outbox while a step waits for the relay."""
 
@@ -284,8 +284,10 @@ async def wait_until_published(
 async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:
     waiting, why = [], ""
     async with engine.connect() as connection:
+        events = outbox_source(engine.dialect.name).c
         for start in range(0, len(ids), _STATUS_BATCH):
-            rows = await connection.execute(_SELECT_STATUS, {"ids": ids[start : start + _STATUS_BATCH]})
+            some = events.event_id.in_(ids[start : start + _STATUS_BATCH])
+            rows = await connection.execute(select(events.event_id, events.status, events.note).where(some))
             for row in rows:
                 if row.status != PUBLISHED:
                     waiting.append(row.event_id)

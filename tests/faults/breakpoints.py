@@ -2,9 +2,9 @@
 
 The test schema passes a breakpoint (a shared advisory lock) at two points of every effect: ``effect``, when the
 effect is made and not committed (P2), and ``commit``, inside COMMIT (P2c: the worker has sent it and waits). With
-Kafka there are two more: ``mark``, when a relay marks the effect's event as published (P12), and ``note``, inside the
-COMMIT of a consumer that has recorded it (P13). The harness sets a breakpoint by holding the lock; PostgreSQL
-then shows who waits there, and that session's application_name carries the worker's process id.
+Kafka there are two more: ``record``, when a relay records that the effect's event is published (P12), and ``note``,
+inside the COMMIT of a consumer that has recorded it (P13). The harness sets a breakpoint by holding the lock;
+PostgreSQL then shows who waits there, and that session's application_name carries the worker's process id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, cast
 
 import psycopg
 
-Point = Literal["effect", "commit", "mark", "note"]
+Point = Literal["effect", "commit", "record", "note"]
 
 TIMEOUT = 60.0
 """Seconds to wait for something that must happen; a worker that was killed may delay it by Temporal's own 10 s."""

@@ -173,7 +173,7 @@ ROWS: tuple[Row, ...] = (
     Row("14", "relay-killed-before-sending", relay.killed_before_sending, FORWARD, kafka="shared", edit=PATIENT),
     Row("14", "relay-killed-in-transaction", relay.killed_in_transaction, FORWARD, kafka="shared", edit=PATIENT),
     Row("14", "relay-killed-before-answer", relay.killed_before_answer, FORWARD, kafka="shared", edit=PATIENT),
-    Row("14", "relay-killed-before-marking", relay.killed_before_marking, FORWARD, kafka="shared", edit=PATIENT),
+    Row("14", "relay-killed-before-recording", relay.killed_before_recording, FORWARD, kafka="shared", edit=PATIENT),
     Row("15", "relay-replaced-in-commit", relay.replaced_in_commit, FORWARD, kafka="shared", edit=PATIENT),
     Row("16", "commit-late", relay.commit_late, FORWARD, kafka="shared", edit=PATIENT),
     Row(

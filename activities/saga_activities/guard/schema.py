@@ -6,17 +6,19 @@ nothing but an index is ever dropped.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SAWarning
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
+from saga_activities.guard.outbox_postgresql import POSTGRESQL_OUTBOX_DDL
 from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, request_table, version_table
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _ADVISORY_LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around the creation of the tables: an arbitrary number."""
@@ -45,7 +47,7 @@ _REPLACED_INDEXES = {3: "saga_outbox_status", 6: "saga_outbox_scan"}
 """The index of the outbox that a version has replaced."""
 
 _NEW_INDEX = "saga_outbox_waiting"
-"""The index that replaces both."""
+"""The index that replaces both, except on PostgreSQL."""
 
 
 class NewerTables(RuntimeError):
@@ -101,10 +103,11 @@ async def _stored_version(connection: AsyncConnection) -> int | None:
 def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
     """The statements that upgrade the tables of an older version."""
     for table, names in _ADDED_COLUMNS.values():
-        columns = {column["name"] for column in inspector.get_columns(table.name)}
+        with warnings.catch_warnings(action="ignore", category=SAWarning):  # of types it does not know: xid8
+            columns = {column["name"] for column in inspector.get_columns(table.name)}
         yield from (_add_column(table, name, dialect) for name in names if name not in columns)
     indexes = {index["name"] for index in inspector.get_indexes(outbox_table.name)}
-    for index in outbox_table.indexes:  # before the one that it replaces is dropped: relays are running
+    for index in _indexes(outbox_table, dialect):  # before the one that it replaces is dropped: relays are running
         if index.name not in indexes:
             yield str(CreateIndex(index).compile(dialect=dialect)).strip()
     yield from (_drop_index(name, dialect) for name in _REPLACED_INDEXES.values() if name in indexes)
@@ -209,10 +212,17 @@ def _table_ddl(dialect: sa.Dialect, tables: sa.MetaData = metadata) -> Iterator[
 def _index_ddl(dialect: sa.Dialect, tables: sa.MetaData = metadata) -> Iterator[str]:
     if dialect.name not in _MYSQL_DIALECTS:
         for table in tables.sorted_tables:
-            for index in sorted(table.indexes, key=lambda one: str(one.name)):
+            for index in _indexes(table, dialect):
                 yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
     if dialect.name == "postgresql" and tables is metadata:
         yield _CREATED_AT_INDEX
+        yield from POSTGRESQL_OUTBOX_DDL
+
+
+def _indexes(table: sa.Table, dialect: sa.Dialect) -> list[sa.Index]:
+    """The indexes that a table has on this database."""
+    there = (one for one in table.indexes if one.info.get("except_on") != dialect.name)
+    return sorted(there, key=lambda one: str(one.name))
 
 
 def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
@@ -246,7 +256,7 @@ def _upgrade_ddl(version: int, dialect: str, compiled: sa.Dialect) -> Iterator[s
         yield from (_add_column(table, name, compiled, "" if plain else "IF NOT EXISTS ") for name in names)
     if version not in _REPLACED_INDEXES:
         return
-    for index in sorted(outbox_table.indexes, key=lambda one: str(one.name)):
+    for index in _indexes(outbox_table, compiled):
         if version == 3 or index.name == _NEW_INDEX:
             yield str(CreateIndex(index, if_not_exists=dialect != "mysql").compile(dialect=compiled)).strip()
     yield _drop_index(_REPLACED_INDEXES[version], compiled, "" if dialect == "mysql" else "IF EXISTS ")

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import guard_table, outbox_table
+from saga_activities.guard.outbox_postgresql import outbox_source
+from saga_activities.guard.tables import guard_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.outbox import HELD
 from saga_spark.reconcile.reconcile_spec import EffectTable
@@ -280,7 +281,7 @@ async def _extract_guard(
 async def _extract_outbox(
     connection: AsyncConnection, name: str, rows: ParquetRowWriter, scope: ReconciliationScope
 ) -> None:
-    table = outbox_table.c
+    table = outbox_source(connection.dialect.name).c
     query = sa.select(
         table.saga_id,
         table.step,

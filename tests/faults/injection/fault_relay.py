@@ -75,13 +75,13 @@ async def killed_before_answer(env: CellEnvironment) -> None:
     await _without_relay(env)
 
 
-async def killed_before_marking(env: CellEnvironment) -> None:
-    """P12: the transaction is committed, and its relay is killed before it marks the row."""
+async def killed_before_recording(env: CellEnvironment) -> None:
+    """P12: the transaction is committed, and its relay is killed before it has recorded that in the database."""
     shared = messaging(env)
-    async with env.breakpoint_at("mark") as mark:
+    async with env.breakpoint_at("record") as record:
         async with stop_at_effect(env):
             pass
-        await mark.reached()
+        await record.reached()
         await shared.once(_killed(shared))
     await _without_relay(env)
 

@@ -60,13 +60,22 @@ end $$;
 create constraint trigger before_note after insert on noted deferrable initially deferred
     for each row execute function before_note();
 
-create function before_mark() returns trigger language plpgsql as $$
+create function before_record() returns trigger language plpgsql as $$
+declare
+    event record;
 begin
-    perform breakpoint('mark', new.step, new.value::json ->> 'op');
+    for event in
+        select step, value::json ->> 'op' as op from saga_outbox where shard = new.shard and status = 'NEW'
+        and (pg_visible_in_snapshot(xid, new.done) or id <= new.last_id and pg_visible_in_snapshot(xid, new.reading))
+        and not pg_visible_in_snapshot(xid, old.done)
+        and not (id <= old.last_id and pg_visible_in_snapshot(xid, old.reading))
+    loop
+        perform breakpoint('record', event.step, event.op);
+    end loop;
     return new;
 end $$;
-create trigger before_mark before update on saga_outbox
-    for each row when (old.status = 'NEW' and new.status = 'PUBLISHED') execute function before_mark();
+create trigger before_record before update of done on saga_relay_progress
+    for each row execute function before_record();
 
 -- Requests for locks and releases are operations of the step `locks`.
 create function before_lock_commit() returns trigger language plpgsql as $$

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import pytest
 from sqlalchemy import text
@@ -12,6 +13,7 @@ from saga_activities.guard import SqlSession
 from saga_activities.outbox import insert_events
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
+from saga_workers.relay.shard import make_reader
 from sagas.actions.step import Event
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
@@ -21,9 +23,16 @@ from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 @pytest.fixture
 async def rows(guard_database: GuardDatabase) -> OutboxTable:
     async with guard_database.engine.connect() as connection:
-        for table in ("saga_outbox", "saga_relay_lease"):
+        own = ("saga_relay_progress", "saga_relay_passed") if guard_database.engine.dialect.name == "postgresql" else ()
+        for table in ("saga_outbox", "saga_relay_lease", *own):
             await connection.execute(text(f"delete from {table}"))
     return OutboxTable(guard_database.engine)
+
+
+async def shard_with_events(rows: OutboxTable) -> int:
+    found = (await read_lag(rows.engine)).by_status["NEW"]
+    [shard] = found
+    return shard
 
 
 async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str | None = None) -> list[str]:
@@ -43,35 +52,34 @@ async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str |
 async def test_the_trace_context_of_the_attempt_is_stored(guard_database: GuardDatabase, rows: OutboxTable) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     await emit(guard_database, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
-    [shard] = await rows.shards_with_events(range((await rows.read_identity()).shards))
-    headers = [json.loads(row.headers) for row in await rows.scan(shard, 10)]
+    reader = make_reader(rows.engine, await shard_with_events(rows))
+    await reader.claim()
+    headers = [json.loads(row.headers) for row in (await reader.read(10)).rows]
     assert [one["traceparent"] for one in headers] == [trace, "own"]
     assert all(one["sagakey"] for one in headers)
 
 
-async def test_rows_are_read_in_order_marked_refused_and_purged(
+async def test_rows_are_read_in_order_recorded_refused_and_purged(
     guard_database: GuardDatabase, rows: OutboxTable
 ) -> None:
     ids = await emit(guard_database, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
-    home = await rows.read_identity()
-    [shard] = await rows.shards_with_events(range(home.shards))
-    found = await rows.scan(shard, 10)
-    assert [row.event_id for row in found] == ids[:4]
-    assert await rows.scan(shard, 10, excluded_topics={"a", "c"}) == []
-    numbers = await rows.find_new(shard, 10)
-    assert numbers == [row.id for row in found]
-    assert await rows.read_new(shard, numbers[1:3]) == found[1:3]
-    assert await rows.read_new(shard, [numbers[0], numbers[2]]) == [found[0], found[2]]
-    assert await rows.read_new(shard, numbers, excluded_topics={"a", "c"}) == []
-    assert await rows.mark_rows_published(shard, [numbers[0], numbers[2]]) == 2
-    assert await rows.mark_rows_published(shard, numbers[:1]) == 0
-    assert await rows.read_new(shard, numbers) == [found[1], found[3]]
-    assert await rows.mark_events_published(ids[:2]) == 1
-    assert await rows.mark_events_published(ids[:2]) == 0
-    assert [row.event_id for row in await rows.scan(shard, 10)] == [ids[3]]
+    shard = await shard_with_events(rows)
+    reader = make_reader(rows.engine, shard)
+    await reader.claim()
+    assert not (await reader.read(10, {"a", "c"})).rows
+    reader.retry({"a"})
+    first = await reader.read(2)
+    assert [row.event_id for row in first.rows] == ids[:2]
+    assert await reader.record(first, first.rows) == 2
+    assert await reader.record_events(ids[1:3]) == 1
+    assert await reader.record_events(ids[1:3]) == 0
+    reader = make_reader(rows.engine, shard)
+    await reader.claim()
+    assert [row.event_id for row in (await reader.read(10)).rows] == [ids[3]]
+    assert not (await reader.read(10)).rows
     more = await emit(guard_database, Event("a", "k", 4))
-    await rows.refuse(ids[3], "too large")
-    assert [row.event_id for row in await rows.scan(shard, 10)] == more
+    await reader.refuse(ids[3], "too large")
+    assert [row.event_id for row in (await reader.read(10)).rows] == more
     lag = await read_lag(guard_database.engine)
     assert {status: lag.total(status).events for status in ("NEW", "HELD", "REFUSED")} == {
         "NEW": 1,
@@ -80,9 +88,17 @@ async def test_rows_are_read_in_order_marked_refused_and_purged(
     }
     assert 0 <= lag.total("NEW").oldest < 600
     assert await topics_used(guard_database.engine) == ["a", "b"]
-    assert await rows.purge([shard], before=0.0) == 0
-    assert await rows.purge([shard + 1], before=1e12) == 0
-    assert await rows.purge([shard], before=1e12, limit=2) == 3
+    assert await reader.republish(ids[:1]) == 1
+    assert await reader.republish(ids[:1]) == 0
+    await reader.claim()
+    again = await reader.read(10)
+    assert [row.event_id for row in again.rows] == [ids[0], *more]
+    assert await reader.record(again, again.rows) == 2
+    now, retention = time.time(), 1e6
+    assert await rows.purge([shard], now, retention) == 0
+    assert await rows.purge([shard + 1], now + 2e6, retention) == 0
+    assert await rows.purge([shard], now + 1e6 - 10, retention) == 0
+    assert await rows.purge([shard], now + 1e6 + 100, retention, limit=2) == 4
 
 
 async def test_a_lease_has_one_owner_until_it_ends(guard_database: GuardDatabase, rows: OutboxTable) -> None:

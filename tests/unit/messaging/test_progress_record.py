@@ -10,8 +10,8 @@ from saga_workers.relay.progress_record import NewerRelay, ProgressRecord, decod
 
 
 def test_the_record_round_trips() -> None:
-    for progress in (ProgressRecord(3, ["a", "b"], ["c"]), ProgressRecord(1, ["a"])):
-        key, value = encode_progress(2, progress)
+    for version, progress in ((1, ProgressRecord(3, ["a", "b"], ["c"])), (2, ProgressRecord(1, ["a"]))):
+        key, value = encode_progress(2, progress, version)
         assert key == b"2"
         found = decode_progress(value)
         assert (found.batch, [*found.event_ids], [*found.previous_event_ids]) == (
@@ -26,8 +26,8 @@ def test_a_record_of_an_older_relay() -> None:
 
 
 def test_a_record_of_a_newer_relay_is_refused() -> None:
-    value = json.dumps({"version": 2, "shard": 0, "batch": 7, "ids": ["a"], "more": {}}).encode()
+    value = json.dumps({"version": 3, "shard": 0, "batch": 7, "ids": ["a"], "more": {}}).encode()
     with pytest.raises(
-        NewerRelay, match=r"a newer relay has published this outbox .* version 2, this one reads up to 1"
+        NewerRelay, match=r"a newer relay has published this outbox .* version 3, this one reads up to 2"
     ):
         decode_progress(value)

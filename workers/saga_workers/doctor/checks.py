@@ -330,7 +330,8 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
-    from saga_activities.guard.tables import metadata, now_sql
+    from saga_activities.guard.outbox_postgresql import needed_tables
+    from saga_activities.guard.tables import now_sql
     from saga_activities.outbox import NEW
     from saga_workers.relay.check_back import list_undecided
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
@@ -342,11 +343,12 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
     except SagaError as error:
         return [DoctorResult(check, False, error.message, error.help)]
     now = f"select {now_sql(engine.dialect.name)}"
+    wanted = {*needed_tables(engine.dialect.name)}
     try:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
-            ours = set(metadata.tables) <= tables
+            ours = wanted <= tables
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -357,7 +359,6 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
         ]
     finally:
         await engine.dispose()
-    wanted = set(metadata.tables)
     if spark and connection.keeps_outputs:
         wanted.add("saga_output")
     if connection.keeps_ledger:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from temporalio.client import Client as Temporal
 
-from saga_activities.guard.tables import outbox_table
+from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.outbox import NEW, PUBLISHED
 from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import ReconciliationScope
@@ -257,11 +257,12 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
 
 async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
     found: set[str] = set()
+    events = outbox_source(engine.dialect.name).c
     async with engine.connect() as connection:
         for at in range(0, len(event_ids), _BATCH_SIZE):
-            query = sa.select(outbox_table.c.event_id).where(
-                outbox_table.c.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
-                outbox_table.c.status.in_((NEW, PUBLISHED)),
+            query = sa.select(events.event_id).where(
+                events.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
+                events.status.in_((NEW, PUBLISHED)),
             )
             found |= set((await connection.execute(query)).scalars())
     return found

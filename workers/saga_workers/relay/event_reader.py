@@ -1,51 +1,75 @@
-"""Reads the new events of one shard in portions, without scanning the events in flight again for each of them.
+"""What the relay needs of a shard's rows: read the new events, and record what is published.
 
-While events are in flight, the ids of many new events are found in one scan, and their rows read portion by portion.
-All of them precede whatever was committed after that scan, so the order is that of a single large portion.
+On PostgreSQL :mod:`saga_workers.relay.window_reader` records one row for each shard; on the other databases
+:mod:`saga_workers.relay.marked_reader` marks each event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from saga_workers.relay.outbox_table import EventRow, OutboxTable
-
-FOUND_AHEAD = 50_000
-"""Ids to find in one scan, besides those in flight."""
+from saga_workers.relay.outbox_table import EventRow
+from sagas.errors import SagaError
 
 
-class EventReader:
-    """The new events of one shard. Its methods raise SQLAlchemyError."""
+class Portion(NamedTuple):
+    """Events read together, and what the reader needs to record that they are published."""
 
-    def __init__(self, table: OutboxTable, shard: int) -> None:
-        self._table, self._shard = table, shard
-        self._found: list[int] = []
-        self._excluded: set[str] = set()
+    rows: Sequence[EventRow]
+    position: Any = None
 
-    def restart(self) -> None:
-        """Scan from the oldest event again. To be called if events that were read are not published now."""
-        self._found = []
 
-    async def read(
-        self, limit: int, excluded_topics: Collection[str] = (), in_flight: Collection[int] = ()
-    ) -> Sequence[EventRow]:
-        """The next events, at most ``limit``, without ``excluded_topics`` and the ids ``in_flight``.
+class Superseded(SagaError):
+    """Another relay reads the shard."""
 
-        ``in_flight`` has all ids returned before whose rows are not marked yet; empty: all are marked.
+
+class EventReader(Protocol):
+    """Reads one shard for one producer. Every method raises SQLAlchemyError and TimeoutError, ``record`` Superseded."""
+
+    record_version: int
+    """The version of the progress records in Kafka that go with it."""
+
+    async def claim(self) -> None:
+        """Begin to read. Nobody who claimed the shard before can record anything any more."""
+        ...
+
+    async def read(self, limit: int, excluded_topics: Collection[str] = ()) -> Portion:
+        """The next new events that were not read before, at most ``limit``, without ``excluded_topics``."""
+        ...
+
+    async def record(self, portion: Portion, rows: Sequence[EventRow]) -> int:
+        """Record that ``rows``, of this portion and in its order, are published. To be called portion by portion.
+
+        Returns how many were not recorded before.
         """
-        excluded = set(excluded_topics)
-        if excluded != self._excluded:  # a topic may have events before those that would follow
-            self._excluded = excluded
-            self.restart()
-        while True:
-            if not self._found and not in_flight:
-                return await self._table.scan(self._shard, limit, excluded)
-            if not self._found:
-                found = await self._table.find_new(self._shard, FOUND_AHEAD + len(in_flight), excluded)
-                known = set(in_flight)
-                self._found = [id for id in found if id not in known]
-            if not self._found:
-                return ()
-            portion, self._found = self._found[:limit], self._found[limit:]
-            if rows := await self._table.read_new(self._shard, portion, excluded):
-                return rows
+        ...
+
+    async def record_events(self, event_ids: Collection[str]) -> int:
+        """Record events that a progress record in Kafka names. Idempotent; returns how many were not recorded."""
+        ...
+
+    async def republish(self, event_ids: Collection[str]) -> int:
+        """Make events new again that no consumer can see; returns how many were recorded as published. Idempotent."""
+        ...
+
+    async def refuse(self, event_id: str, note: str) -> None:
+        """Record an event that the broker refuses for good; an operator decides about it."""
+        ...
+
+    async def set_aside(self, rows: Sequence[EventRow]) -> None:
+        """Leave out events that were read, because their topic cannot be used now."""
+        ...
+
+    @property
+    def set_aside_topics(self) -> Collection[str]:
+        """Topics whose events are read again only after :meth:`retry`."""
+        ...
+
+    def retry(self, topics: Collection[str]) -> None:
+        """Read the events of these topics again that were set aside."""
+        ...
+
+    def waiting_query(self) -> str:
+        """A query that returns the number of the shard if it has events to read, and otherwise nothing."""
+        ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,6 +56,12 @@ class SuspendedTopics:
         """The topics to leave out of a scan."""
         moment = time.monotonic()
         return {name for name, topic in self._topics.items() if topic.retry_at > moment}
+
+    def next_retry(self, topics: Collection[str]) -> float | None:
+        """Seconds until the first of these topics is retried; None if there is none."""
+        moments = (self._topics[name].retry_at if name in self._topics else 0.0 for name in topics)
+        first = min(moments, default=None)
+        return None if first is None else max(0.0, first - time.monotonic())
 
     def reasons(self) -> dict[str, str]:
         """Each topic whose last attempt failed, and the reason."""

@@ -1,24 +1,18 @@
-"""The statements of the relay on the outbox table: scan new events in id order per shard, mark, refuse, purge, count.
-
-Each statement is a transaction of its own, so an idle or frozen relay holds no lock and no snapshot.
-"""
+"""The outbox of one database as a whole: its identity, what waits in it, and what may be deleted from it."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import bindparam, text
-from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.sql.elements import TextClause
+from sqlalchemy import bindparam, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import now_sql
-from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED
-from saga_workers.relay.statements import run_statement
+from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE
+from saga_activities.guard.tables import now_sql, outbox_home_table
+from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +39,65 @@ class EventRow(NamedTuple):
     type: str | None
 
 
-_COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
+COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
+"""The columns of an :class:`EventRow`."""
 
-_NEW_IN_SHARD = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
-_INDEX_ORDER = "ORDER BY status, shard, id"
-"""BETWEEN and the complete sort order leave the planner no other index to sort by. With ``shard =`` and ``ORDER BY
-id``, and statistics from the time of a backlog, it scans all ids from the first on, published or not.
-"""
 
-_SCAN = f"SELECT {_COLUMNS} FROM saga_outbox WHERE {{condition}} {_INDEX_ORDER} LIMIT :limit"
-_FIND = f"SELECT id FROM saga_outbox WHERE {{condition}} {_INDEX_ORDER} LIMIT :limit"
-_READ = f"SELECT {_COLUMNS} FROM saga_outbox WHERE {{condition}} AND id BETWEEN :first AND :last {_INDEX_ORDER}"
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    """What depends on how published rows are known: by their marks, or by the progress of their shard."""
 
-_REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
+    needed_table: str
+    waiting: str
+    """Rows of saga_outbox to be published, as ``o``; a condition may follow."""
+    set_aside: str
+    """The statuses of other rows that wait."""
+    passed: str
+    """A condition for rows that were published before ``:before`` without a mark."""
+
+
+_MARKED = _Statements(
+    outbox_home_table.name, f"saga_outbox o WHERE o.status = '{NEW}'", f"'{HELD}', '{REFUSED}'", "1 = 0"
+)
+_BY_PROGRESS = _Statements(
+    PROGRESS_TABLE,
+    f"""(SELECT s.shard, COALESCE(p.done, '{NOTHING_DONE}') AS done, COALESCE(p.reading, '{NOTHING_DONE}') AS reading,
+            COALESCE(p.last_id, 0) AS last_id
+        FROM saga_outbox_home h CROSS JOIN generate_series(0, h.shards - 1) AS s (shard)
+        LEFT JOIN {PROGRESS_TABLE} p ON p.shard = s.shard) AS w
+    CROSS JOIN LATERAL (
+        SELECT a.* FROM saga_outbox a
+        WHERE a.status = '{NEW}' AND a.shard = w.shard AND a.xid >= pg_snapshot_xmax(w.done)
+        UNION ALL
+        SELECT a.* FROM pg_snapshot_xip(w.done) AS late (xid)
+        JOIN saga_outbox a ON a.status = '{NEW}' AND a.shard = w.shard AND a.xid = late.xid
+    ) AS o
+    WHERE NOT (o.id <= w.last_id AND pg_visible_in_snapshot(o.xid, w.reading))""",
+    f"'{HELD}', '{REFUSED}', '{SUSPENDED}'",
+    f"o.status = '{NEW}' AND o.xid < "
+    f"(SELECT p.below FROM {PASSED_TABLE} p WHERE p.shard = o.shard AND p.at < :before ORDER BY p.at DESC LIMIT 1)",
+)
+
+
+def _statements(dialect: str) -> _Statements:
+    return _BY_PROGRESS if dialect == "postgresql" else _MARKED
+
+
+_PURGE_PAUSE = 0.05
+"""Seconds after a statement that has deleted events, so that purging a backlog does not slow down the publishing."""
+
+_KEPT_POINTS = 50
+"""Points of a shard's progress within the time for which published events are kept."""
+
+_NOTE_POINT = text(
+    f"INSERT INTO {PASSED_TABLE} (shard, at, below) SELECT p.shard, :now, pg_snapshot_xmin(p.done) "
+    f"FROM {PROGRESS_TABLE} p WHERE p.shard = ANY(:shards) "
+    f"AND NOT EXISTS (SELECT 1 FROM {PASSED_TABLE} q WHERE q.shard = p.shard AND q.at > :latest) ON CONFLICT DO NOTHING"
+)
+_FORGET_POINTS = text(
+    f"DELETE FROM {PASSED_TABLE} p WHERE p.shard = ANY(:shards) AND p.at < "
+    f"(SELECT MAX(q.at) FROM {PASSED_TABLE} q WHERE q.shard = p.shard AND q.at < :before)"
+)
 
 
 class OutboxTable:
@@ -65,92 +105,32 @@ class OutboxTable:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        mark = f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE"
-        # COALESCE keeps the planner from scanning all new events to find these few, and MySQL from locking ranges.
-        only_new = f"{mark} COALESCE(status, '') = '{NEW}' AND"
-        self._expands_lists = engine.dialect.name != "postgresql"
-        if self._expands_lists:
-            self._mark_by_id = _with_id_list(f"{only_new} id IN :ids")
-            self._mark_by_event_id = _with_id_list(f"{only_new} event_id IN :ids")
-        else:  # one prepared statement for any number of ids
-            # With IS TRUE it scans the range and probes a hash table, instead of an index for each id. Ids are passed
-            # as the text of an array: converting a list takes the driver longer than the statement takes the server.
-            in_range = f"{_NEW_IN_SHARD.format(shard=':shard')} AND id BETWEEN :first AND :last"
-            self._mark_by_id = text(f"{mark} {in_range} AND (id IN (SELECT unnest(CAST(:ids AS bigint[])))) IS TRUE")
-            self._mark_by_event_id = text(f"{only_new} event_id = ANY(:ids)")
+        self._statements = _statements(engine.dialect.name)
 
     async def read_identity(self) -> OutboxIdentity:
         async with self.engine.connect() as connection:
             row = (await connection.execute(text("SELECT home, shards FROM saga_outbox_home WHERE id = 1"))).one()
         return OutboxIdentity(row.home, row.shards)
 
-    async def scan(self, shard: int, limit: int, excluded_topics: Collection[str] = ()) -> list[EventRow]:
-        """The oldest new events of a shard in the order of their ids, at most ``limit``, without ``excluded_topics``.
-
-        The scan does not continue from the last id: a lower id may be committed after a higher one. It takes no row
-        locks: only one owner reads a shard, and skipping a locked row would publish a later event of the same key
-        before it.
-        """
-        return [EventRow._make(row) for row in await self._select(_SCAN, shard, excluded_topics, limit=limit)]
-
-    async def find_new(self, shard: int, limit: int, excluded_topics: Collection[str] = ()) -> list[int]:
-        """The ids of the events that :meth:`scan` returns, for :meth:`read_new`."""
-        return [id for (id,) in await self._select(_FIND, shard, excluded_topics, limit=limit)]
-
-    async def read_new(self, shard: int, ids: Sequence[int], excluded_topics: Collection[str] = ()) -> list[EventRow]:
-        """Those of the events, found with the same ``excluded_topics``, that are still new, in the order of the ids."""
-        wanted = set(ids)  # an id in between may have been committed since
-        rows = await self._select(_READ, shard, excluded_topics, first=ids[0], last=ids[-1])
-        return [EventRow._make(row) for row in rows if row[0] in wanted]
-
-    async def _select(self, query: str, shard: int, excluded_topics: Collection[str], **values: Any) -> Sequence[Any]:
-        statement = _select_statement(query, bool(excluded_topics), self._expands_lists)
-        topics = {"topics": sorted(excluded_topics)} if excluded_topics else {}
-        return (await run_statement(self.engine, statement, {"shard": shard, **topics, **values})).rows
-
-    async def mark_rows_published(self, shard: int, ids: Sequence[int]) -> int:
-        """Mark events of a shard, given in the order of their ids, in one UPDATE.
-
-        Returns how many were not marked before.
-        """
-        values: dict[str, Any] = {"ids": ids, "now": time.time()}
-        if not self._expands_lists:
-            values |= {"ids": f"{{{','.join(map(str, ids))}}}", "shard": shard, "first": ids[0], "last": ids[-1]}
-        return (await run_statement(self.engine, self._mark_by_id, values)).rowcount
-
-    async def mark_events_published(self, event_ids: Sequence[str]) -> int:
-        """Mark the events that a progress record in Kafka names. Idempotent."""
-        if not event_ids:
-            return 0
-        values = {"ids": list(event_ids), "now": time.time()}
-        return (await run_statement(self.engine, self._mark_by_event_id, values)).rowcount
-
-    async def refuse(self, event_id: str, note: str) -> None:
-        """Mark an event that the broker refuses for good; an operator decides about it."""
-        async with self.engine.connect() as connection:
-            await connection.execute(_REFUSE, {"id": event_id, "note": note})
-
-    async def shards_with_events(self, shards: Sequence[int]) -> set[int]:
-        """Those of the shards that have new events, found with one query."""
-        found = await run_statement(self.engine, _shards_statement(tuple(shards)), {})
-        return {shard for (shard,) in found.rows}
-
-    def shards_query(self, shards: Sequence[int]) -> str:
-        """The query of :meth:`shards_with_events`."""
-        return str(_shards_statement(tuple(shards)))
-
-    async def purge(self, shards: Collection[int], before: float, limit: int = 500) -> int:
-        """Delete the events of these shards that were published or dropped before ``before``; returns the number.
+    async def purge(self, shards: Collection[int], now: float, retention: float, limit: int = 500) -> int:
+        """Delete the events of these shards that were published or dropped ``retention`` seconds ago; their number.
 
         It reads ``limit`` rows at a time in the order of their ids, until one was written later than that, and decides
         by the time of publication: an event that was held for a year has a low id and may have been published today.
+        On PostgreSQL, where that is in no row, points of the progress are noted and reached after the retention.
         """
+        before = now - retention
         gone, last = 0, 0
-        delete = _with_id_list("DELETE FROM saga_outbox WHERE id IN :ids")
+        delete = text("DELETE FROM saga_outbox WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
+        oldest = text(_OLDEST.format(passed=self._statements.passed))
         async with self.engine.connect() as connection:
+            if self._statements is _BY_PROGRESS:
+                noted = {"shards": sorted(shards), "now": now, "before": before}
+                await connection.execute(_NOTE_POINT, {**noted, "latest": now - retention / _KEPT_POINTS})
+                await connection.execute(_FORGET_POINTS, noted)
             while True:
                 values = {"last": last, "portion": limit, "before": before}
-                rows = (await connection.execute(_OLDEST, values)).all()
+                rows = (await connection.execute(oldest, values)).all()
                 if ids := [row.id for row in rows if row.purgeable and row.shard in shards]:
                     gone += (await connection.execute(delete, {"ids": ids})).rowcount
                     await asyncio.sleep(_PURGE_PAUSE)
@@ -159,52 +139,34 @@ class OutboxTable:
                 last = rows[-1].id
 
 
-_OLDEST = text(
+_OLDEST = (
     f"SELECT id, shard, created_at, CASE WHEN status IN ('{PUBLISHED}', '{DROPPED}') "
-    "AND COALESCE(published_at, created_at) < :before THEN 1 ELSE 0 END AS purgeable "
-    "FROM saga_outbox WHERE id > :last ORDER BY id LIMIT :portion"
+    "AND COALESCE(published_at, created_at) < :before OR {passed} THEN 1 ELSE 0 END AS purgeable "
+    "FROM saga_outbox o WHERE id > :last ORDER BY id LIMIT :portion"
 )
-_PURGE_PAUSE = 0.05
-"""Seconds after a statement that has deleted events, so that purging a backlog does not slow down the publishing."""
 
 
-@cache
-def _select_statement(query: str, excludes: bool, expands_lists: bool) -> TextClause:
-    """``query`` for the new events of ``:shard``; with ``excludes`` without those of ``:topics``."""
-    condition = _NEW_IN_SHARD.format(shard=":shard")
-    if excludes:
-        # With a subquery PostgreSQL probes a hash table for each row; with ``<> ALL`` it searches the array linearly.
-        topics = ":topics" if expands_lists else "(SELECT unnest(CAST(:topics AS text[])))"
-        condition += f" AND topic NOT IN {topics}"
-    statement = text(query.format(condition=condition))
-    return statement.bindparams(bindparam("topics", expanding=True)) if excludes and expands_lists else statement
-
-
-@lru_cache(256)
-def _shards_statement(shards: tuple[int, ...]) -> TextClause:
-    parts = (
-        f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_IN_SHARD.format(shard=shard)} "
-        f"{_INDEX_ORDER} LIMIT 1) AS new_{shard}"
-        for shard in shards
-    )
-    return text(" UNION ALL ".join(parts))
-
-
-def _with_id_list(statement: str) -> TextClause:
-    return text(statement).bindparams(bindparam("ids", expanding=True))
+async def has_outbox(connection: AsyncConnection) -> bool:
+    """Whether the database has an outbox, with the tables of this version where older ones cannot be read."""
+    needed = _statements(connection.dialect.name).needed_table
+    return await connection.run_sync(lambda sync: inspect(sync).has_table(needed))
 
 
 # Unpublished events: how many, and for how long.
 
 _COUNT_WAITING = """
-SELECT status, shard, COUNT(*) AS events, {now} - MIN(created_at) AS oldest
-FROM saga_outbox WHERE status IN ('{new}', '{held}', '{refused}') GROUP BY status, shard
+SELECT '{new}' AS status, o.shard, COUNT(*) AS events, {now} - MIN(o.created_at) AS oldest
+FROM {waiting} GROUP BY o.shard
+UNION ALL
+SELECT status, shard, COUNT(*), {now} - MIN(created_at)
+FROM saga_outbox WHERE status IN ({set_aside}) GROUP BY status, shard
 """
 
-_SELECT_TOPICS = f"""
+_SELECT_TOPICS = """
 SELECT DISTINCT topic FROM (
     SELECT topic FROM (SELECT topic FROM saga_outbox ORDER BY id DESC LIMIT 1000) AS latest
-    UNION SELECT topic FROM (SELECT topic FROM saga_outbox WHERE status = '{NEW}' ORDER BY id LIMIT 1000) AS first
+    UNION SELECT topic FROM (SELECT o.topic FROM {waiting} ORDER BY o.id LIMIT 1000) AS first
+    UNION SELECT topic FROM (SELECT topic FROM saga_outbox WHERE status = '{suspended}' LIMIT 1000) AS late
 ) AS used
 """
 
@@ -215,6 +177,9 @@ class WaitingEvents:
 
     events: int = 0
     oldest: float = 0.0
+
+    def __add__(self, other: WaitingEvents) -> WaitingEvents:
+        return WaitingEvents(self.events + other.events, max(self.oldest, other.oldest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,21 +193,26 @@ class OutboxLag:
 
     def total(self, status: str) -> WaitingEvents:
         """The sum over all shards, with the age of the oldest event."""
-        found = self.by_status.get(status, {}).values()
-        return WaitingEvents(sum(one.events for one in found), max((one.oldest for one in found), default=0.0))
+        return sum(self.by_status.get(status, {}).values(), WaitingEvents())
 
 
 async def read_lag(engine: AsyncEngine) -> OutboxLag:
     """Count the unpublished events of an outbox. Raises SQLAlchemyError."""
-    statement = _COUNT_WAITING.format(now=now_sql(engine.dialect.name), new=NEW, held=HELD, refused=REFUSED)
+    by_database = _statements(engine.dialect.name)
+    statement = _COUNT_WAITING.format(
+        now=now_sql(engine.dialect.name), new=NEW, waiting=by_database.waiting, set_aside=by_database.set_aside
+    )
     found: dict[str, dict[int, WaitingEvents]] = {}
     async with engine.connect() as connection:
         for status, shard, events, oldest in (await connection.execute(text(statement))).all():
-            found.setdefault(status, {})[shard] = WaitingEvents(events, max(0.0, float(oldest)))
+            of_status = found.setdefault(NEW if status == SUSPENDED else status, {})
+            counted = WaitingEvents(events, max(0.0, float(oldest)))
+            of_status[shard] = of_status.get(shard, WaitingEvents()) + counted
     return OutboxLag(found)
 
 
 async def topics_used(engine: AsyncEngine) -> list[str]:
     """The topics of the newest events and of the longest-waiting ones. Raises SQLAlchemyError."""
+    query = _SELECT_TOPICS.format(waiting=_statements(engine.dialect.name).waiting, suspended=SUSPENDED)
     async with engine.connect() as connection:
-        return sorted((await connection.execute(text(_SELECT_TOPICS))).scalars())
+        return sorted((await connection.execute(text(query))).scalars())

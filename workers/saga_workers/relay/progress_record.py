@@ -1,8 +1,8 @@
 """The progress record: names a shard's last two batches, written in the same Kafka transaction as the events.
 
 Each outbox has one compacted topic, with one partition per shard. After an error the record resolves an unknown commit:
-a batch whose record is there is published and has to be marked; a batch whose record is missing never happened. The
-record also names the previous batch, because its rows may not be marked yet.
+a batch whose record is there is published and has to be recorded in the database; a batch whose record is missing never
+happened. The record also names the previous batch, because the database may not have recorded it yet.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sagas.settings import KafkaSettings
 READ_TIMEOUT = 30.0
 """Seconds to read the end of one partition."""
 
-VERSION = 1
-"""Version of the record format. A relay whose records an older one cannot read raises it: the older relay then stops
-instead of publishing events twice.
+VERSION = 2
+"""The highest version of a record that this relay reads. A relay whose records an older one cannot read raises it: the
+older relay then stops instead of publishing events twice. Version 2 says that published rows have no marks.
 """
 
 HANGING_AFTER = 5.0
@@ -51,7 +51,7 @@ class HangingTransaction(SagaError):
 class ProgressRecord:
     """The event ids of a shard's batch number ``batch`` (from 1; 0: none yet).
 
-    ``previous_event_ids`` are those of the batch before, unless it was already marked when this one began.
+    ``previous_event_ids`` are those of the batch before, unless it was already recorded when this one began.
     """
 
     batch: int = 0
@@ -59,9 +59,10 @@ class ProgressRecord:
     previous_event_ids: Sequence[str] = ()
 
 
-def encode_progress(shard: int, progress: ProgressRecord) -> tuple[bytes, bytes]:
+def encode_progress(shard: int, progress: ProgressRecord, version: int) -> tuple[bytes, bytes]:
     """Key and value of the record. All records of a shard have one key, so compaction keeps the last."""
-    value: dict[str, Any] = {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
+    value: dict[str, Any] = {"version": version} if version > 1 else {}  # the first relays wrote none
+    value |= {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
     if progress.previous_event_ids:
         value["before"] = list(progress.previous_event_ids)
     return str(shard).encode(), json.dumps(value, separators=(",", ":")).encode()

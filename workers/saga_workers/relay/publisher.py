@@ -44,11 +44,18 @@ class Publisher:
     """
 
     def __init__(
-        self, settings: KafkaSettings, identity: OutboxIdentity, shard: int, *, track_delivery: bool = False
+        self,
+        settings: KafkaSettings,
+        identity: OutboxIdentity,
+        shard: int,
+        record_version: int,
+        *,
+        track_delivery: bool = False,
     ) -> None:
         self._settings, self._identity, self._shard = settings, identity, shard
         self._topic = progress_topic(settings, identity.outbox_id)
         self._producer = TransactionalProducer(settings, transactional_id(settings, identity.outbox_id, shard))
+        self._record_version = record_version
         self.track_delivery = track_delivery
         self.cancelled = self._producer.cancelled
         self._checked_topics: set[str] = set()
@@ -80,7 +87,7 @@ class Publisher:
         Raises :class:`TopicsUnusable` for topics that are missing or that this user may not write to, and SagaError if
         the check itself fails.
         """
-        missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics([*topics])
+        missing = self.unusable_topics(topics)
         for topic in topics:
             if topic not in missing:
                 ids = (row.event_id for row, _ in events if row.topic == topic)
@@ -89,14 +96,20 @@ class Publisher:
         if missing:
             raise TopicsUnusable(missing)
 
+    def unusable_topics(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Those of the topics that cannot be used now, and why. Raises SagaError if that cannot be determined."""
+        return KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics([*topics])
+
     def publish(
         self,
         events: Sequence[EncodedEvent],
         batch: int,
-        unmarked: Sequence[EncodedEvent] = (),
+        unrecorded: Sequence[EncodedEvent] = (),
         individual_topics: Collection[str] = (),
     ) -> None:
-        """Write a batch and its progress record in one transaction. ``unmarked``: the batch that may not be marked yet.
+        """Write a batch and its progress record in one transaction.
+
+        ``unrecorded``: the batch before, which the database may not have recorded yet.
 
         Events of ``individual_topics`` are sent alone: a broker refuses a whole record batch if one record is too
         large.
@@ -107,8 +120,8 @@ class Publisher:
             self._produce_individually(events, individual_topics)
         else:
             producer.produce_all((row.topic, record) for row, record in events)
-        made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unmarked])
-        key, value = progress_record.encode_progress(self._shard, made)
+        made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unrecorded])
+        key, value = progress_record.encode_progress(self._shard, made, self._record_version)
         producer.produce(self._topic, value, key, partition=self._shard, confirm_delivery=self.track_delivery)
         producer.commit()
         self.track_delivery = False

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from sqlalchemy import inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox import Outbox, RelayMetrics
-from saga_workers.relay.outbox_table import OutboxTable
+from saga_workers.relay.outbox_table import OutboxTable, has_outbox
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
 from saga_workers.relay.wakeup import Wakeup
@@ -165,7 +163,7 @@ async def _wait_for_outbox(
         try:
             async with asyncio.timeout(_DATABASE_TIMEOUT):
                 async with rows.engine.connect() as connection:
-                    there = await connection.run_sync(lambda sync: inspect(sync).has_table(outbox_home_table.name))
+                    there = await has_outbox(connection)
                 if not there:
                     return None
                 home = await rows.read_identity()
@@ -179,7 +177,7 @@ async def _wait_for_outbox(
             await asyncio.sleep(next(backoff))
             continue
         leases = Leases(rows.engine, process_identity())
-        return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows), metrics, stop, once)
+        return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows.engine), metrics, stop, once)
     return None
 
 
@@ -230,10 +228,9 @@ async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
 
 async def purge_published(outbox: Outbox) -> None:
     """Delete events published or dropped before the retention period, in the shards that this process publishes."""
-    before = time.time() - outbox.settings.retention
     shards = {shard for shard, current in outbox.states.items() if current.state == "publishing"}
     if shards:
-        await outbox.table.purge(shards, before)
+        await outbox.table.purge(shards, time.time(), outbox.settings.retention)
 
 
 def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:

@@ -10,17 +10,15 @@ from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
-from sqlalchemy import inspect
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.outbox import HELD, NEW, REFUSED
 from saga_workers.relay.check_back import list_undecided
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox import Outbox
-from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, read_lag, topics_used
+from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, has_outbox, read_lag, topics_used
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.logs import fields
@@ -49,7 +47,7 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
     try:
         async with asyncio.timeout(_STATUS_TIMEOUT):
             async with engine.connect() as connection:
-                if not await connection.run_sync(lambda sync: inspect(sync).has_table(outbox_home_table.name)):
+                if not await has_outbox(connection):
                     return None
             home = await OutboxTable(engine).read_identity()
             holders = await Leases(engine, "").holders()

@@ -9,17 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.backoff import Backoff
 from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
+from saga_workers.relay.event_reader import EventReader
 from saga_workers.relay.lease import LEASE_TERM, RENEWAL_INTERVAL, Lease, hold_lease
+from saga_workers.relay.marked_reader import MarkedReader
 from saga_workers.relay.outbox import Outbox, ShardState
 from saga_workers.relay.pipeline import Pipeline
 from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
 from saga_workers.relay.publisher import Publisher
 from saga_workers.relay.transaction_recovery import recover_transactions
+from saga_workers.relay.window_reader import WindowReader
 from saga_workers.runtime.databases import driver_message
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
@@ -43,6 +47,7 @@ class Shard:
         self._outbox, self._number = outbox, number
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"relay-{outbox.name}-{number}")
         self._state = outbox.states.setdefault(number, ShardState())
+        self._reader = make_reader(outbox.table.engine, number)
         self._individual_topics: set[str] = set()
         self._track_delivery = False
         self._fields = {"outbox": outbox.name, "shard": number}
@@ -92,7 +97,13 @@ class Shard:
         pauses, fences = Backoff(0.2, 5.0).restarting(), Backoff(1.0, 30.0).restarting()
         while not (lease_lost.is_set() or self._outbox.stop.is_set()):
             watching, self._track_delivery = self._track_delivery, False
-            publisher = Publisher(self._outbox.settings, self._outbox.identity, self._number, track_delivery=watching)
+            publisher = Publisher(
+                self._outbox.settings,
+                self._outbox.identity,
+                self._number,
+                self._reader.record_version,
+                track_delivery=watching,
+            )
             pause = 0.0
             giving_up = asyncio.create_task(self._cancel_on_stop(publisher))
             try:
@@ -129,14 +140,17 @@ class Shard:
             done = await self._in_thread(publisher.fence_and_open)
         except HangingTransaction as undecided:
             self._set_error(undecided.message)
-            await recover_transactions(self._outbox, self._number, publisher.hanging, self._in_thread)
+            await self._reader.claim()
+            await recover_transactions(self._outbox, self._number, self._reader, publisher.hanging, self._in_thread)
             done = await self._in_thread(publisher.last_progress)
-        async with asyncio.timeout(DATABASE_TIMEOUT):
-            marked = await self._outbox.table.mark_events_published([*done.previous_event_ids, *done.event_ids])
-        if marked:
-            log.info("%d published events marked", marked, extra=fields(**self._fields, batch=done.batch))
+        await self._reader.claim()
+        recorded = await self._reader.record_events([*done.previous_event_ids, *done.event_ids])
+        if recorded:
+            log.info("%d published events recorded", recorded, extra=fields(**self._fields, batch=done.batch))
         self._set_state("publishing")
-        pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._individual_topics, lease_lost)
+        pipeline = Pipeline(
+            self._outbox, self._number, publisher, self._reader, self._in_thread, self._individual_topics, lease_lost
+        )
         await pipeline.run(done.batch)
 
     async def _handle_error(
@@ -174,8 +188,7 @@ class Shard:
             self._individual_topics.add(row.topic)
             return 0.0
         try:
-            async with asyncio.timeout(DATABASE_TIMEOUT):
-                await self._outbox.table.refuse(row.event_id, cause.verdict.reason)
+            await self._reader.refuse(row.event_id, cause.verdict.reason)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             self._set_error(f"the database does not answer: {driver_message(error)}")
             return 1.0
@@ -217,6 +230,11 @@ class Shard:
         if (self._state.state, self._state.reason) != ("trouble", message):
             log.warning("publishing failed: %s", message, extra=fields(**self._fields))
         self._set_state("trouble", message)
+
+
+def make_reader(engine: AsyncEngine, shard: int) -> EventReader:
+    """The reader for this database."""
+    return (WindowReader if engine.dialect.name == "postgresql" else MarkedReader)(engine, shard)
 
 
 def _needs_operator(error: SagaError) -> bool:

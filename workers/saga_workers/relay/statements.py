@@ -5,6 +5,7 @@ The relay reads every event, so the time of each row counts: psycopg's binary ro
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.postgresql import compile_clause, driver_error
 
+STATEMENT_TIMEOUT = 10.0
+"""Seconds that a statement may take."""
+
 
 class StatementRows(NamedTuple):
     """The rows that a statement returned, and how many it returned or changed."""
@@ -24,12 +28,14 @@ class StatementRows(NamedTuple):
     rowcount: int
 
 
-async def run_statement(engine: AsyncEngine, statement: TextClause, values: Mapping[str, Any]) -> StatementRows:
-    """Run a statement in a transaction of its own; each row is a tuple. Raises SQLAlchemyError.
+async def run_statement(
+    engine: AsyncEngine, statement: TextClause, values: Mapping[str, Any], timeout: float = STATEMENT_TIMEOUT
+) -> StatementRows:
+    """Run a statement in a transaction of its own; each row is a tuple. Raises SQLAlchemyError and TimeoutError.
 
     ``statement`` should be the same object each time: it is compiled once.
     """
-    async with engine.connect() as connection:
+    async with asyncio.timeout(timeout), engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             return await _run_binary(connection, statement, values)
         result = await connection.execute(statement, values)

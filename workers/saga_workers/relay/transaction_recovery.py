@@ -2,7 +2,7 @@
 
 Only the shard's producer writes to the shard's partition of the progress topic, and ``init_transactions`` has ended all
 of its transactions, so one that is still undecided stays so: it is a hanging transaction. Events of its batches that
-consumers can see are marked as published, the rest becomes NEW again, and only then does the producer end the
+consumers can see are recorded as published, the rest becomes NEW again, and only then does the producer end the
 transaction by aborting in the same partitions. If the relay dies in between, the next one repeats all of it.
 """
 
@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.kafka import hanging_transactions, range_reader
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.transactional_producer import TransactionalProducer
-from saga_activities.outbox import NEW, PUBLISHED
 from saga_workers.relay import progress_record
+from saga_workers.relay.event_reader import EventReader
 from saga_workers.relay.outbox import Outbox
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
@@ -84,14 +84,13 @@ log = logging.getLogger("saga.relay")
 _TOPICS_OF_EVENTS = text("SELECT DISTINCT topic FROM saga_outbox WHERE event_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
-_MARK_NEW = text(
-    f"UPDATE saga_outbox SET status = '{NEW}', published_at = NULL WHERE status = '{PUBLISHED}' AND event_id IN :ids"
-).bindparams(bindparam("ids", expanding=True))
 
 InThread = Callable[..., Awaitable[Any]]
 
 
-async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTransactions, in_thread: InThread) -> None:
+async def recover_transactions(
+    outbox: Outbox, shard: int, reader: EventReader, hanging: HangingTransactions, in_thread: InThread
+) -> None:
     """Recover a shard whose progress partition stays undecided.
 
     Raises SagaError, KafkaTransactionError, SQLAlchemyError.
@@ -99,15 +98,14 @@ async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTrans
     about = fields(outbox=outbox.name, shard=shard)
     log.warning("hanging transaction found, checking which of its events are visible", extra=about)
     ids, earliest = await in_thread(hanging.event_ids)
-    engine = outbox.table.engine
-    topics = await _topics_of(engine, ids)
+    topics = await _topics_of(outbox.table.engine, ids)
     seen = await in_thread(hanging.visible_events, topics, ids, earliest)
-    await outbox.table.mark_events_published(sorted(seen))
-    again = await _republish(engine, sorted(set(ids) - seen))
+    await reader.record_events(sorted(seen))
+    again = await reader.republish(sorted(set(ids) - seen))
     await in_thread(hanging.abort, topics)
     log.warning(
-        "hanging transaction aborted: of %d events %d are visible and marked; the others are published again "
-        "(%d of them were marked)",
+        "hanging transaction aborted: of %d events %d are visible; the others are published again (%d of them were "
+        "recorded as published)",
         len(ids),
         len(seen),
         again,
@@ -119,9 +117,3 @@ async def _topics_of(engine: AsyncEngine, event_ids: Sequence[str]) -> list[str]
     """The topics of these events, as far as their rows still exist."""
     async with engine.connect() as connection:
         return sorted((await connection.execute(_TOPICS_OF_EVENTS, {"ids": list(event_ids)})).scalars())
-
-
-async def _republish(engine: AsyncEngine, event_ids: Sequence[str]) -> int:
-    """Set marked events that no consumer can see back to NEW; returns their number. Idempotent."""
-    async with engine.connect() as connection:
-        return (await connection.execute(_MARK_NEW, {"ids": list(event_ids)})).rowcount

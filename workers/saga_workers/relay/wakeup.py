@@ -20,8 +20,8 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus, Format
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.runtime.databases import driver_message
 
 log = logging.getLogger("saga.relay")
@@ -41,15 +41,17 @@ POLL_TIMEOUT = 10.0
 class Wakeup:
     """Wakes a shard when its outbox has new events, or when the query fails: the shard then meets the error itself."""
 
-    def __init__(self, table: OutboxTable) -> None:
-        self._table = table
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
         self._waiting: dict[int, asyncio.Event] = {}
+        self._queries: dict[int, str] = {}
         self._has_waiters = asyncio.Event()
-        self._thread = _PollingThread() if table.engine.dialect.name == "postgresql" else None
+        self._thread = _PollingThread() if engine.dialect.name == "postgresql" else None
 
-    async def wait(self, shard: int) -> None:
-        """Wait until the shard has something to publish."""
+    async def wait(self, shard: int, query: str) -> None:
+        """Wait until the shard has something to publish: until ``query`` returns its number."""
         rung = self._waiting[shard] = asyncio.Event()
+        self._queries[shard] = query
         self._has_waiters.set()
         if self._thread is not None:
             self._thread.interrupted.set()  # it polls for the others only
@@ -82,14 +84,18 @@ class Wakeup:
             self._thread.interrupted.clear()
             if sorted(self._waiting) != shards:
                 return set()
-            return await self._poll_in_thread(self._thread, self._table.shards_query(shards))
+            return await self._poll_in_thread(self._thread, self._query(shards))
         await asyncio.sleep(POLL_INTERVAL)
-        async with asyncio.timeout(POLL_TIMEOUT):
-            return await self._table.shards_with_events(shards)
+        async with asyncio.timeout(POLL_TIMEOUT), self._engine.connect() as connection:
+            return set((await connection.exec_driver_sql(self._query(shards))).scalars())
+
+    def _query(self, shards: Sequence[int]) -> str:
+        """One query for all of them."""
+        return " UNION ALL ".join(self._queries[shard] for shard in shards)
 
     async def _poll_in_thread(self, thread: _PollingThread, query: str) -> set[int]:
         async with asyncio.timeout(POLL_TIMEOUT):
-            connection = await self._table.engine.connect()
+            connection = await self._engine.connect()
         try:
             raw: Any = (await connection.get_raw_connection()).driver_connection
             return await thread.poll(raw.pgconn, query)

@@ -154,7 +154,7 @@ async def test_a_persistent_error_is_not_retried_in_a_tight_loop(env: OutboxEnvi
         (env.folder / "saga.toml").read_text().replace(env.kafka.servers, "127.0.0.1:1")
     )
     relay.launch()
-    await asyncio.to_thread(until, lambda: "cannot be used" in relay.log.read_text())
+    await asyncio.to_thread(until, lambda: relay.log.exists() and "cannot be used" in relay.log.read_text())
     await asyncio.sleep(3)
     assert relay.ready_says().count("trouble") == 4
     lines = [line for line in relay.log.read_text().splitlines() if "cannot be used" in line]

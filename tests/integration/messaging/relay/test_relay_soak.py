@@ -20,11 +20,11 @@ from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.lossy_relay import forget
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
-SLOW_MARKS = """
-create function slow_mark() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
-create trigger slow_mark after update on saga_outbox for each statement execute function slow_mark()
+SLOW_RECORDS = """
+create function slow_record() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
+create trigger slow_record after update of done on saga_relay_progress for each row execute function slow_record()
 """
-"""The time between a commit in Kafka and the marks of its rows becomes a good part of all, so that kills hit it."""
+"""The time between a commit in Kafka and its record in the database becomes a good part of all: kills hit it."""
 
 
 @pytest_asyncio.fixture
@@ -32,7 +32,7 @@ async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) ->
     made = OutboxEnvironment(postgres_server, kafka, tmp_path, batch=40)
     await made.make_tables()
     with made.connect() as connection:
-        for statement in SLOW_MARKS.split(";\n"):
+        for statement in SLOW_RECORDS.split(";\n"):
             connection.execute(statement)
     yield made
     made.close()
@@ -67,9 +67,9 @@ def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = 
         writer.start()
         for _ in range(kills):
             relay.launch()
-            before = len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
+            before = len(env.rows("select 1 from saga_outbox_events where status = 'PUBLISHED'"))
             end = time.monotonic() + 60
-            while len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
+            while len(env.rows("select 1 from saga_outbox_events where status = 'PUBLISHED'")) == before:
                 assert time.monotonic() < end, "the relay publishes nothing"
                 time.sleep(0.02)
             time.sleep(random.uniform(0.0, 0.4))

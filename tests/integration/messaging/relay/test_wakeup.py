@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.connections import open_engine
 from saga_workers.relay import wakeup
-from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.relay.wakeup import Wakeup
+from saga_workers.relay.window_reader import WindowReader
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
@@ -38,7 +39,7 @@ async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) ->
 @pytest_asyncio.fixture
 async def shards(env: OutboxEnvironment) -> AsyncIterator[Wakeup]:
     engine = open_engine("shop", env.url, 4)
-    made = Wakeup(OutboxTable(engine))
+    made = Wakeup(engine)
     polling = asyncio.create_task(made.run_forever())
     yield made
     polling.cancel()
@@ -50,7 +51,11 @@ async def shards(env: OutboxEnvironment) -> AsyncIterator[Wakeup]:
 
 async def all_shards(shards: Wakeup) -> None:
     async with asyncio.timeout(15):
-        await asyncio.gather(*(shards.wait(number) for number in range(4)))
+        await asyncio.gather(*(wait(shards, number) for number in range(4)))
+
+
+async def wait(shards: Wakeup, number: int) -> None:
+    await shards.wait(number, WindowReader(create_async_engine("postgresql+psycopg://"), number).waiting_query())
 
 
 async def test_an_idle_shard_wakes_when_an_event_is_committed(
@@ -67,9 +72,9 @@ async def test_an_idle_shard_wakes_when_an_event_is_committed(
 
 
 async def test_a_shard_that_begins_to_wait_later_is_polled_too(env: OutboxEnvironment, shards: Wakeup) -> None:
-    waits = [asyncio.create_task(shards.wait(0))]
+    waits = [asyncio.create_task(wait(shards, 0))]
     await asyncio.sleep(0.1)
-    waits += [asyncio.create_task(shards.wait(number)) for number in (1, 2, 3)]
+    waits += [asyncio.create_task(wait(shards, number)) for number in (1, 2, 3)]
     await asyncio.sleep(0.1)
     env.emit(*events("wakeup", 40, keys=40))
     async with asyncio.timeout(5):
