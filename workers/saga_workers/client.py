@@ -190,8 +190,8 @@ class Client:
     ) -> None:
         """Complete a `wait` of the saga, or reject it with the reason ``reject``.
 
-        Raises UsageError if no `wait` of the saga has this name. If the saga cannot be queried, the name is not
-        checked.
+        Raises UsageError if no `wait` of the saga has this name, or if the data could not be read. If the saga cannot
+        be queried, the name is not checked.
         """
         await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject, ledger=self.ledger)
 

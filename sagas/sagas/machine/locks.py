@@ -18,7 +18,7 @@ from sagas.machine.internal_events import RequestRollback
 from sagas.machine.lock_state import LockState
 from sagas.machine.state import SagaRun
 from sagas.protocol.locks import holder_id, owner_id
-from sagas.protocol.messages import AcquireLocks, LocksAnswered, ReleaseLocks
+from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 
 LIMIT, QUESTION = "locks", "locks-question"
 """The timers: the end of `wait`, and the next question if no signal comes."""
@@ -188,6 +188,25 @@ def _give_up(run: SagaRun, kind: str, type: str, message: str) -> None:
 
 def _described(blocker: Mapping[str, Any]) -> dict[str, Any]:
     return {**blocker, "since": format_timestamp(blocker["since"])}
+
+
+# --- a decision ------------------------------------------------------------------------------------------------------
+
+
+def skip_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
+    """Why an operator cannot let the undo go on without its locks; None if it can."""
+    if run.locks is None or not run.locks.undo or run.locks.state != "WAITING":
+        return "no undo of the saga waits for its locks: there is nothing to decide"
+    if decision.decision != "skip":
+        return f"`{decision.decision}` is not possible for the locks of an undo, which waits for them; possible: skip"
+    return None
+
+
+def skip_wait(run: SagaRun, decision: DecisionMade) -> None:
+    """The undo goes on without its locks; its request is withdrawn."""
+    if run.locks is not None and skip_refusal(run, decision) is None:
+        run.note_decision(decision)
+        _withdraw(run, run.locks)
 
 
 # --- release ---------------------------------------------------------------------------------------------------------

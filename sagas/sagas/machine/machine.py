@@ -62,6 +62,7 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
+from sagas.protocol.payloads import LOCK_ACTIVITY
 from sagas.protocol.saga_view import SagaView
 
 __all__ = ["CancelResponse", "Machine"]
@@ -158,6 +159,8 @@ class Machine:
 
     def check_decision(self, decision: DecisionMade) -> str | None:
         """Why this decision is refused; None when it is accepted."""
+        if decision.step == LOCK_ACTIVITY:
+            return decisions.malformed_decision(decision) or locks.skip_refusal(self._run, decision)
         return decisions.decision_refusal(self._run, decision)
 
     def note_release_left(self, decision: DecisionMade) -> None:
@@ -383,7 +386,9 @@ def _signal_received(run: SagaRun, event: SignalReceived) -> None:
 
 
 def _decision_made(run: SagaRun, event: DecisionMade) -> None:
-    if decisions.decision_refusal(run, event) is None:
+    if event.step == LOCK_ACTIVITY:
+        locks.skip_wait(run, event)
+    elif decisions.decision_refusal(run, event) is None:
         decisions.receive_decision(run, event)
 
 

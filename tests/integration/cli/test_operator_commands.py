@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sagas.errors import UsageError
 from tests.integration.cli.conftest import TRIP, CommandLine, fresh
 from tests.integration.cli.test_start_and_show import until
 
@@ -184,6 +185,24 @@ async def test_a_signal_without_a_matching_wait_is_refused(cli: CommandLine) -> 
     await cli.saga("start", "order", "--id", none, "--set", f"number={none}")
     # Early or not, the name of a later `wait` is right.
     assert (await cli.saga("signal", none, "delivered")).code == 0
+    assert (await cli.saga("signal", id, "approve")).code == 0
+    assert (await cli.saga("watch", id)).code == 0
+
+
+async def test_a_signal_whose_data_a_saga_could_not_read_is_refused(cli: CommandLine) -> None:
+    """The saga would ignore it, and nobody would be told."""
+    id = fresh("ask")
+    await cli.saga("start", "ask", "--id", id)
+    for words, problem in (
+        (("--data", '{"note": "\\ud800"}'), "it contains half a surrogate pair"),
+        (("--data", "[" * 101 + "]" * 101), "it is nested deeper than 100 levels"),
+        (("--reject", "no \udce4"), "it contains half a surrogate pair"),
+    ):
+        answer = await cli.saga("signal", id, "approve", *words)
+        assert answer.code == 2, answer
+        assert f"the data of the signal approve is not valid: {problem}" in answer.err
+    with pytest.raises(UsageError, match="half a surrogate pair"):
+        await cli.client.signal(id, "approve", {"\udc00": 1})
     assert (await cli.saga("signal", id, "approve")).code == 0
     assert (await cli.saga("watch", id)).code == 0
 

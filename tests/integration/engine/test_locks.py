@@ -176,6 +176,33 @@ async def test_an_undo_waits_for_the_release_of_the_locks(locks: Environment) ->
     assert await nothing_is_left(locks)
 
 
+async def test_an_undo_goes_on_without_its_locks_if_an_operator_says_so(locks: Environment) -> None:
+    """Another saga holds them and does not end."""
+    move, begun, go = gate()
+    async with locks.serving(ORDER) as client:
+        saga = await begin(client, "order", {"keys": ["k"]})
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+        locks.plan["do a"] = [move]
+        other = await begin(client, "order", {"keys": ["k"]})
+        await wait_for_event(begun)
+        await client.undo(saga, reason="returned", who="ada")
+        await until(lambda: rows(locks, "saga_lock_wait"))
+        decision = {"step": "saga.lock", "decision": "retry", "reason": "it hangs", "who": "ada"}
+        with pytest.raises(RefusedError, match="possible: skip"):
+            await client.resolve(saga, decision)
+        with pytest.raises(RefusedError, match="no undo of the saga waits for its locks"):
+            await client.resolve(other, {**decision, "decision": "skip"})
+        await client.resolve(saga, {**decision, "decision": "skip"})
+        await handle(client, saga + UNDO_SUFFIX).result()
+        shown = await client.show(saga)
+        assert (shown["state"], shown["operator"][-1]["step"]) == ("COMPENSATED", "saga.lock")
+        assert not await rows(locks, "saga_lock_wait")
+        assert [row.saga_id for row in await rows(locks, "saga_lock")] == [other]
+        go.set()
+        assert (await finished(client, other))["state"] == "COMPLETED"
+    assert await nothing_is_left(locks)
+
+
 async def _is_loading(client: Any, undo_id: str) -> bool:
     pending = (await handle(client, undo_id).describe()).raw_description.pending_activities
     return any("is not closed yet" in one.last_failure.message for one in pending)

@@ -38,6 +38,7 @@ from sagas.protocol.payloads import OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX,
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.settings.model import DEFAULT_TASK_QUEUE
+from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
 
@@ -150,13 +151,16 @@ async def signal(
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
     Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
-    the saga has ended, UsageError if there is no such saga or it has no `wait` of that name.
+    the saga has ended, UsageError if there is no such saga, if it has no `wait` of that name, or if the data could
+    not be read.
     """
+    message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
+    if problem := json_problem(message):
+        raise UsageError(f"the data of the signal {name} is not valid: {problem}")
     described = await _open_run(temporal, saga_id, ledger)
     definition = await read_definition(temporal, described.run)
     if definition is not None:
         check_signal(definition, name)
-    message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
     try:
         await temporal.get_workflow_handle(described.run.id).signal(name, message)
     except RPCError as error:

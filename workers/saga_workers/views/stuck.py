@@ -220,6 +220,8 @@ async def temporal_reasons(
             reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
             if activity.activity_type.name == RELEASE_ACTIVITY:
                 reasons.append(f"if they cannot be released: {release_command(run.id)}")
+            elif activity.activity_type.name == LOCK_ACTIVITY and run.id.endswith(UNDO_SUFFIX):
+                reasons.append(f"if it is to go on without them: {_skip_command(run.id, LOCK_ACTIVITY)}")
         elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
             if not await workers.polled(queue, workflows=False):
                 reasons.append(f"{what} waits: {no_poller_message(queue)}")
@@ -231,7 +233,11 @@ async def temporal_reasons(
 
 def release_command(workflow_id: str) -> str:
     """The command that lets a saga end without the release of its locks."""
-    return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), RELEASE_ACTIVITY, "skip", reason="…")
+    return _skip_command(workflow_id, RELEASE_ACTIVITY)
+
+
+def _skip_command(workflow_id: str, what: str) -> str:
+    return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), what, "skip", reason="…")
 
 
 async def list_unreleased(temporal: Temporal, limit: int) -> list[tuple[str, str]]:

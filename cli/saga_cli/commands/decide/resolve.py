@@ -13,7 +13,7 @@ from saga_cli.context import load_settings, target_line, with_client
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
 from sagas.errors import RefusedError, SagaError, UsageError
-from sagas.protocol.payloads import RELEASE_ACTIVITY
+from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sagas.settings.definition_keys import DefinitionKeys
 
 DECISIONS = ("retry", "done", "skip", "compensate")
+
+_SKIPPED_LOCKS = {RELEASE_ACTIVITY: "leaves its locks", LOCK_ACTIVITY: "undoes it without its locks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
     if fields["decision"] == "skip" and not dry_run:
         warn(target_line(load_settings()))
-        remains = "leaves its locks" if fields["step"] == RELEASE_ACTIVITY else "may leave a residue (RESIDUE)"
+        remains = _SKIPPED_LOCKS.get(fields["step"], "may leave a residue (RESIDUE)")
         confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
 
     async def run(client: Client, settings: Settings) -> dict[str, Any]:
