@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,12 +137,19 @@ class InputRow:
 
 
 class InvalidRows(UsageError):
-    """Some rows are invalid; nothing was started."""
+    """Some rows are invalid; nothing was started. ``more``: the messages after the first one."""
 
     def __init__(self, errors: Iterable[str]) -> None:
-        found = list(errors)
-        more = f"\n… and {len(found) - _MAX_ERRORS_SHOWN} more" if len(found) > _MAX_ERRORS_SHOWN else ""
-        super().__init__("\n".join(found[:_MAX_ERRORS_SHOWN]) + more, help="nothing was started; fix the file first")
+        found = sorted(errors, key=_row_of)
+        super().__init__(found[0], help="nothing was started; fix the file first")
+        self.more = found[1:_MAX_ERRORS_SHOWN]
+        if len(found) > _MAX_ERRORS_SHOWN:
+            self.more.append(f"… and {len(found) - _MAX_ERRORS_SHOWN} more")
+
+
+def _row_of(message: str) -> int:
+    place = re.search(r"(?::| row )([0-9]{1,9}): ", message)
+    return int(place[1]) if place else 0
 
 
 def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], list[str]]:

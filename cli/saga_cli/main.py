@@ -117,7 +117,7 @@ def _print_error(debug: bool, error: Exception) -> int:
             "run it again with --debug to see the traceback",
             1,
         )
-    warn(f"error: {mask(message)}")
+    warn(f"error: {mask(message)}", *(mask(line) for line in getattr(error, "more", ())))
     if help:
         warn(f"help: {mask(help)}")
     return code
@@ -235,7 +235,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("worker", "saga_cli.commands.operate.worker:worker", "run a worker in the foreground", _OPERATE),
     Command("relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE),
     Command(
-        "serve", "saga_cli.commands.operate.serve:serve", "serve the outcomes of sagas over HTTP, read-only", _OPERATE
+        "serve", "saga_cli.commands.operate.serve:serve", "start sagas and serve their outcomes over HTTP", _OPERATE
     ),
     Command(
         "trigger",

@@ -103,4 +103,4 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     """The end of an error message: the nearest known name as a suggestion, or nothing."""
     near = nearest(name, known)
-    return f"; did you mean {near}?" if near else "."
+    return f"; did you mean {near}?" if near else ""

@@ -206,7 +206,7 @@ def _load_module(name: str) -> ModuleType:
         raise UsageError(f"the action module {name} needs {error.name}, which is not installed") from error
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"the action module {name} cannot be imported: {_describe_error(error)}") from error
 
 
@@ -228,17 +228,14 @@ def _load_file(name: str, root: Path) -> ModuleType:
     except UsageError:
         del sys.modules[module_name]
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise UsageError(f"the action file {name} cannot be loaded: {_describe_error(error)}") from error
     return module
 
 
 def _describe_error(error: BaseException) -> str:
-    location = ""
-    if isinstance(error, SyntaxError):
-        location = f" (line {error.lineno})"
-    return f"{type(error).__name__}: {error}{location}"
+    return f"{type(error).__name__}: {error}"
 
 
 # --- results of a probe action -------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.integration.cli.conftest import CommandLine
         (("start", "trip", "--from", "x.jsonl", "--wait"), 2, "inputs and ids come from the rows"),
         (("start", "trip", "--detach"), 2, "need --from"),
         (("start", "trip", "--id", "x~undo"), 2, "must not end in ~undo"),
+        (("start", "trip", "--id", ""), 2, "is empty"),
         (("show", "nobody-knows-me"), 2, "there is no saga with the id nobody-knows-me"),
         (("show", "x", "--html", "f.html"), 2, "--html is not in this version"),
         (("watch", "nobody-knows-me"), 2, "there is no saga with the id"),

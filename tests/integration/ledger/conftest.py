@@ -101,7 +101,7 @@ async def ledger(database: AsyncEngine) -> RunLedger:
     """The ledger in a new database."""
     await create_tables(database)
     await create_ledger(database)
-    return RunLedger("shop", database)
+    return RunLedger("shop", lambda: database)
 
 
 @dataclass

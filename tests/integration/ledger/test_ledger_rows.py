@@ -209,7 +209,7 @@ async def test_the_table_is_created_once_by_many(database: AsyncEngine) -> None:
     await create_tables(database)
     await asyncio.gather(*(create_ledger(database) for _ in range(3)))
     await create_ledger(database)
-    await RunLedger("shop", database).write([record()])
+    await RunLedger("shop", lambda: database).write([record()])
     async with database.connect() as connection:
         await connection.execute(text("update saga_version set version = 99 where part = 'ledger'"))
         await connection.commit()
@@ -225,6 +225,6 @@ async def test_the_printed_sql_creates_the_same(database: AsyncEngine) -> None:
                 await connection.exec_driver_sql(statement)
         await connection.commit()
     await create_ledger(database)
-    ledger = RunLedger("shop", database)
+    ledger = RunLedger("shop", lambda: database)
     await ledger.write([record()])
     assert await state_of(ledger) == "COMPLETED"

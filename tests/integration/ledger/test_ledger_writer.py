@@ -52,7 +52,7 @@ def counted(metrics: LedgerMetrics, outcome: str) -> float:
 
 
 async def recorded(engine: AsyncEngine) -> dict[str, str]:
-    return {row.view.id: row.view.state for row in await RunLedger("shop", engine).list(RunFilter(), 1000)}
+    return {row.view.id: row.view.state for row in await RunLedger("shop", lambda: engine).list(RunFilter(), 1000)}
 
 
 async def test_what_waits_is_written_before_the_worker_ends(engine: AsyncEngine, metrics: LedgerMetrics) -> None:

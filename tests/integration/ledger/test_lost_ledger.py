@@ -73,7 +73,21 @@ async def test_sagas_go_on_without_the_ledger_and_their_rows_follow(proxied: Pro
         proxied.proxy.refuse = False
         await proxied.wait_for_row(run.id, "COMPLETED")
         await proxied.wait_for_row(f"{run.id}/hotel", "COMPLETED")
+        await _check_views_without_url(proxied, run.id)
         await client.close()
+
+
+async def _check_views_without_url(stay: ProxiedStay, known: str) -> None:
+    """As while the embedded PostgreSQL is down: its URL is unknown, and Temporal knows the saga."""
+    file = stay.folder / "saga.toml"
+    head, _, _ = file.read_text().partition("[connections.books]")
+    file.write_text(head + '[connections.books]\n[ledger]\nconnection = "books"\n')
+    assert (await stay.saga("show", known)).code == 0
+    for views in (["list", "--saga", "trip", "--limit", "1000"], ["parked"]):
+        shown = await stay.saga(*views)
+        assert shown.code == 0, shown
+        assert "these are only the sagas that Temporal has" in shown.err
+        assert "no embedded PostgreSQL runs for it" in shown.err
 
 
 def never_write() -> None:

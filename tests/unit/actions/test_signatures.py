@@ -56,6 +56,12 @@ def test_the_error_is_raised_when_the_file_is_loaded(tmp_path: Path) -> None:
         load_actions(["./bad.py"], tmp_path)
 
 
+def test_a_file_that_exits_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("import sys\n\nsys.exit(3)\n")
+    with pytest.raises(UsageError, match=r"the action file \./leaves\.py cannot be loaded: SystemExit: 3"):
+        load_actions(["./leaves.py"], tmp_path)
+
+
 def move(step: Step, from_: str, to: str, in_: int = 0) -> None: ...
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from saga_cli.inputs import read_input, read_rows
+from saga_cli.inputs import InvalidRows, read_input, read_rows
+from saga_cli.main import _print_error
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
@@ -83,3 +84,15 @@ def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, conte
     rows, [found] = read_rows(tmp_path / name, {})
     assert rows == []
     assert found.endswith(mistake)
+
+
+def test_invalid_rows_are_reported_in_their_order_each_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = InvalidRows([f"my rows.jsonl:{n}: the input\nneeds `x`" for n in (30, 4, *range(40, 50))])
+    assert _print_error(False, found) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        r"error: my rows.jsonl:4: the input\nneeds `x`",
+        r"my rows.jsonl:30: the input\nneeds `x`",
+    ]
+    assert len(lines) == 12
+    assert lines[-2:] == ["… and 2 more", "help: nothing was started; fix the file first"]

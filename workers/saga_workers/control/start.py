@@ -166,8 +166,8 @@ class SagaStarter:
         Raises UsageError if the id is not valid; RefusedError if the id belongs to another saga or input, to a run that
         was undone (use ``again``), or to one that was terminated; LedgerUnavailable if only the ledger could tell.
         """
-        given = id or request.id
-        saga_id = check_saga_id(given or self.new_id())
+        given = request.id if id is None else id
+        saga_id = check_saga_id(self.new_id() if given is None else given)
         claim = None if given is None else await self._claim(saga_id, request, labels)
         if claim is not None and claim.bulk is not None:
             return await self._run_in_bulk(claim.bulk, request.input)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import cached_property
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,7 +18,7 @@ from saga_activities.ledger.batches import KnownSaga
 from saga_activities.ledger.claims import Claim, NewClaim, SingleClaim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
 from sagas.definition.times import parse_duration
-from sagas.errors import SagaError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
 from sagas.settings import Settings
 from sagas.settings.masking import mask
@@ -33,11 +34,20 @@ class LedgerUnavailable(SagaError):
 
 
 class RunLedger:
-    """The rows of ``[ledger] connection``. Every method raises LedgerUnavailable if the database does not answer."""
+    """The rows of ``[ledger] connection``. Every method raises LedgerUnavailable if the database does not answer.
 
-    def __init__(self, connection: str, engine: AsyncEngine) -> None:
+    ``open`` makes its engine at the first use. Without its URL, as while the embedded PostgreSQL is down, the ledger
+    does not answer either: Temporal knows the sagas that run.
+    """
+
+    def __init__(self, connection: str, open: Callable[[], AsyncEngine]) -> None:
         self._connection = connection
-        self.engine = engine
+        self._open = open
+
+    @cached_property
+    def engine(self) -> AsyncEngine:
+        """Raises UsageError if its URL is missing or cannot be used."""
+        return self._open()
 
     async def find(self, saga_id: str) -> RunRow | None:
         """The newest row of this id; None if there is none."""
@@ -126,12 +136,16 @@ class RunLedger:
             await claims.record(self.engine, records)
 
     async def close(self) -> None:
-        await self.engine.dispose()
+        if "engine" in vars(self):
+            await self.engine.dispose()
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
+        except UsageError as error:
+            reason = f"the ledger in {self._connection} cannot be read: {error.message}"
+            raise LedgerUnavailable(reason, help=error.help) from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             known = classify_database_error(error)
             raise LedgerUnavailable(
@@ -140,14 +154,11 @@ class RunLedger:
 
 
 def open_ledger(settings: Settings) -> RunLedger | None:
-    """The ledger of the project; None if it has none. Nothing is connected before the first use.
-
-    Raises UsageError if its URL cannot be used.
-    """
+    """The ledger of the project; None if it has none. Nothing is connected before the first use."""
     name = settings.ledger.get("connection")
     if name is None:
         return None
-    return RunLedger(name, open_engine(name, settings.connection(name).url, _POOL_SIZE))
+    return RunLedger(name, lambda: open_engine(name, settings.connection(name).url, _POOL_SIZE))
 
 
 @asynccontextmanager

@@ -176,7 +176,7 @@ def _step(tested: StepUnderTest) -> StepDefinition:
     name, definition = tested.step, tested.definition
     step = next((one for one in definition.steps if one.id == name), None)
     if step is None:
-        near = did_you_mean(name, tuple(one.id for one in definition.steps)).rstrip(".")
+        near = did_you_mean(name, tuple(one.id for one in definition.steps))
         raise UsageError(f"{definition.saga} has no step {name}{near}")
     if step.do.uses not in ("http", REQUEST):
         raise UsageError(

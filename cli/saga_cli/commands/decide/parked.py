@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import with_client
-from saga_cli.output import echo, print_list, warn
+from saga_cli.output import echo, print_list, wants_json, warn
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -42,11 +42,13 @@ def parked(
 
     inbox = with_client(find)
     groups = group_parked(inbox.operations)
-    print_list(groups, human=lambda rows: _print_groups(rows))
-    if inbox.unreachable:
-        why = next(iter(inbox.unreachable.values()))
-        warn(f"{len(inbox.unreachable)} sagas could not be queried: {why}")
-    return 0
+    if groups or not inbox.unreachable or wants_json():
+        print_list(groups, human=lambda rows: _print_groups(rows))
+    if not inbox.unreachable:
+        return 0
+    why = next(iter(inbox.unreachable.values()))
+    warn(f"{len(inbox.unreachable)} sagas could not be queried, and may need an operator: {why}")
+    return 0 if groups else 1
 
 
 def _print_groups(groups: Any) -> None:
