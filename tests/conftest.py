@@ -62,6 +62,14 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Before the processes of xdist start."""
+    from tests.helpers.compiled_files import compile_files
+
+    compile_files(config)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell each process of xdist how tests are distributed: xdist itself hides it from them."""
     node.workerinput["dist"] = node.config.option.dist
