@@ -143,7 +143,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What faults and patterns have shown, as tables; here: with xdist the printing process loads no test module."""
-    from tests.faults.table import cell_id, table
     from tests.patterns.table import row_of
     from tests.patterns.table import table as pattern_table
 
@@ -152,6 +151,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("patterns")
         for line in pattern_table(rows):
             terminalreporter.write_line(line)
+    if not any("tests/faults/" in getattr(report, "nodeid", "") for report in reports):
+        return
+    from tests.faults.table import cell_id, table  # a second to import
+
     results: dict[str, bool] = {}
     for kind in ("passed", "failed", "error", "xfailed"):
         for report in terminalreporter.stats.get(kind, []):
