@@ -13,6 +13,7 @@ from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
+from tests.helpers.temporary_folder import use_memory
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tests.helpers.kafka_broker import Broker, BrokerProcess
     from tests.helpers.scheduling import FilesAndFolders
 
+use_memory()
 
 LONG_RUNNING = (
     "tests/faults/test_cells.py",

@@ -122,6 +122,7 @@ def postgres() -> Iterator[DatabaseServer]:
             "max_connections": "400",
             "max_prepared_transactions": "50",
             "track_commit_timestamp": "on",
+            "max_wal_size": "256MB",  # its folder may be in memory
             "fsync": "off",  # no test cuts the power of the machine, and SIGKILL keeps what was written
         }
         argv = [*mapped, str(programs / "postgres"), "-D", str(data)]
