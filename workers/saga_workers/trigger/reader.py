@@ -71,7 +71,9 @@ class TopicReader:
         self._trackers: dict[int, OffsetTracker] = {}
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(group)
-        self._paused = False
+        self._assigned: set[int] = set()
+        self._moved_partitions: set[int] = set()
+        self._paused: bool | None = False
         self._committing = False
         self._commit_due = 0.0
         self._logged_at: dict[str, float] = {}
@@ -122,12 +124,18 @@ class TopicReader:
         first = self._client.poll(POLL_TIMEOUT)
         if first is None:
             return []
-        return [first, *self._client.consume(self._batch_size - 1, 0)]
+        self._moved_partitions.clear()
+        rest = self._client.consume(self._batch_size - 1, 0)
+        # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
+        # here. The next owner handles it, after those before it.
+        return rest if first.partition() in self._moved_partitions else [first, *rest]
 
     def _accept(self, read: Any) -> None:
         error = read.error()
         if error is not None:
             return self._handle_error(read, error)
+        if read.partition() not in self._assigned:
+            return
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
         record = ConsumedRecord(read)
@@ -139,7 +147,8 @@ class TopicReader:
         from confluent_kafka import KafkaError, KafkaException
 
         if error.code() == KafkaError._PARTITION_EOF:
-            self._trackers.setdefault(read.partition(), OffsetTracker()).skip_to(read.offset())
+            if read.partition() in self._assigned:
+                self._trackers.setdefault(read.partition(), OffsetTracker()).skip_to(read.offset())
             return
         if error.fatal():
             raise KafkaException(error)
@@ -164,10 +173,10 @@ class TopicReader:
 
     async def _pause_or_resume(self) -> None:
         held = self._executor.pending
-        if not self._paused and held >= self._max_pending:
+        if self._paused is not True and held >= self._max_pending:
             self._paused = True
             await self._in_thread(lambda: self._client.pause(self._client.assignment()))
-        elif self._paused and held <= self._max_pending // 2:
+        elif self._paused is not False and held <= self._max_pending // 2:
             self._paused = False
             await self._in_thread(lambda: self._client.resume(self._client.assignment()))
 
@@ -202,8 +211,10 @@ class TopicReader:
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
-        # A partition that was paused when it was revoked is still paused when it comes back; the next poll resumes it.
-        self._paused = True
+        self._assigned.update(numbers)
+        self._moved_partitions.update(numbers)
+        # Unknown: a partition that was paused when it was revoked is still paused when it comes back, others are not.
+        self._paused = None
 
     def _on_revoked(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=True)
@@ -218,6 +229,8 @@ class TopicReader:
         going = [one.partition for one in partitions]
         asyncio.run_coroutine_threadsafe(self._drain(going), self._loop).result()
         offsets = self._offsets(going)
+        self._assigned.difference_update(going)
+        self._moved_partitions.update(going)
         for one in going:
             self._trackers.pop(one, None)
         if commit and offsets:
