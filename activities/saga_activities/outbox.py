@@ -127,17 +127,12 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
         "topic": event.topic,
         "event_key": key,
         "value": json.dumps(_json_value(event, event.value), ensure_ascii=False),
-        "headers": json.dumps(_header_strings(event), ensure_ascii=False),
+        "headers": json.dumps(header_strings(event), ensure_ascii=False),
         "status": HELD if event.hold else NEW,
         "event_type": event.type,
         "hash": shard_hash(event.topic, key, event_id),
     }
-    if not re.fullmatch(TOPIC_NAME, event.topic):
-        shown = f"{event.topic[:60]}…" if len(event.topic) > 60 else event.topic
-        raise UnusableResult(
-            f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal "
-            f"topic of Kafka"
-        )
+    check_topic(event.topic)
     if len(event_id) > _MAX_EVENT_ID:
         raise UnusableResult(
             f"the id of an event has at most {_MAX_EVENT_ID} characters; {event_id!r} has {len(event_id)}"
@@ -150,6 +145,16 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
             f"the event for {event.topic} has {size} bytes with its key and headers; at most {max_bytes} are allowed"
         )
     return row
+
+
+def check_topic(topic: object) -> None:
+    """Raise :class:`UnusableResult` for what cannot be the topic of an event."""
+    if not isinstance(topic, str) or not re.fullmatch(TOPIC_NAME, topic):
+        shown = f"{topic[:60]}…" if isinstance(topic, str) and len(topic) > 60 else topic
+        raise UnusableResult(
+            f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal "
+            f"topic of Kafka"
+        )
 
 
 def shard_hash(topic: str, key: str | None, event_id: str) -> int:
@@ -168,10 +173,12 @@ def _json_value(event: Event, value: Any) -> Any:
         raise UnusableResult(f"the event for {event.topic} cannot be written as JSON: {error}") from error
 
 
-def _header_strings(event: Event) -> dict[str, str]:
-    """The headers as strings; numbers and booleans are written as JSON."""
-    headers: dict[str, str] = {}
-    for name, value in _json_value(event, event.headers).items():
+def header_strings(event: Event) -> dict[str, str]:
+    """The headers as strings; numbers and booleans are written as JSON. Raises :class:`UnusableResult`."""
+    given, headers = _json_value(event, event.headers), dict[str, str]()
+    if not isinstance(given, dict):
+        raise UnusableResult(f"the headers of an event must be a mapping; those for {event.topic} are {given!r}")
+    for name, value in given.items():
         if value is None or isinstance(value, dict | list):
             raise UnusableResult(f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}")
         headers[name] = value if isinstance(value, str) else json.dumps(value)

@@ -27,6 +27,7 @@ from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
+from saga_activities.outbox import check_topic, header_strings
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
@@ -313,17 +314,29 @@ def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, resul
     several = isinstance(result, list) and all(isinstance(one, Event) for one in result)
     for number, one in enumerate(result if several else [result]):
         if isinstance(one, Event):
-            id = one.id or (f"{message.id}-{number}" if several else message.id)
-            headers = {**message.headers, "ce_id": id, **_own_headers(one, message)}
-            key = None if one.key is None else str(one.key).encode()
-            yield _producer_record(one.topic, key, one.value, list(headers.items()))
+            yield _event_record(one, f"{message.id}-{number}" if several else message.id, message)
         else:
             yield _producer_record(bridge.to, record.key, one, list(record.raw_headers))
 
 
+def _event_record(event: Event, default_id: str, message: Message) -> dict[str, Any]:
+    """The record of one event. Raises UsageError, UnusableResult and UnicodeEncodeError for what no producer takes: it
+    would end the process, or stop the bridge, and the next process would read the same message.
+    """
+    check_topic(event.topic)
+    id = event.id or default_id
+    if not isinstance(id, str):
+        raise UsageError(f"the id of an event must be a string, not {id!r}")
+    headers = {**message.headers, "ce_id": id, **_own_headers(event, message)}
+    for name_or_text in (*headers, *headers.values()):
+        name_or_text.encode()  # the client library crashes on half a surrogate pair in a name
+    key = None if event.key is None else str(event.key).encode()
+    return _producer_record(event.topic, key, event.value, list(headers.items()))
+
+
 def _own_headers(event: Event, message: Message) -> dict[str, str]:
     """The headers that the event adds or changes. Raises UsageError for a header reserved by the engine."""
-    given = {name: text for name, text in event.headers.items() if message.headers.get(name) != text}
+    given = {name: text for name, text in header_strings(event).items() if message.headers.get(name) != text}
     if (header := first_reserved_header(given)) is not None:
         raise UsageError(reserved_header_message(header))
     return given

@@ -77,6 +77,39 @@ async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path) ->
     assert "not JSON" in reasons[1]
 
 
+ODD_EVENTS: list[dict[str, Any]] = [
+    *({"topic": topic} for topic in ("orders-no such/land", "", "__consumer_offsets", None, 5)),
+    *({"headers": {"colour": value}} for value in (None, [1], "\ud800")),
+    {"headers": {"\ud800": "x"}},
+    {"headers": 7},
+    {"id": 7},
+    {"key": "\ud800"},
+    {"value": "\ud800"},
+]
+
+
+async def test_an_event_that_no_producer_takes_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
+    source, target = kafka.create_topic(), kafka.create_topic()
+
+    @bridge(source, to=target, name="odd", max_attempts=1)
+    def odd(message: Message) -> object:
+        fields: dict[str, Any] = ODD_EVENTS[message.value] if message.value < len(ODD_EVENTS) else {"headers": {"n": 7}}
+        return Event(**{"topic": target, "key": "k", "value": message.value, **fields})
+
+    project = _run(tmp_path, kafka, odd)
+    kafka.produce(source, *range(len(ODD_EVENTS) + 1), key="k")
+    async with triggering(project):
+        await until(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-odd", source))
+    [good] = kafka.read_committed(target)
+    assert (good.json(), good.headers["n"]) == (len(ODD_EVENTS), "7")
+    dead = kafka.read_committed(f"{source}.dlq")
+    assert [one.json() for one in dead] == list(range(len(ODD_EVENTS)))
+    reasons = [one.headers["sagadlqreason"] for one in dead]
+    assert "'orders-no such/land' is not a valid topic name" in reasons[0]
+    assert "a header must be a string; 'colour'" in reasons[5]
+    assert "the id of an event must be a string, not 7" in reasons[10]
+
+
 async def test_a_missing_topic_is_reported_until_it_exists(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
