@@ -73,6 +73,9 @@ _POLL_TIMEOUT = 0.5
 _BACKOFF = Backoff(0.2, 10.0)
 """Seconds until the listener restarts after an error."""
 
+_BURIAL_TIMEOUT = 10.0
+"""Seconds that a dead letter may take before ``health`` reports it."""
+
 REPLY_PARTITIONS = 4
 
 
@@ -109,6 +112,7 @@ class ReplyListener:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: str | None = "the listener has not started yet"
+        self._burying_since: float | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replies")
         self.counts: Counter[str] = Counter()
 
@@ -127,6 +131,8 @@ class ReplyListener:
         """None if it listens, else a message that says what prevents it."""
         if self._task is not None and self._task.done() and not self._stopping.is_set():
             return "the listener has stopped"
+        if self._burying_since is not None and time.monotonic() - self._burying_since > _BURIAL_TIMEOUT:
+            return "a reply that cannot be used waits for its dead letter topic"
         return self._error
 
     async def _run(self) -> None:
@@ -180,13 +186,13 @@ class ReplyListener:
 
     async def _handle_batch(self, engine: AsyncEngine, group: str, batch: Sequence[Message]) -> None:
         by_key: dict[str, list[tuple[Message, Reply]]] = {}
+        dead: list[tuple[Message, str, str]] = []
         for message in batch:
             raw: Any = message.value()
             try:
                 reply = decode_reply(message.topic() or "", read_headers(message), raw)
             except (MalformedReply, MalformedRecord) as error:
-                await self._dead_letter_sink(message, group, str(error), self._stopping)
-                self._count("malformed")
+                dead.append((message, "malformed", str(error)))
             else:
                 by_key.setdefault(reply.key, []).append((message, reply))
         room = asyncio.Semaphore(MAX_CONCURRENT_REPLIES)
@@ -197,14 +203,21 @@ class ReplyListener:
                     try:
                         await self._record_reply(engine, reply)
                     except RefusedReply as error:
-                        await self._dead_letter_sink(message, group, str(error), self._stopping)
-                        self._count("refused")
+                        dead.append((message, "refused", str(error)))
 
         # Wait for all: after a failure no reply may still be in process when the next batch begins.
         ends = await asyncio.gather(*(take(replies) for replies in by_key.values()), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
+        # Last: no other reply of the batch waits for a dead letter topic.
+        for message, result, reason in dead:
+            self._burying_since = time.monotonic()
+            try:
+                await self._dead_letter_sink(message, group, reason, self._stopping)
+            finally:
+                self._burying_since = None
+            self._count(result)
 
     async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> None:
         required = not self._kafka.accept_replies_without_token

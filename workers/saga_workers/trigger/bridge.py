@@ -249,6 +249,7 @@ class BridgeRunner:
         if not fresh:
             return
         if missing := KafkaAdmin(self._settings).unusable_topics(fresh):
+            self._dead_letters.forget(missing)
             raise KafkaOperationError("; ".join(f"{topic}: {reason}" for topic, reason in missing.items()))
         for topic in fresh:
             tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)

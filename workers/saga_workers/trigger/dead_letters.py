@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -89,6 +90,10 @@ class DeadLetters:
             self._existing_topics.add(found)
         return found
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Look again for these topics before the next dead letter: somebody has deleted them."""
+        self._existing_topics.difference_update(topics)
+
     def close(self) -> None:
         """Shut the thread down without waiting for dead letters in flight."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -97,7 +102,7 @@ class DeadLetters:
         from confluent_kafka import KafkaException, Producer
 
         try:
-            self.topic_for(record.topic)
+            topic = self.topic_for(record.topic)
             if self._producer is None:
                 self._producer = Producer(producer_config(self._settings))
             error = self._produce(dead_letter(record, group, reason), stop)
@@ -110,7 +115,10 @@ class DeadLetters:
             ) from None
         if error is not None:
             self._producer = None
-            raise DependencyUnavailable(classify_kafka_error(error).reason)
+            verdict = classify_kafka_error(error)
+            if verdict.scope == "topic":
+                self.forget([topic])
+            raise DependencyUnavailable(verdict.reason)
 
     def _produce(self, letter: dict[str, Any], stop: asyncio.Event) -> Any:
         """The broker's error, or None if it has the dead letter. Raises DependencyUnavailable on timeout or stop."""
