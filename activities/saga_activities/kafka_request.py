@@ -40,6 +40,7 @@ from saga_activities.kafka.record_codec import (
     STEP_KEY_HEADER,
     TRACEPARENT_HEADER,
     UNDOES_HEADER,
+    parse_value,
 )
 from saga_activities.outbox import insert_events, key_text
 from sagas.actions.step import Event
@@ -48,7 +49,6 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, omitted
 from sagas.settings.kafka import KafkaSettings
-from sagas.text.json_values import parse_json
 
 COMMAND_TYPE = "saga.command"
 """The CloudEvents type of a command."""
@@ -407,7 +407,7 @@ def _parse_json(value: bytes | None) -> Any:
     if not value:
         return None
     try:
-        return parse_json(value)
+        return parse_value(value)
     except UnicodeDecodeError as error:
         raise MalformedReply(f"the value is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:

@@ -146,7 +146,7 @@ def decode(message: Message) -> DecodedRecord:
     except UnicodeDecodeError:
         raise MalformedRecord("the key is not UTF-8 text") from None
     try:
-        value = None if raw_value is None else parse_json(raw_value)
+        value = None if raw_value is None else parse_value(raw_value)
     except UnicodeDecodeError:
         raise MalformedRecord("the value is not UTF-8 text") from None
     except ValueError as error:
@@ -164,6 +164,22 @@ def decode(message: Message) -> DecodedRecord:
         headers=headers,
         timestamp=milliseconds / 1000 if kind else None,
     )
+
+
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+MAX_VALUES = 1_000_000
+"""Elements and fields of one record. A compressed record of a few kilobytes could fill the memory otherwise, and stop
+all other readers of the process while it is parsed."""
+
+
+def parse_value(raw: bytes) -> Any:
+    """The value of a record from anywhere. Raises as :func:`parse_json`, before it parses what is too large."""
+    if len(raw) > MAX_VALUE_BYTES:
+        raise ValueError(f"it has {len(raw):,} bytes, and at most {MAX_VALUE_BYTES:,} are read")
+    # Separators within texts count, too: they are few.
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+    return parse_json(raw)
 
 
 LAST_MILLISECOND = 253_402_300_799_999

@@ -158,12 +158,19 @@ def test_a_reply_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
         (Arrived(b"[1e999]"), "too large for a number"),
         (Arrived(b"1", stamp=(1, LAST_MILLISECOND + 1)), "the time of the record is out of range"),
         (Arrived(b"1", stamp=(1, -5)), "the time of the record is out of range"),
+        (Arrived(b"[" + b"0," * 1_000_000 + b"0]"), "more than 1,000,000 values"),
+        (Arrived(b'"' + b"x" * 17_000_000 + b'"'), "17,000,002 bytes, and at most 16,777,216 are read"),
         (Arrived(b"1", headers=SystemError("no text")), "the name of a header is not UTF-8 text"),
     ],
 )
 def test_a_record_that_nobody_can_store_is_malformed(arrived: Any, reason: str) -> None:
     with pytest.raises(MalformedRecord, match=reason):
         ConsumedRecord(arrived).message()
+
+
+def test_a_reply_that_is_too_large_is_not_parsed() -> None:
+    with pytest.raises(MalformedReply, match="more than 1,000,000 values"):
+        decode_reply("replies", {"sagakey": "k", "sagaoutcome": "done"}, b"[" + b"0," * 1_000_000 + b"0]")
 
 
 @pytest.mark.parametrize("text", [b"a\xff", b"a\0b", b"\xed\xa0\x80"])
