@@ -83,10 +83,12 @@ class KafkaRequestAction:
             is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, invocation)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
+            if is_repeated:  # a late copy of the first reply must not answer the second command
+                row = replace(row, reply_topic=reply_topic, reply_token=new_token())
             if row.is_new or is_repeated:
                 event = replace(with_token(command, row.reply_token), id=command_id(invocation, resend=is_repeated))
                 await insert_events(sql, [event], invocation, self._kafka.max_message_bytes)
-            await register_waiter(sql, invocation.key, waiter, reply_topic if is_repeated else row.reply_topic)
+            await register_waiter(sql, invocation.key, replace(row, waiter=waiter))
             return _REPLY_PENDING
 
         outcome = await self._transaction(invocation, attempt, request)
@@ -250,14 +252,16 @@ async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
     return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()))
 
 
-async def register_waiter(sql: SqlSession, key: str, waiter: Waiter, reply_topic: str | None) -> None:
-    """Register the attempt that receives the reply, and clear an earlier reply."""
+async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
+    """Register the attempt that receives the reply, and what the reply must have; clear an earlier reply."""
+    assert row.waiter is not None
     values = {
         "outcome": None,
         "data": None,
         "answered_at": None,
-        "token": waiter.to_text(),
-        "reply_topic": reply_topic,
+        "token": row.waiter.to_text(),
+        "reply_topic": row.reply_topic,
+        "reply_token": row.reply_token,
     }
     await sql.execute(sa.update(request_table).where(request_table.c.step_key == key).values(**values))
 

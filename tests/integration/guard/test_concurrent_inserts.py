@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -61,7 +62,7 @@ async def ask_twice(guard_database: GuardDatabase) -> None:
 
     async def ask(sql: SqlSession) -> bool:
         found = await kafka_request.lock_request(sql, row)
-        await kafka_request.register_waiter(sql, key, Waiter(b"token", 1), None)
+        await kafka_request.register_waiter(sql, key, replace(found, waiter=Waiter(b"token", 1)))
         return found.is_new
 
     first, second = await one_after_the_other(guard_database, ask)

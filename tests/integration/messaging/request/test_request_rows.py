@@ -189,6 +189,18 @@ async def test_a_command_that_is_sent_again_expects_its_reply_where_it_asks_for_
     assert (await setup.reply("done", op="undo", topic="other-replies"))[0]
 
 
+async def test_a_reply_to_the_first_command_does_not_answer_the_one_sent_again(setup: RequestSetup) -> None:
+    await setup.attempt(1, op="undo")
+    first = await setup.token(f"{setup.saga_id}/reserve/undo")
+    await setup.reply("rejected", "no", op="undo")
+    assert await setup.attempt(1, op="undo", earlier=2) is None
+    headers = await setup.one("select headers from saga_outbox where saga_id = :id order by id desc", id=setup.saga_id)
+    assert json.loads(headers)["sagatoken"] == await setup.token(f"{setup.saga_id}/reserve/undo") != first
+    with pytest.raises(RefusedReply, match="not that of the command"):
+        await setup.reply("rejected", "no", op="undo", token=first)
+    assert (await setup.reply("done", op="undo"))[0]
+
+
 async def test_a_reply_without_a_request_is_ignored(setup: RequestSetup) -> None:
     assert await setup.reply("done") == (False, None)
 
