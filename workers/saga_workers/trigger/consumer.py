@@ -23,7 +23,13 @@ from saga_activities.python_action import jsonable
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
+from saga_workers.trigger.retry import (
+    AttemptFailed,
+    DependencyUnavailable,
+    PoisonMessage,
+    ProcessStopping,
+    retry_until_done,
+)
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME
@@ -99,7 +105,11 @@ class ConsumerRunner:
         except MalformedRecord as error:
             raise PoisonMessage(str(error)) from None
         self._reply_topic(record)
-        outcome = await self._run_guarded(functools.partial(self._run_effect, message, record), self._consumer.timeout)
+        threads: list[asyncio.Future[Any]] = []
+        effect = functools.partial(self._run_effect, message, record, threads)
+        outcome = await self._run_guarded(effect, self._consumer.timeout)
+        for thread in threads:
+            await self._thread_ended(thread, record)
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
                 self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
@@ -114,17 +124,20 @@ class ConsumerRunner:
                 await self._raise_failure(outcome)
         return None
 
-    async def _run_effect(self, message: Message, record: ConsumedRecord, sql: SqlSession) -> Any:
+    async def _run_effect(
+        self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
+    ) -> Any:
         found = await inbox.record(sql, self._inbox_entry(record), "DONE")
         if found is not None:
             return found
-        result = jsonable(await self._call_handler(message, sql))
+        result = jsonable(await self._call_handler(message, threads, sql))
         for event in message.events:
             await self._emit(sql, event, record)
         await self._reply(sql, record, "done", result)
         return None
 
-    async def _call_handler(self, message: Message, sql: SqlSession) -> Any:
+    async def _call_handler(self, message: Message, threads: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
+        """The result of the handler. The thread of a plain `def` is added to ``threads``."""
         loop = asyncio.get_running_loop()
 
         async def newer(entity: str, version: int) -> bool:
@@ -138,7 +151,24 @@ class ConsumerRunner:
 
         given = replace(message, _sql=sql.sync(), _newer=newer_in_thread, events=message.events)
         call = functools.partial(contextvars.copy_context().run, self._consumer.function, given)
-        return await loop.run_in_executor(self._threads, call)
+        threads.append(loop.run_in_executor(self._threads, call))
+        return await asyncio.shield(threads[-1])
+
+    async def _thread_ended(self, thread: asyncio.Future[Any], record: ConsumedRecord) -> None:
+        """Wait until the thread of a handler has ended, which a timeout cannot interrupt: otherwise two attempts would
+        run at once, and a few messages would take all threads. Raises ProcessStopping.
+        """
+        if not thread.done():
+            about = fields(group=self._group, record=record.position)
+            log.warning("handler still runs after its timeout, its message waits until it has ended", extra=about)
+            stopping = asyncio.ensure_future(self._stop.wait())
+            try:
+                await asyncio.wait({thread, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+            if not thread.done():
+                raise ProcessStopping()
+        thread.exception()  # it is in the outcome; or the transaction was over, and it matters to nobody
 
     async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
         """Record a rejection: the effect is rolled back, and the inbox row answers every later delivery."""

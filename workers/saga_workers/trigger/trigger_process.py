@@ -41,9 +41,7 @@ log = logging.getLogger("saga.trigger")
 MAX_CONCURRENT_STARTS = 32
 """Events of one trigger passed to Temporal at once."""
 MAX_CONCURRENT_MESSAGES = 16
-"""Messages of one consumer processed at once, each in a database transaction."""
-MAX_HANDLER_THREADS = 64
-"""Plain `def` handlers that run at once in this process."""
+"""Messages of one consumer processed at once, each in a database transaction and, in a plain `def`, a thread."""
 PURGE_INTERVAL = 3_600.0
 LEAVE_TIMEOUT = 10.0
 """Seconds after the grace period for leaving the consumer groups; then the process exits. The Kafka client waits
@@ -149,8 +147,7 @@ class TriggerTasks:
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []
-        self._threads = ThreadPoolExecutor(MAX_HANDLER_THREADS, "consumer")
-        stack.callback(self._threads.shutdown, wait=False)
+        self._stack = stack
 
     def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
         """The tasks by name. Raises UsageError if a connection does not exist."""
@@ -189,6 +186,9 @@ class TriggerTasks:
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
         group = f"{self._settings.prefix}-consumer-{consumer.name}"
+        # Its own threads: handlers of another consumer that hang take none of them.
+        threads = ThreadPoolExecutor(MAX_CONCURRENT_MESSAGES, group)
+        self._stack.callback(threads.shutdown, wait=False)
         handle = ConsumerRunner(
             consumer,
             self._databases.guard(consumer.connection),
@@ -197,7 +197,7 @@ class TriggerTasks:
             self.metrics,
             self._stop,
             max_bytes=self._settings.max_message_bytes,
-            threads=self._threads,
+            threads=threads,
             prefix=self._settings.prefix,
         )
         return TopicReader(self._settings, group, consumer.topic, handle, concurrency=MAX_CONCURRENT_MESSAGES)
