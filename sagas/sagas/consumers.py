@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from typing import Any, TypeVar
 
 from sagas.actions import load_modules
 from sagas.actions.step import Event
-from sagas.builtins.messaging import first_reserved_header, reserved_header_message
+from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
 MAX_NAME_LENGTH = 200
 """Maximum characters of a consumer's name, which is part of a key in the inbox."""
+
+MAX_SOURCE_TOPIC = 245
+"""Maximum characters of a topic that has a topic `….dlq` for its dead letters."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,13 +73,16 @@ def consumer(
         max_attempts: attempts before the message goes to the dead-letter topic.
         timeout: seconds that one attempt may take.
 
-    Raises UsageError for a name that is too long, or for limits that allow no attempt.
+    Raises UsageError for an invalid topic, a name that is too long, or limits that allow no attempt.
     """
 
     def mark(function: F) -> F:
         consumer = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
-        if max_attempts < 1 or timeout <= 0:
-            raise UsageError(f"the consumer {consumer.name} needs at least one attempt and a timeout above zero")
+        _check_source(topic)
+        if not _is_attempts(max_attempts) or not isinstance(timeout, int | float) or timeout <= 0:
+            raise UsageError(
+                f"the consumer {consumer.name} needs numbers for at least one attempt and a timeout above zero"
+            )
         setattr(function, HANDLER_ATTRIBUTE, consumer)
         return function
 
@@ -89,17 +96,41 @@ def bridge(topic: str, *, to: str, name: str | None = None, max_attempts: int = 
     its choice, or None to drop the message. The output records and the consumed offsets are committed in one Kafka
     transaction.
 
-    Raises UsageError for a coroutine function, which would wait for something outside that transaction.
+    Raises UsageError for a coroutine function, which would wait for something outside that transaction, for an invalid
+    topic, one topic as both, and a limit that allows no attempt.
     """
 
     def mark(function: F) -> F:
         bridge = Bridge(_handler_name(name, function), topic, to, function, max_attempts)
         if inspect.iscoroutinefunction(function):
             raise UsageError(f"the bridge {bridge.name} must be a plain `def`, without I/O to wait for")
+        _check_source(topic)
+        _check_topic(to)
+        if topic == to:
+            raise UsageError(f"the bridge {bridge.name} would read what it writes: name another topic in `to`")
+        if not _is_attempts(max_attempts):
+            raise UsageError(f"the bridge {bridge.name} needs a number of at least one for max_attempts")
         setattr(function, HANDLER_ATTRIBUTE, bridge)
         return function
 
     return mark
+
+
+def _is_attempts(number: object) -> bool:
+    return isinstance(number, int) and number >= 1
+
+
+def _check_topic(topic: object) -> None:
+    if not isinstance(topic, str) or not re.fullmatch(TOPIC_NAME, topic):
+        raise UsageError(f"{topic!r} is not a topic name: use 1 to 249 letters, digits, `.`, `-` and `_`")
+
+
+def _check_source(topic: object) -> None:
+    _check_topic(topic)
+    if len(str(topic)) > MAX_SOURCE_TOPIC:
+        raise UsageError(
+            f"a topic to read has at most {MAX_SOURCE_TOPIC} characters: that of its dead letters has more"
+        )
 
 
 def _handler_name(name: str | None, function: Callable[..., Any]) -> str:

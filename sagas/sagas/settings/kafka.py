@@ -97,6 +97,7 @@ ENGINE_PROPERTIES: Mapping[str, str] = {
     "client.id": "it is prefix under [kafka]",
     "topic.metadata.propagation.max.ms": "the engine reports a missing topic after five seconds",
     "message.max.bytes": "set max_message_bytes under [kafka]",
+    "enable.partition.eof": "the engine sets it for the readers that expect it",
 }
 """Properties that only the engine sets, and why or where they are set instead."""
 

@@ -160,6 +160,24 @@ def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
         consumer("t", connection="shop", name="x" * (MAX_NAME_LENGTH + 1))(handle)
     with pytest.raises(UsageError, match="plain `def`"):
         bridge("t", to="u")(wait)
+    wrong: Any
+    for wrong in ("a b/c", "", "__consumer_offsets", 5, None):
+        with pytest.raises(UsageError, match="not a topic name"):
+            consumer(wrong, connection="shop")(handle)
+        with pytest.raises(UsageError, match="not a topic name"):
+            bridge("t", to=wrong)(handle)
+    with pytest.raises(UsageError, match="at most 245 characters"):
+        bridge("t" * 246, to="u")(handle)
+    with pytest.raises(UsageError, match="would read what it writes"):
+        bridge("t", to="t")(handle)
+    for wrong in (0, "3", None):
+        with pytest.raises(UsageError, match="at least one"):
+            bridge("t", to="u", max_attempts=wrong)(handle)
+        with pytest.raises(UsageError, match="at least one"):
+            consumer("t", connection="shop", max_attempts=wrong)(handle)
+    wrong = "5s"
+    with pytest.raises(UsageError, match="timeout above zero"):
+        consumer("t", connection="shop", timeout=wrong)(handle)
     one = getattr(consumer("t", connection="shop")(handle), HANDLER_ATTRIBUTE)
     with pytest.raises(UsageError, match="two consumers are named handle"):
         MessageHandlers([one, dataclasses.replace(one, function=wait)])
