@@ -111,10 +111,14 @@ _RECORD = text(
 # A relay that froze before such a statement must not change what its successor has published since.
 _MINE = f"WITH mine AS (SELECT 1 FROM {PROGRESS_TABLE} WHERE shard = :shard AND reader = :reader FOR SHARE) "
 _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
-_MARK = f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE status = '{NEW}' AND"
+# No self-join: with statistics from before a large transaction the planner takes the outbox for empty, and joins each
+# of its rows with each.
+_READ_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
+_PUBLISHED = f"(pg_visible_in_snapshot(o.xid, p.done) OR {_READ_NOW})"
 _RECORD_EVENTS = text(
-    f"{_MINE} {_MARK} {_IF_MINE} AND event_id IN "
-    f"(SELECT event_id FROM {STATUS_VIEW} WHERE event_id = ANY(:ids) AND status = '{NEW}')"
+    f"{_MINE} UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now "
+    f"WHERE COALESCE(o.status, '') = '{NEW}' AND o.event_id = ANY(:ids) AND {_IF_MINE} "
+    f"AND NOT EXISTS (SELECT 1 FROM {PROGRESS_TABLE} p WHERE p.shard = o.shard AND {_PUBLISHED})"
 )
 _REFUSE = text(
     f"{_MINE} UPDATE saga_outbox SET status = '{REFUSED}', note = :note "
@@ -126,8 +130,8 @@ _SET_ASIDE = text(
 )
 _SET_ASIDE_TOPICS = text(f"SELECT DISTINCT topic FROM saga_outbox WHERE status = '{SUSPENDED}' AND shard = :shard")
 _RESUME = text(
-    f"{_MINE} UPDATE saga_outbox SET status = '{NEW}' WHERE {_IF_MINE} AND id IN (SELECT id FROM saga_outbox "
-    f"WHERE status = '{SUSPENDED}' AND shard = :shard AND topic = ANY(:topics) ORDER BY id LIMIT {_RESUMED})"
+    f"{_MINE} UPDATE saga_outbox SET status = '{NEW}' WHERE {_IF_MINE} AND id = ANY(ARRAY(SELECT id FROM saga_outbox "
+    f"WHERE status = '{SUSPENDED}' AND shard = :shard AND topic = ANY(:topics) ORDER BY id LIMIT {_RESUMED}))"
 )
 
 _COUNT_RECORDED = text(f"SELECT COUNT(*) FROM {STATUS_VIEW} WHERE event_id = ANY(:ids) AND status = '{PUBLISHED}'")
@@ -145,8 +149,8 @@ _REOPEN_WINDOW = (
 
 _ADOPT = (
     text(
-        f"{_MARK} id <= :highest AND id IN "
-        f"(SELECT id FROM {STATUS_VIEW} WHERE shard = :shard AND status = '{PUBLISHED}')"
+        f"UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
+        f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.id <= :highest AND {_PUBLISHED}"
     ),
     text(f"UPDATE saga_outbox SET status = '{NEW}' WHERE status = '{NEW}' AND shard = :shard"),
     text(

@@ -210,6 +210,31 @@ async def test_a_topic_that_was_left_out_follows_in_order(env: OutboxEnvironment
     assert env.statuses() == {"PUBLISHED": 14}
 
 
+_MANY = """
+insert into saga_outbox
+    (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at, shard)
+select 'e-' || n, 'a', 'k', n::text, '{}', 's', 'pay', 1, 'NEW', 0, %s from generate_series(1, 40000) as n
+"""
+
+
+async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironment, engine: AsyncEngine) -> None:
+    """Those from before a large transaction: the planner takes the outbox for empty."""
+    with env.connect() as connection, connection.transaction():
+        connection.execute(_MANY, (0,))
+        with env.connect() as other:
+            other.execute("analyze saga_outbox")
+    reading = await _Reading(engine).claim()
+    began = time.monotonic()
+    while len(reading.in_flight) < 2 or reading.in_flight[-1].rows[-1].event_id != "e-40000":
+        assert await reading.next(5000)
+    named = [row.event_id for portion in reading.in_flight for row in portion.rows]
+    reading = await _Reading(engine).claim()
+    assert await reading.reader.record_events(named) == 10_000
+    assert await reading.reader.record_events([f"e-{n}" for n in range(1, 10_001)]) == 0
+    assert await reading.all() == []
+    assert time.monotonic() - began < 8
+
+
 _TO_OTHER_CLUSTER = """
 update saga_outbox set xid = (xid::text::bigint + 1000000000)::text::xid8;
 update saga_relay_progress set cluster = 'another', done = there.snapshot, reading = there.snapshot
