@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 from confluent_kafka import Producer
 
-from benchmarks.bench_stack import bench_stack
+from benchmarks.support.bench_stack import bench_stack
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client

@@ -11,9 +11,9 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from benchmarks.bench_stack import bench_stack
-from benchmarks.measure import Figures, crowd, latencies, ratio
 from benchmarks.sagas import by_hand, make_project, start_by_hand
+from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.measure import Figures, crowd, latencies, ratio
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings

@@ -1,4 +1,4 @@
-"""The same participants for this engine: what `benchmarks.handwritten` does, as actions."""
+"""The same participants for this engine: what `benchmarks.support.handwritten` does, as actions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from pyarrow.compute import binary_join_element_wise  # pyright: ignore[reportAt
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.measure import ratio, seconds
+from benchmarks.support.measure import ratio, seconds
 from saga_spark.reconcile.comparison import find_differing_keys
 from saga_spark.reconcile.extracts import (
     ENTRIES_FILE,

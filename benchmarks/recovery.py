@@ -20,7 +20,7 @@ from statistics import median
 import psutil
 import psycopg
 
-from benchmarks.bench_stack import bench_stack
+from benchmarks.support.bench_stack import bench_stack
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings

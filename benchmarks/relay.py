@@ -25,12 +25,12 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg import sql
 
-from benchmarks.bench_stack import bench_stack
-from benchmarks.measure import ratio
+from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.measure import ratio
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.record_codec import EncodedRecord
-from saga_activities.outbox import event_row
+from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.outbox import RelayMetrics
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event

@@ -19,11 +19,11 @@ from typing import Any
 import psycopg
 from temporalio.client import Client as Temporal
 
-from benchmarks.bench_stack import bench_stack
-from benchmarks.definitions import KINDS, definition
-from benchmarks.handwritten import Order
-from benchmarks.measure import Figures, crowd, latencies
-from benchmarks.report import print_growth, print_pair
+from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.definitions import KINDS, definition
+from benchmarks.support.handwritten import Order
+from benchmarks.support.measure import Figures, crowd, latencies
+from benchmarks.support.report import print_growth, print_pair
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
@@ -88,7 +88,7 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
 
 def start_by_hand(address: str, queue: str, url: str) -> subprocess.Popen[bytes]:
     """The worker of the hand-written workflow, ready to serve."""
-    argv = [sys.executable, "-m", "benchmarks.handwritten", address, queue, url]
+    argv = [sys.executable, "-m", "benchmarks.support.handwritten", address, queue, url]
     worker = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=HERE.parent)
     assert worker.stdout is not None
     assert worker.stdout.readline() == b"ready\n"

@@ -20,8 +20,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.measure import ratio, seconds
-from benchmarks.staged import Step, settings
+from benchmarks.support.measure import ratio, seconds
+from benchmarks.support.staged import Step, settings
 from definitions.retail.demo.day_close import prepare_promotions
 from saga_spark.audit.audit_task import audit_outputs
 from saga_spark.inputs.frozen_inputs import freeze_inputs

@@ -20,8 +20,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from benchmarks.bench_stack import bench_stack
-from benchmarks.measure import ratio
+from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.measure import ratio
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client

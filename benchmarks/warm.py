@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.measure import ratio
-from benchmarks.staged import Step, settings
+from benchmarks.support.measure import ratio
+from benchmarks.support.staged import Step, settings
 from saga_spark.runner.runner_client import RunnerClient
 
 ROWS = 1000

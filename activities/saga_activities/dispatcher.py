@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.http import HttpConnections, run_http
-from saga_activities.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
-from saga_activities.outbox import wait_until_published
-from saga_activities.python_action import ActionNotRegistered, InvalidArguments
+from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
+from saga_activities.messaging.outbox import wait_until_published
 from sagas.actions import Absent, Done, Unknown
 from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError

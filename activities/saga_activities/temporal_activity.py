@@ -24,12 +24,12 @@ from saga_activities.attempt_context import (
     ReplyPending,
     repeat_heartbeats,
 )
+from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
-from saga_activities.cancellation import uncancellable
+from saga_activities.concurrency.cancellation import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
-from saga_activities.python_action import ActionNotRegistered
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_schema import validate_input

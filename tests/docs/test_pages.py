@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sagas.actions import Action
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from saga_activities import kafka_request
 from saga_activities.connections import DatabaseConnections
-from saga_activities.kafka_request import Reply
 from saga_activities.locks.tables import create_tables as create_lock_tables
+from saga_activities.messaging import kafka_request
+from saga_activities.messaging.kafka_request import Reply
 from saga_workers.client import Client
-from saga_workers.replies import complete_attempt
+from saga_workers.trigger.replies import complete_attempt
 from sagas.errors import UsageError
 from sagas.settings.model import Connection
 from tests.helpers.local_worker import finished

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from saga_activities import kafka_request
 from saga_activities.guard import result_codec
 from saga_activities.kafka import record_codec
+from saga_activities.messaging import kafka_request
 from sagas.text.json_values import MAX_DEPTH, json_problem
 from sagas.text.printable import printable_json
 

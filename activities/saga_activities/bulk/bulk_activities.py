@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext, ChunkObserver, ObservedChunk, repeat_heartbeats
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.connections import DatabaseConnections

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
 from saga_activities.bulk.result_room import result_size
-from saga_activities.cancellation import uncancellable
+from saga_activities.concurrency.cancellation import uncancellable
 from saga_activities.guard.database_errors import (
     ClassifiedError,
     classify_database_error,
@@ -36,7 +37,6 @@ from saga_activities.guard.transaction_runner import (
     refused_write_outcome,
     timeout_outcome,
 )
-from saga_activities.python_action import ActionNotRegistered
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, canonical_arguments, canonical_hash

@@ -14,15 +14,15 @@ from typing import Any
 
 import psycopg
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.sql_action import SharedStatement, has_one_statement
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
 from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
 from saga_activities.guard.guard import keep_alive
-from saga_activities.outbox import PreparedEvents, insert_prepared
-from saga_activities.sql_action import SharedStatement, has_one_statement
+from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
 from sagas.actions import Action
 from sagas.builtins import messaging
 from sagas.errors import Rejected, UsageError

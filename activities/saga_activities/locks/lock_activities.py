@@ -48,7 +48,7 @@ class LockActivities:
     async def perform(
         self, activity: str, request: Mapping[str, Any], attempt: AttemptContext, workflow_id: str
     ) -> Outcome:
-        """Make one attempt. Its result is what :mod:`sagas.workflow.locks` reads.
+        """Make one attempt. Its result is what :mod:`sagas.workflow.lock_calls` reads.
 
         Raises UsageError for an unknown connection, and what ``signal`` raises.
         """

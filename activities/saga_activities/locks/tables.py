@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
 from saga_activities.guard.tables import MAX_SAGA_ID, TABLE_OPTIONS, long_text
-from sagas.definition.lock_keys import MAX_KEY
+from sagas.definition.analysis.lock_keys import MAX_KEY
 from sagas.protocol.locks import MAX_HOLDER
 
 metadata = sa.MetaData()

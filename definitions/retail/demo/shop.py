@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard import watermark
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.tables import guard_table, outbox_table
-from saga_activities.outbox import PUBLISHED
+from saga_activities.messaging.outbox import PUBLISHED
 from saga_spark import ledger
 from saga_spark.ledger import OutputRow
 

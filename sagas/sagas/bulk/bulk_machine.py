@@ -14,8 +14,8 @@ from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_callable
 from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.arguments import PAUSE
 from sagas.machine.machine import CancelResponse, Machine

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from sagas.definition.builder import build_draft
+from sagas.definition.analysis.step_graph import CycleError, StepGraph, build_step_graph
 from sagas.definition.checks import check_draft
 from sagas.definition.checks.kinds import check_nested
 from sagas.definition.diagnostics import Diagnostic, Position, Report
-from sagas.definition.draft import ProjectContext, SagaDraft
-from sagas.definition.field_types import ParsedMapping, quoted_names, suggestion_help
-from sagas.definition.language import SAGA
 from sagas.definition.model import Definition
-from sagas.definition.pre_checks import with_pre_checks
+from sagas.definition.parser.builder import build_draft
+from sagas.definition.parser.draft import ProjectContext, SagaDraft
+from sagas.definition.parser.field_types import ParsedMapping, quoted_names, suggestion_help
+from sagas.definition.parser.language import SAGA
+from sagas.definition.parser.pre_checks import with_pre_checks
+from sagas.definition.parser.yaml_nodes import YamlNode, load_yaml
 from sagas.definition.snapshot import digest_of
-from sagas.definition.step_graph import CycleError, StepGraph, build_step_graph
-from sagas.definition.yaml_nodes import YamlNode, load_yaml
 
 
 def parse_text(text: str, file: str, project: ProjectContext) -> tuple[Definition | None, list[Diagnostic]]:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions, locks
+from sagas.machine import arguments, builtin_actions
+from sagas.machine.locking import locks
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer

@@ -6,7 +6,7 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, calls, locks, notify
+from sagas.machine import arguments, calls, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     ConfirmEntry,
@@ -16,6 +16,7 @@ from sagas.machine.internal_events import (
     PivotFailed,
     ReachCommitPoint,
 )
+from sagas.machine.locking import locks
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Finish, RecordState

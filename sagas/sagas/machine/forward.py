@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, locks, row_locks
+from sagas.machine import arguments, builtin_actions, calls, commit
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -18,6 +18,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
+from sagas.machine.locking import locks, row_locks
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
@@ -343,7 +344,7 @@ def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
 
 
 def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
-    """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.rollback`."""
+    """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.undo.rollback`."""
     if entry.state in ("RUNNING", "PARKED"):
         if entry.resolved and entry.outcome == "unknown":
             mark_nothing_to_undo(entry, compensation=False)

@@ -9,23 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
-from sagas.machine import (
-    arguments,
-    builtin_actions,
-    calls,
-    commit,
-    decisions,
-    effect_lookup,
-    forward,
-    locks,
-    notify,
-    parked,
-    rollback,
-    savepoints,
-)
+from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, parked
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -43,8 +30,10 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
+from sagas.machine.locking import locks
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
+from sagas.machine.undo import effect_lookup, rollback, savepoints
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
     AttemptsMade,

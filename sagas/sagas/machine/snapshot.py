@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.arguments import publish_result
-from sagas.machine.lock_state import LockState
-from sagas.machine.state import Flight, LedgerEntry, OperationState, ParkedOperation, SagaRun, StepRecord
+from sagas.machine.state import Flight, LedgerEntry, LockState, OperationState, ParkedOperation, SagaRun, StepRecord
 
 SNAPSHOT_VERSION = 1
 

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
-from sagas.machine.lock_state import LockState
 from sagas.protocol.messages import CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
-from sagas.protocol.saga_view import EntryOperation, OperationStatus, Phase, SagaState, StepState
+from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState, StepState
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
 CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
@@ -27,6 +26,31 @@ CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm
 
 LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
 """Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""
+
+
+@dataclass(slots=True)
+class LockState:
+    """The request for the locks of a run. Times are seconds since the epoch.
+
+    ``in_flight``: an ``AcquireLocks`` has no answer yet. ``changed``: locks were released since it was sent, so it is
+    sent again. ``questions`` is how often the request was repeated without a signal. ``undo``: the request of an undo,
+    which waits without limit. ``release_again``: it is not known whether the release was carried out.
+    """
+
+    keys: tuple[str, ...]
+    holder: str
+    requested_at: float
+    state: LockRequestState = "WAITING"
+    in_flight: bool = True
+    changed: bool = False
+    questions: int = 0
+    undo: bool = False
+    release_again: bool = False
+    held_at: float | None = None
+    blockers: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.keys = tuple(self.keys)  # a list in a snapshot
 
 
 @dataclass(slots=True)

@@ -10,10 +10,11 @@ from typing import Any
 
 from sagas.definition.model import StepDefinition
 from sagas.definition.times import format_timestamp
-from sagas.machine import parked, row_locks
+from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
-from sagas.machine.rollback import can_undo
+from sagas.machine.locking import row_locks
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun
+from sagas.machine.undo.rollback import can_undo
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     DecisionView,

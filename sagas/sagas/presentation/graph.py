@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from sagas.builtins.spark import SPARK
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Locks, StepDefinition, checked_entry
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.definition.times import format_duration
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable, printable_line

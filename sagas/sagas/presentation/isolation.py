@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.definition.isolation import Measure, Risk, StepIsolation, isolation_of
+from sagas.definition.analysis.isolation import Measure, Risk, StepIsolation, isolation_of
 from sagas.definition.model import Definition
 
 MEASURE_DESCRIPTIONS: dict[Measure, str] = {

@@ -8,9 +8,9 @@ from pathlib import Path
 from sagas.actions import Actions, load_actions
 from sagas.consumers import MessageHandlers, load_message_handlers
 from sagas.definition.diagnostics import Diagnostic
-from sagas.definition.draft import KafkaResources, ProjectContext, SparkResources
 from sagas.definition.loader import find_definition_files, load_definitions
 from sagas.definition.model import Definition
+from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.trust import require_own, require_own_modules

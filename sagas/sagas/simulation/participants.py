@@ -12,7 +12,7 @@ from typing import Any
 
 from sagas.definition.checks.probes import can_answer
 from sagas.definition.model import Definition, StepDefinition, is_read
-from sagas.definition.operation_builder import has_reply_probe
+from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import ResidueView, SagaView

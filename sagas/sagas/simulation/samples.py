@@ -12,7 +12,7 @@ from typing import Any
 
 from sagas.definition.input_schema import both, resolve_reference
 from sagas.definition.model import Definition, StepDefinition
-from sagas.definition.operation_builder import unwrap
+from sagas.definition.parser.operation_builder import unwrap
 from sagas.expressions import Expression, ExpressionError, compile_value
 from sagas.expressions.nodes import (
     Binary,

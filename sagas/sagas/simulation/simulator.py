@@ -16,7 +16,7 @@ from typing import Any
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition, Probe
 from sagas.errors import UsageError
-from sagas.machine.locks import TIMERS as LOCK_TIMERS
+from sagas.machine.locking.locks import TIMERS as LOCK_TIMERS
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import (
     AcquireLocks,

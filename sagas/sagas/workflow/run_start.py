@@ -14,10 +14,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import from_snapshot
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
 from sagas.protocol.payloads import (

@@ -52,7 +52,7 @@ from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.expression_work import begin_task
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
-from sagas.workflow.locks import LockCalls, release_refusal
+from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event

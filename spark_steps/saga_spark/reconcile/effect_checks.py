@@ -13,7 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from saga_activities.outbox import HELD, NEW, PUBLISHED
+from saga_activities.messaging.outbox import HELD, NEW, PUBLISHED
 from saga_spark.reconcile.comparison import find_differing_keys
 from saga_spark.reconcile.extracts import ABNORMAL_STATES, FINAL_STATES, READ_MARGIN
 from saga_spark.reconcile.findings import EXPECTED_PREFIX

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.tables import guard_table
 from saga_activities.guard.two_phase.rules import COMMITTED
-from saga_activities.outbox import HELD
+from saga_activities.messaging.outbox import HELD
 from saga_spark.reconcile.reconcile_spec import EffectTable
 from sagas.protocol.saga_view import SagaView
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from saga_activities.outbox import PUBLISHED
+from saga_activities.messaging.outbox import PUBLISHED
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 

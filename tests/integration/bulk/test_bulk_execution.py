@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
+from saga_workers.control.detached_starts import SagaDetacher
 from saga_workers.control.start import BulkRow
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually

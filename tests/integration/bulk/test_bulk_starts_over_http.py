@@ -17,8 +17,8 @@ from saga_workers.control import shared_starts
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
+from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.bulk_wait import bulk_wait
-from saga_workers.serve.callers import Callers
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import UsageError
 from sagas.settings import load_settings

@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.bulk.detached_starts import SagaDetacher
+from saga_workers.control.detached_starts import SagaDetacher
 from saga_workers.control.start import BulkRow
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from sagas import Rejected
-from sagas.machine import row_locks
+from sagas.machine.locking import row_locks
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import (
     Environment,

@@ -19,7 +19,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
-from saga_activities.outbox import insert_events
+from saga_activities.messaging.outbox import insert_events
 from sagas.actions.step import Event
 from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from saga_workers.automatic_steps import automatic_step_problems
+from saga_workers.doctor.automatic_steps import automatic_step_problems
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project
 

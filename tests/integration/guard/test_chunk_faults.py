@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from saga_activities.action_bodies import ActionBodies
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk import chunk_runner
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.connections import DatabaseConnections

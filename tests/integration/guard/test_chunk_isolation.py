@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from saga_activities.action_bodies import ActionBodies
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.bulk.result_room import encode_bounded
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from saga_activities import inbox, kafka_request
 from saga_activities.guard import EntryKey, SqlSession
-from saga_activities.kafka_request import Waiter
+from saga_activities.messaging import inbox, kafka_request
+from saga_activities.messaging.kafka_request import Waiter
 from saga_spark import ledger
 from saga_spark.manifest import Target
 from saga_spark.staging.staging_attempt import transaction

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.guard import SqlSession
-from saga_activities.outbox import insert_events
+from saga_activities.messaging.outbox import insert_events
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from saga_workers.relay.shard import make_reader

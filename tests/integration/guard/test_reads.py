@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
 from sagas.actions import Actions

@@ -16,8 +16,8 @@ from sqlalchemy import text
 
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.image_recorder import MAX_ROWS
+from saga_activities.bodies.sql_action import restore_body, sql_body
 from saga_activities.guard import EntryKey
-from saga_activities.sql_action import restore_body, sql_body
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.sql_action import sql_body
+from saga_activities.bodies.sql_action import sql_body
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt

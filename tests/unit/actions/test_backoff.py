@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from saga_activities import backoff
-from saga_activities.backoff import Backoff
+from saga_activities.concurrency import backoff
+from saga_activities.concurrency.backoff import Backoff
 
 
 def test_delays_grow_up_to_the_longest() -> None:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from sagas import Step, action
 from sagas.actions import Action, load_actions
 from sagas.actions.signature import read_signature
-from sagas.definition.language import language_schema
+from sagas.definition.parser.language import language_schema
 from sagas.errors import UsageError
 
 

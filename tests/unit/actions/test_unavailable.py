@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Any
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.transaction_runner import outcome_of_error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.topic_inventory import (
+from saga_workers.trigger.topic_inventory import (
     create_topic_commands,
     declares_readers,
     event_topics,

@@ -18,7 +18,7 @@ from saga_activities.kafka.record_codec import (
     known_headers,
     raw_headers,
 )
-from saga_activities.kafka_request import MalformedReply, decode_reply
+from saga_activities.messaging.kafka_request import MalformedReply, decode_reply
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter

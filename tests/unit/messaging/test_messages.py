@@ -21,9 +21,9 @@ from sagas.consumers import (
     load_message_handlers,
     message_id,
 )
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import KafkaTrigger
+from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
 from sagas.settings import Settings

@@ -160,7 +160,7 @@ def test_no_text_quotes_a_secret_of_the_settings(project: tuple[Path, list[str]]
     settings = resolved(load_settings(folder))
     assert len(canaries) > 10
     assert CANARY not in repr(settings)
-    from saga_workers.serve.callers import Callers
+    from saga_workers.serve.api_tokens import Callers
 
     Callers(settings)
     for canary in canaries:

@@ -14,8 +14,8 @@ from saga_activities.ledger.batches import BATCH_LABEL
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
-from saga_workers.bulk.member_cancels import cancel_members
 from saga_workers.control.interventions import ask_each
+from saga_workers.control.member_cancels import cancel_members
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import describe_run, first_input, list_runs, visible_state
 from saga_workers.views.saga_view import FINAL_STATES

@@ -20,7 +20,7 @@ from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.temporal import search_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
-from saga_workers.topic_inventory import operations_of, uses_kafka
+from saga_workers.trigger.topic_inventory import operations_of, uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
@@ -332,7 +332,7 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
 
     from saga_activities.guard.outbox_postgresql import needed_tables
     from saga_activities.guard.tables import now_sql
-    from saga_activities.outbox import NEW
+    from saga_activities.messaging.outbox import NEW
     from saga_workers.relay.check_back import list_undecided
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
     from saga_workers.runtime.databases import driver_message, open_engine
@@ -381,7 +381,7 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
 
 async def _check_automatic_steps(project: Project) -> list[DoctorResult]:
     """Whether the catalogs allow what `compensate: auto` would have to undo; nothing if no step has it."""
-    from saga_workers.automatic_steps import automatic_step_problems
+    from saga_workers.doctor.automatic_steps import automatic_step_problems
 
     problems = await automatic_step_problems(project)
     if problems is None:

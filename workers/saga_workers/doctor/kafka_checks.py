@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
-from saga_workers.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
+from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command

@@ -18,7 +18,7 @@ from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, known_headers
-from saga_activities.kafka_request import (
+from saga_activities.messaging.kafka_request import (
     MalformedReply,
     RefusedReply,
     RequestRow,
@@ -30,10 +30,10 @@ from saga_activities.kafka_request import (
     verify_sender,
     with_token,
 )
-from saga_activities.outbox import event_row
+from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
-from saga_workers.replies import REPLY_PARTITIONS
+from saga_workers.trigger.replies import REPLY_PARTITIONS
 from sagas.builtins.messaging import default_reply_topic
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome

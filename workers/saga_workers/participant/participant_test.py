@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import httpx
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections, http_settings, run_http
@@ -26,9 +26,9 @@ from saga_workers.participant.kafka_commands import KafkaCommands
 from sagas.actions import Actions
 from sagas.builtins.messaging import REQUEST
 from sagas.builtins.registry import READ_METHODS
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, StepDefinition, is_read
+from sagas.definition.parser.draft import ProjectContext
 from sagas.errors import SagaError, UsageError, did_you_mean
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

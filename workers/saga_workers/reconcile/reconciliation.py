@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from temporalio.client import Client as Temporal
 
 from saga_activities.guard.outbox_postgresql import outbox_source
-from saga_activities.outbox import NEW, PUBLISHED
+from saga_activities.messaging.outbox import NEW, PUBLISHED
 from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, repair_command

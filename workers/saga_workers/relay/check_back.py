@@ -22,10 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
-from saga_activities.backoff import Backoff
+from saga_activities.concurrency.backoff import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
-from saga_activities.outbox import DROPPED, HELD, NEW, REFUSED
+from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.logs import fields

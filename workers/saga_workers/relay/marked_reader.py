@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
-from saga_activities.outbox import NEW, PUBLISHED, REFUSED
+from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED
 from saga_workers.relay.event_reader import Portion
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
 from saga_workers.relay.statements import run_statement

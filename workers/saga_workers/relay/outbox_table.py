@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE
 from saga_activities.guard.tables import now_sql, outbox_home_table
-from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
+from saga_activities.messaging.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
 
 
 @dataclass(frozen=True, slots=True)

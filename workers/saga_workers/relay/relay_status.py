@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
-from saga_activities.outbox import HELD, NEW, REFUSED
+from saga_activities.messaging.outbox import HELD, NEW, REFUSED
 from saga_workers.relay.check_back import list_undecided
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox import Outbox

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PROGRESS_TABLE, STATUS_VIEW
-from saga_activities.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
+from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
 from saga_workers.relay.event_reader import Portion, Superseded
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
 from saga_workers.relay.statements import STATEMENT_TIMEOUT, StatementRows, run_statement

@@ -30,8 +30,8 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.serve.api_tokens import Caller, Callers, Scope
 from saga_workers.serve.bulk_wait import MAX_SHARED, bulk_wait, why_not_shared
-from saga_workers.serve.callers import Caller, Callers, Scope
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from saga_activities.backoff import Backoff
+from saga_activities.concurrency.backoff import Backoff
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
-from saga_activities.outbox import check_topic, header_strings
+from saga_activities.messaging.outbox import check_topic, header_strings
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter

@@ -13,9 +13,9 @@ from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
-from saga_workers.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
+from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import KafkaSettings
 from sagas.text.printable import printable_line

@@ -11,8 +11,8 @@ from typing import Any
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
-from saga_workers.bulk.detach_request import DidNotLeave, leave_bulk_workflow
 from saga_workers.client import Client
+from saga_workers.control.detach_request import DidNotLeave, leave_bulk_workflow
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter
 from saga_workers.ledger.run_ledger import LedgerUnavailable

@@ -14,22 +14,22 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities import inbox
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.config import require_client
+from saga_activities.messaging import inbox
 from saga_workers.client import Client
-from saga_workers.replies import ReplyListener, reply_topics
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
-from saga_workers.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.reader import TopicReader
+from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.retry import ProcessStopping, sleep_or_stop
 from saga_workers.trigger.saga_trigger import SagaTrigger
+from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.consumers import Bridge, Consumer
 from sagas.definition.model import Definition

@@ -23,15 +23,15 @@ from temporalio.worker import (
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from saga_activities.action_bodies import ActionBodies
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher, PreparedAction
 from saga_activities.http import HttpConnections, http_settings
-from saga_activities.kafka_request import KafkaRequestAction
 from saga_activities.locks.lock_activities import LockActivities
+from saga_activities.messaging.kafka_request import KafkaRequestAction
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
-from saga_workers.bulk.detached_starts import SagaDetacher
+from saga_workers.control.detached_starts import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter

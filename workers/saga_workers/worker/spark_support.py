@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import PreparedAction
-from saga_activities.python_action import ActionNotRegistered
 from sagas.builtins.registry import is_spark_job
 from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
 from sagas.errors import SagaError, UsageError

@@ -64,7 +64,7 @@ def require_empty(folder: Path) -> None:
 
 def project_files(name: str) -> dict[str, str]:
     """The templates with the project's name filled in, by path, and the schema that the editor's line names."""
-    from sagas.definition.language import language_schema
+    from sagas.definition.parser.language import language_schema
 
     templates = Path(__file__).parents[2] / "templates" / "project"
     schema = json.dumps(language_schema(), indent=2, ensure_ascii=False) + "\n"

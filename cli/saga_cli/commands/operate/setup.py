@@ -17,10 +17,10 @@ def setup(
     ] = False,
 ) -> None:
     """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files."""
-    from saga_workers import topic_inventory
-    from saga_workers.automatic_steps import automatic_step_problems
+    from saga_workers.doctor.automatic_steps import automatic_step_problems
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
+    from saga_workers.trigger import topic_inventory
     from sagas.errors import RefusedError, SagaError
     from sagas.settings.project import Project
 

@@ -62,7 +62,7 @@ def _print_isolation(definition: Definition) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from sagas.definition.isolation import isolation_of
+    from sagas.definition.analysis.isolation import isolation_of
     from sagas.definition.model import is_read
     from sagas.presentation.isolation import MEASURE_DESCRIPTIONS, describe_risk, describe_visibility
 

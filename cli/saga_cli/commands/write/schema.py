@@ -16,7 +16,7 @@ def schema(
     ] = False,
 ) -> None:
     """Print the JSON Schema of a definition: `saga schema --with-actions > saga.schema.json`."""
-    from sagas.definition.language import language_schema
+    from sagas.definition.parser.language import language_schema
     from sagas.settings.project import Project
 
     actions = Project(load_settings()).actions if with_actions else None

@@ -17,7 +17,7 @@ from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import SagaDraft
+from sagas.definition.parser.draft import SagaDraft
 
 
 def check_draft(draft: SagaDraft, report: Report) -> None:

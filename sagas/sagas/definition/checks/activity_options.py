@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.times import format_duration
 
 SHORT_TIMEOUT = 1.0

@@ -11,11 +11,11 @@ from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 from sagas.builtins.url_templates import has_computed_host
 from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
-from sagas.definition.draft import OperationDraft, SagaDraft
-from sagas.definition.field_types import report_planned
-from sagas.definition.language import PLANNED_ACTIONS
-from sagas.definition.operation_builder import NO_OP_ACTIONS, is_automatic
-from sagas.definition.yaml_nodes import YamlNode, children_of
+from sagas.definition.parser.draft import OperationDraft, SagaDraft
+from sagas.definition.parser.field_types import report_planned
+from sagas.definition.parser.language import PLANNED_ACTIONS
+from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
+from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 
 if TYPE_CHECKING:
     from sagas.actions import Action

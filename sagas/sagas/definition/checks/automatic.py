@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from sagas.builtins.row_changes import NotImageable, analyse
 from sagas.definition.checks.arguments import literal_statements
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.operation_builder import is_automatic
-from sagas.definition.yaml_nodes import YamlNode, children_of
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.operation_builder import is_automatic
+from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 
 _DIALECTS = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 _ALL_DIALECTS = ("postgresql", "mysql", "sqlite")

@@ -2,7 +2,7 @@
 
 A name may be computed from a closed list: literals, `enum` and `const` of the input, and `vars`, which the project's
 own settings contain. Numbers and booleans are harmless. A part of a path may have any value, because the engine checks
-it when the step runs (:func:`sagas.definition.operation_builder.with_checked_paths`).
+it when the step runs (:func:`sagas.definition.parser.operation_builder.with_checked_paths`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sagas.builtins.schemas import code_kinds, contains_code, element_schemas
 from sagas.definition.checks.expressions import Written, operation_scope, written_in
 from sagas.definition.checks.scopes import ExpressionScope
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.expressions.nodes import (
     Binary,
     Comprehension,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sagas.definition.analysis.sql_anomalies import lost_updates, non_commutative_statement, uncommitted_reads
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import SagaDraft, StepDraft
-from sagas.definition.sql_anomalies import lost_updates, non_commutative_statement, uncommitted_reads
+from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 
 def check_isolation(draft: SagaDraft, report: Report) -> None:

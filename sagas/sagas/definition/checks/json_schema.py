@@ -13,10 +13,10 @@ from typing import Any
 from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.builtins.registry import PLANNED
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.draft import SagaDraft
-from sagas.definition.field_types import describe_node
+from sagas.definition.parser.draft import SagaDraft
+from sagas.definition.parser.field_types import describe_node
+from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.schema_validation import matches_pattern, schema_problems
-from sagas.definition.yaml_nodes import YamlNode
 from sagas.errors import UsageError
 
 Mismatch = tuple[YamlNode, str]

@@ -11,8 +11,8 @@ from typing import Any
 
 from sagas.definition.checks.expressions import Written, written_in
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.yaml_nodes import YamlNode, children_of
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 
 _ROLES = {"compensate": "compensation", "confirmed": "compensation", "confirm": "confirm"}
 _KEY = ("step", "key")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS
-from sagas.definition.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.draft import SagaDraft, StepDraft
 from sagas.definition.model import Definition
+from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
+from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _NOT_ON_A_READ = ("compensate", "confirm", "pivot")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from sagas.definition.analysis.lock_keys import MAX_KEYS, lock_keys
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.draft import SagaDraft
-from sagas.definition.field_types import ParsedMapping, quoted_names
-from sagas.definition.lock_keys import MAX_KEYS, lock_keys
 from sagas.definition.model import checked_entry
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.parser.draft import SagaDraft
+from sagas.definition.parser.field_types import ParsedMapping, quoted_names
+from sagas.definition.parser.yaml_nodes import YamlNode
 
 
 def check_locks(draft: SagaDraft, report: Report) -> None:

@@ -19,10 +19,10 @@ from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.arguments import check_connection, check_operation
 from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
-from sagas.definition.field_types import ParsedMapping, quoted_names
-from sagas.definition.operation_builder import has_reply_probe
-from sagas.definition.yaml_nodes import YamlNode, children_of
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.parser.field_types import ParsedMapping, quoted_names
+from sagas.definition.parser.operation_builder import has_reply_probe
+from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 
 MAX_BULK_WAIT = 5.0
 """Seconds that an event may wait for others to share a workflow with."""

@@ -9,9 +9,9 @@ from sagas.builtins.messaging import DROP, EMITTERS, RELEASE
 from sagas.builtins.registry import BUILTINS
 from sagas.builtins.spark import SPARK
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import SagaDraft, StepDraft
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
 from sagas.definition.model import Probe
+from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 if TYPE_CHECKING:
     from sagas.actions import Action

@@ -9,11 +9,11 @@ from sagas.actions import result_schema
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import suggestion_help
-from sagas.definition.draft import SagaDraft, StepDraft
-from sagas.definition.field_types import quoted_names
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
 from sagas.definition.model import checked_entry
-from sagas.definition.operation_builder import has_reply_probe
+from sagas.definition.parser.draft import SagaDraft, StepDraft
+from sagas.definition.parser.field_types import quoted_names
+from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.expressions import ANY_ELEMENT
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]

@@ -8,9 +8,9 @@ from sagas.builtins.registry import is_spark_job
 from sagas.builtins.spark import CHECK_KINDS, SPARK
 from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.draft import SagaDraft, StepDraft
-from sagas.definition.language import STEP_ID
-from sagas.definition.yaml_nodes import YamlNode, children_of
+from sagas.definition.parser.draft import SagaDraft, StepDraft
+from sagas.definition.parser.language import STEP_ID
+from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 
 _ENGINE_FIELDS = ("compensate", "confirm", "probe")
 _MODES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sagas.builtins.two_phase import TWO_PHASE
 from sagas.definition.diagnostics import Positioned, Report
-from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.yaml_nodes import children_of
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.yaml_nodes import children_of
 
 _BROUGHT_BY_THE_ENGINE = ("compensate", "confirm")
 

@@ -15,7 +15,7 @@ from saga_activities.kafka.config import consumer_config, producer_config
 from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
-from saga_workers.topic_inventory import create_topic_commands, create_topics
+from saga_workers.trigger.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.forked_commands import run_command

@@ -251,7 +251,7 @@ async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
 
 async def run_unrecorded_step(env: EventsEnvironment, address: EntryKey) -> None:
     """A step whose saga has no record of it."""
-    from saga_activities.outbox import insert_events
+    from saga_activities.messaging.outbox import insert_events
 
     async def act(sql: Any) -> None:
         guard = GuardSpec("shop", holds=True)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
-from saga_activities.outbox import event_row
+from saga_activities.messaging.outbox import event_row
 from saga_workers.relay import marked_reader
 from saga_workers.relay.event_reader import Portion
 from saga_workers.relay.marked_reader import MarkedReader

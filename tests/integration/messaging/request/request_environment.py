@@ -22,10 +22,10 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from saga_workers.relay.relay_process import run_relay
-from saga_workers.replies import ReplyListener, reply_topics
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import load_settings
 from sagas.settings.project import Project

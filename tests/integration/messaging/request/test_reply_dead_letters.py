@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from saga_activities.connections import DatabaseConnections
-from saga_workers import replies
-from saga_workers.replies import ReplyListener
+from saga_workers.trigger import replies
+from saga_workers.trigger.replies import ReplyListener
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.trigger.trigger_environment import open_shop, until

@@ -16,13 +16,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from saga_activities import kafka_request
 from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.schema import create_tables
 from saga_activities.guard.watermark import clean_up
-from saga_activities.kafka_request import KafkaRequestAction, RefusedReply, Reply
+from saga_activities.messaging import kafka_request
+from saga_activities.messaging.kafka_request import KafkaRequestAction, RefusedReply, Reply
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from saga_activities import inbox
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
+from saga_activities.messaging import inbox
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from saga_activities.action_bodies import ActionBodies
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.tables import guard_table
 from saga_activities.http import HttpConnections

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Compensation, Definition, Operation, StepDefinition
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import (
     Compensation,
     Definition,
@@ -17,7 +18,6 @@ from sagas.definition.model import (
     backoff,
     remaining_retry,
 )
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, TimerFired
 from sagas.protocol.outcomes import Failure, Outcome

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sagas.bulk.bulk_machine import MAX_CALL_BYTES, BulkMachine, NewSaga, PerformChunk
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, StepDefinition
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.protocol.outcomes import Outcome
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.parser.draft import KafkaResources, SparkResources
 from tests.unit.engine.definition.mistake import (
     BOOK,
     NOTIFY,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sagas.actions import Action, Actions
-from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.parser.draft import KafkaResources, SparkResources
 
 MARK = "⟦"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
-from sagas.definition.draft import ProjectContext
-from sagas.definition.field_types import Field
-from sagas.definition.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
+from sagas.definition.parser.field_types import Field
+from sagas.definition.parser.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 from tests.unit.engine.definition.mistakes import MISTAKES
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import load_definitions, parse_text
+from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, KAFKA, SPARK
 from tests.unit.engine.definition.mistakes import MISTAKES
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from saga_cli import main
-from sagas.definition.draft import ProjectContext
-from sagas.definition.isolation import isolation_of
+from sagas.definition.analysis.isolation import isolation_of
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Locks
+from sagas.definition.parser.draft import ProjectContext
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
+from sagas.definition.parser.draft import ProjectContext
 from sagas.protocol.payloads import encode_call
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS

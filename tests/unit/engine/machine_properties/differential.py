@@ -20,9 +20,9 @@ from sagas.bulk import bulk_machine
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, ChunkCall, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.member import Member, PendingCall
 from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
-from sagas.definition.step_graph import ExecutionPlan
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Locks
-from sagas.definition.step_graph import ExecutionPlan
-from sagas.machine import locks
+from sagas.machine.locking import locks
 from sagas.protocol.messages import (
     AcquireLocks,
     Call,

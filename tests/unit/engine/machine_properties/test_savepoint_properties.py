@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sagas.machine import savepoints
+from sagas.machine.undo import savepoints
 from sagas.protocol.messages import Call
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence

@@ -25,8 +25,10 @@ from sagas.definition.model import (
     checked_entry,
     is_nested,
 )
-from sagas.machine import calls, commit, forward, locks, rollback, row_locks
+from sagas.machine import calls, commit, forward
 from sagas.machine.internal_events import ConfirmEntry
+from sagas.machine.locking import locks, row_locks
+from sagas.machine.undo import rollback
 from sagas.protocol.messages import Call, CallEnded, Command, MachineEvent, ReleaseLocks, StartSaga
 from sagas.protocol.outcomes import ROW_LOCKED
 from tests.unit.engine.machine_properties.environment.effects import Effect

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 from sagas.simulation import Script, failure_points, simulate
 
 SAGA = """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.draft import KafkaResources, ProjectContext, SparkResources
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
 from sagas.expressions import ExpressionError, compile_value
 
 HEAD = """

@@ -9,8 +9,8 @@ import pytest
 
 from sagas.actions import Action, Actions
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import load_definitions, parse_text
+from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES
 from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language

@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 import pytest
 
 from sagas.actions import Absent, Action, Actions, Done, Unknown
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Price
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 FULL: dict[str, Any] = {

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sagas.definition.diagnostics import Report
-from sagas.definition.language import language_schema
-from sagas.definition.yaml_nodes import load_yaml
+from sagas.definition.parser.language import language_schema
+from sagas.definition.parser.yaml_nodes import load_yaml
 from tests.unit.engine.definition.language.test_digest import BASE, SAME
 from tests.unit.engine.definition.mistake import ACTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.input_schema import UndeclaredProperty, both, is_sensitive, schema_at, validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
+from sagas.definition.parser.draft import ProjectContext
 from sagas.expressions import ANY_ELEMENT
 from sagas.simulation import sample_input
 from tests.unit.engine.definition.mistake import ACTIONS

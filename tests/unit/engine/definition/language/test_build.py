@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sagas.actions import Action, Actions
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
+from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 

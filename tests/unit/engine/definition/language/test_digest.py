@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
+from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS
 
 BASE = """

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from sagas.actions import Action, Actions, action
-from sagas.definition.draft import KafkaResources, ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.parser.draft import KafkaResources, ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
 from sagas.presentation.explain import (

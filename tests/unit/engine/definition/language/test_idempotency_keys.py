@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 CHARGE = "method: POST, path: /charges, json: {id: '${{ step.key }}'}"

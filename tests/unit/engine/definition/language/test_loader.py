@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from sagas.definition.draft import ProjectContext
 from sagas.definition.loader import parse_text
+from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
 TEXT = """

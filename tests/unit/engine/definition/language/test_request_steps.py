@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from saga_workers.replies import reply_topics
+from saga_workers.trigger.replies import reply_topics
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST
-from sagas.definition.draft import KafkaResources, ProjectContext
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
+from sagas.definition.parser.draft import KafkaResources, ProjectContext
 from sagas.presentation.explain import explain_guarantee
 from sagas.simulation import failure_points
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.step_graph import CycleError, build_step_graph
+from sagas.definition.analysis.step_graph import CycleError, build_step_graph
 
 
 def test_a_list_is_a_sequence() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sagas.definition import yaml_nodes
 from sagas.definition.diagnostics import Report
-from sagas.definition.yaml_nodes import YamlNode, _unquoted_expression, load_yaml
+from sagas.definition.parser import yaml_nodes
+from sagas.definition.parser.yaml_nodes import YamlNode, _unquoted_expression, load_yaml
 
 
 @pytest.fixture(params=["c", "pure"])

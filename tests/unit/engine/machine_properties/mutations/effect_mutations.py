@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, calls, commit, decisions, effect_lookup, rollback
+from sagas.machine import arguments, calls, commit, decisions
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
 from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.undo import effect_lookup, rollback
 from sagas.protocol import outcomes, payloads
 from sagas.protocol.outcomes import Outcome
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, rollback, snapshot
+from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, snapshot
 from sagas.machine.internal_events import StartAttempt
 from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.undo import rollback
 from sagas.protocol.messages import CancelCall, CancelSaga, Notify, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
 from tests.unit.engine.machine_properties.mutations.effect_mutations import Mutation

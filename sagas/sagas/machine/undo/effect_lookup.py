@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, calls, decisions, forward, rollback
+from sagas.machine import arguments, calls, decisions, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -23,6 +23,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
 )
 from sagas.machine.state import Flight, LedgerEntry, LookupPurpose, SagaRun
+from sagas.machine.undo import rollback
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
 

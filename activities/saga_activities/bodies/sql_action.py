@@ -19,7 +19,7 @@ from saga_activities.guard.postgresql import compile_postgresql, read_result
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
-from saga_activities.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
+from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected, UsageError
 from sagas.protocol.payloads import Invocation
 

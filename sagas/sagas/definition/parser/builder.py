@@ -10,14 +10,7 @@ from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
 from sagas.builtins.registry import READ_METHODS, is_read_call, is_spark_job
 from sagas.builtins.spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
 from sagas.builtins.two_phase import is_two_phase
-from sagas.definition.draft import (
-    OperationDraft,
-    ProjectContext,
-    SagaDraft,
-    StepDraft,
-    kafka_triggers,
-)
-from sagas.definition.field_types import ParsedMapping
+from sagas.definition.analysis.step_graph import StepGraph
 from sagas.definition.model import (
     LOCK_WAIT,
     NOTIFICATION_INTERVALS,
@@ -37,7 +30,15 @@ from sagas.definition.model import (
     StepDefinition,
     StepKind,
 )
-from sagas.definition.operation_builder import (
+from sagas.definition.parser.draft import (
+    OperationDraft,
+    ProjectContext,
+    SagaDraft,
+    StepDraft,
+    kafka_triggers,
+)
+from sagas.definition.parser.field_types import ParsedMapping
+from sagas.definition.parser.operation_builder import (
     NO_OP_ACTIONS,
     BuildContext,
     guard_only_operation,
@@ -51,7 +52,6 @@ from sagas.definition.operation_builder import (
     with_hold,
     wrap,
 )
-from sagas.definition.step_graph import StepGraph
 
 DEFAULT_TIMEOUT = 30.0
 MAX_LOCAL_TIMEOUT = 5.0

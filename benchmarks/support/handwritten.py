@@ -1,7 +1,7 @@
 """What an engineer would write by hand for one three-step saga on Temporal: the yardstick.
 
 The guarded variant keeps a barrier row in the same transaction as the effect, in one statement more than the effect.
-Run as a worker: ``python -m benchmarks.handwritten ADDRESS TASK_QUEUE DATABASE_URL``.
+Run as a worker: ``python -m benchmarks.support.handwritten ADDRESS TASK_QUEUE DATABASE_URL``.
 """
 
 from __future__ import annotations

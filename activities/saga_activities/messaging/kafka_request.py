@@ -42,7 +42,7 @@ from saga_activities.kafka.record_codec import (
     UNDOES_HEADER,
     parse_value,
 )
-from saga_activities.outbox import insert_events, key_text
+from saga_activities.messaging.outbox import insert_events, key_text
 from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError

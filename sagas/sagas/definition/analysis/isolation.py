@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.spark import SPARK
-from sagas.definition.exposure import locked_steps, may_be_undone, used_steps
+from sagas.definition.analysis.exposure import locked_steps, may_be_undone, used_steps
+from sagas.definition.analysis.sql_anomalies import checks_version
 from sagas.definition.model import Definition, StepDefinition, is_read
-from sagas.definition.sql_anomalies import checks_version
 
 Anomaly = Literal["dirty read", "lost update", "fuzzy read"]
 """dirty read: somebody reads an effect that is undone later. lost update: an update is overwritten by a value that was

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.measure import Figures, ratio
+from benchmarks.support.measure import Figures, ratio
 
 LINE = "{:<38} {:>12} {:>12} {:>9}"
 

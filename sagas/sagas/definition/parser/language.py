@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins.messaging import TOPIC_NAME
 from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
 from sagas.builtins.schemas import CODE
-from sagas.definition.field_types import (
+from sagas.definition.parser.field_types import (
     Arguments,
     Boolean,
     Choice,

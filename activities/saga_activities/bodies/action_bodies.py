@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.bodies.python_action import ActionNotRegistered, bind_arguments, jsonable, run_python_action
+from saga_activities.bodies.sql_action import restore_body, sql_body
 from saga_activities.guard.session import SqlSession
-from saga_activities.outbox import (
+from saga_activities.messaging.outbox import (
     MAX_MESSAGE_BYTES,
     PreparedEvents,
     emit_body,
@@ -17,8 +19,6 @@ from saga_activities.outbox import (
     hold_refusal,
     insert_events,
 )
-from saga_activities.python_action import ActionNotRegistered, bind_arguments, jsonable, run_python_action
-from saga_activities.sql_action import restore_body, sql_body
 from sagas.actions import Action, Actions
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step

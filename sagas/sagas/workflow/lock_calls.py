@@ -9,7 +9,7 @@ from typing import Any
 from temporalio import workflow
 
 from sagas.machine.decisions import malformed_decision
-from sagas.machine.locks import describe_keys
+from sagas.machine.locking.locks import describe_keys
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.workflow.engine_activity import perform_until_answered

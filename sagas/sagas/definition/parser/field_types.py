@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.times import DURATION_PATTERN, parse_duration
-from sagas.definition.yaml_nodes import YamlNode
 
 Schema = dict[str, Any]
 

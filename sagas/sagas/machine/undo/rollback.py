@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, locks, notify, savepoints
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -15,7 +15,9 @@ from sagas.machine.internal_events import (
     CompensationSettled,
     LookUpEffect,
 )
+from sagas.machine.locking import locks
 from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
+from sagas.machine.undo import savepoints
 from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Finish, RecordState
 from sagas.protocol.outcomes import Outcome

@@ -22,8 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities import kafka_request
-from saga_activities.backoff import Backoff
+from saga_activities.concurrency.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table
@@ -31,7 +30,8 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import MalformedRecord, read_headers
-from saga_activities.kafka_request import (
+from saga_activities.messaging import kafka_request
+from saga_activities.messaging.kafka_request import (
     MalformedReply,
     RefusedReply,
     Reply,

@@ -24,9 +24,9 @@ from sagas.builtins.spark import (
 )
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.builtins.url_templates import encoded_path, encoded_url
-from sagas.definition.draft import ProjectContext
-from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
+from sagas.definition.parser.draft import ProjectContext
+from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.times import parse_duration
 from sagas.expressions import ExpressionError
 from sagas.expressions.template_syntax import OPENING, split_template

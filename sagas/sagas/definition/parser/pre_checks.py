@@ -12,10 +12,10 @@ from typing import Any
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.diagnostics import Report
-from sagas.definition.field_types import ParsedMapping
-from sagas.definition.language import MAX_PARALLEL
 from sagas.definition.model import CHECK_SUFFIX
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.parser.field_types import ParsedMapping
+from sagas.definition.parser.language import MAX_PARALLEL
+from sagas.definition.parser.yaml_nodes import YamlNode
 
 POSSIBLE_BUILTINS = ("http", "require", "sql")
 

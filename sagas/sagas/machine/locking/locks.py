@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.lock_keys import lock_keys
+from sagas.definition.analysis.lock_keys import lock_keys
 from sagas.definition.times import format_timestamp
-from sagas.machine import arguments, row_locks
+from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import RequestRollback
-from sagas.machine.lock_state import LockState
-from sagas.machine.state import SagaRun
+from sagas.machine.locking import row_locks
+from sagas.machine.state import LockState, SagaRun
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sagas.definition.analysis.step_graph import StepGraph
 from sagas.definition.diagnostics import Positioned
-from sagas.definition.field_types import ParsedMapping
 from sagas.definition.model import Definition, Operation, StepDefinition
-from sagas.definition.step_graph import StepGraph
-from sagas.definition.yaml_nodes import YamlNode
+from sagas.definition.parser.field_types import ParsedMapping
+from sagas.definition.parser.yaml_nodes import YamlNode
 
 if TYPE_CHECKING:
     from sagas.actions import Action

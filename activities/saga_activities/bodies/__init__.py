@@ -1,0 +1,1 @@
+"""What a step runs: `sql`, Python actions, and how each is called."""

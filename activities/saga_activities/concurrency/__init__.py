@@ -1,0 +1,1 @@
+"""Asyncio: waits between attempts, and work that a cancellation must not interrupt."""

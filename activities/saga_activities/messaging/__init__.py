@@ -1,0 +1,1 @@
+"""Messages: the transactional outbox, the inbox of consumers, requests with replies."""

@@ -1,0 +1,1 @@
+"""What several benchmarks need: servers, figures, definitions, the hand-written saga."""

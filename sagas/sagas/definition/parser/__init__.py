@@ -1,0 +1,1 @@
+"""Reads the YAML of a saga into its model."""

@@ -1,0 +1,1 @@
+"""Semantic locks, and waits for rows that belong to another saga."""

@@ -1,0 +1,1 @@
+"""Backward recovery: compensations, effects that are looked up first, savepoints."""
