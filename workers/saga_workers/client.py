@@ -140,7 +140,8 @@ class Client:
         """Start one saga for each input, or find the runs that their ids already have; one handle for each, in order.
 
         ``bulk``: many sagas share a workflow, which needs a ledger. All are started before the first error is raised:
-        UsageError or RefusedError, as :meth:`start` raises them. No saga is started if an input is invalid.
+        UsageError or RefusedError, as :meth:`start` raises them, or NotClaimed if no worker has claimed a shared saga
+        in time, so that one may still refuse it. No saga is started if an input is invalid.
         """
         starter = await self.starter(saga)
         requests = [starter.make_request(input) for input in inputs]

@@ -13,11 +13,14 @@ MAX_INTEGER_BITS = 13_287
 """An integer of at most 4,000 digits, as in expressions."""
 
 
-def json_problem(value: Any, *, max_values: float = math.inf, half_pairs: bool = False) -> str | None:
+def json_problem(
+    value: Any, *, max_values: float = math.inf, max_depth: int = MAX_DEPTH, half_pairs: bool = False
+) -> str | None:
     """Why the value is refused; None if the engine takes it. Never recursive, so no value is too deep for it.
 
     ``max_values`` is the number of values (elements, fields) that are allowed; where a size in bytes is a limit, no
-    number is needed. ``half_pairs``: strings may have half a surrogate pair, which UTF-8 cannot express.
+    number is needed. ``max_depth`` is larger for values inside others of the engine. ``half_pairs``: strings may have
+    half a surrogate pair, which UTF-8 cannot express.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
@@ -25,8 +28,8 @@ def json_problem(value: Any, *, max_values: float = math.inf, half_pairs: bool =
         count += 1
         if count > max_values:
             return f"it has more than {max_values:,} values"
-        if depth > MAX_DEPTH:
-            return f"it is nested deeper than {MAX_DEPTH} levels"
+        if depth > max_depth:
+            return f"it is nested deeper than {max_depth} levels"
         if isinstance(one, int) and one.bit_length() > MAX_INTEGER_BITS:
             return "it has an integer of more than 4,000 digits"
         if isinstance(one, float) and not math.isfinite(one):

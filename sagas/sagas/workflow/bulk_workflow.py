@@ -53,6 +53,9 @@ _ENGINE_TIMEOUT = timedelta(seconds=30)
 
 CANCELLED = "the bulk workflow was cancelled"
 
+_LEVELS_AROUND_INPUTS = 3
+"""Of :class:`BulkRequest` as JSON. An input may be as deep as that of a saga with a workflow of its own."""
+
 _TIMER = "timer"
 """The only timer of a run: the next retry, pause or deadline of any of its sagas."""
 
@@ -102,7 +105,7 @@ class BulkWorkflow:
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
         try:
-            request = read_request(bounded_value([args]))
+            request = read_request(bounded_value([args], levels=_LEVELS_AROUND_INPUTS))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         inputs = [one.input for one in request.sagas]

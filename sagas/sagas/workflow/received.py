@@ -21,6 +21,10 @@ BOUNDS_VALUES = "bounds-values"
 """The Temporal patch id of the check of values; only a run that got a value which is refused has its marker."""
 
 
+ALLOWS_LEVELS = "allows-levels"
+"""The Temporal patch id of the levels around the inputs of several sagas; only a run that needs them has its marker."""
+
+
 NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
 
@@ -29,14 +33,19 @@ class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
 
-def bounded_value(args: Sequence[RawValue], *, half_pairs: bool = False) -> Any:
+def bounded_value(args: Sequence[RawValue], *, levels: int = 0, half_pairs: bool = False) -> Any:
     """The first argument of a start or a signal; None without arguments.
 
     Raises UnreadableValue, also for a value out of bounds; a run that has accepted such a value before keeps it in its
-    replay. ``half_pairs``: see :func:`json_problem`.
+    replay. ``levels`` are allowed around the values that have bounds of their own. ``half_pairs``: see
+    :func:`json_problem`.
     """
     value = first_value(args)
     problem = json_problem(value, half_pairs=half_pairs)
+    if problem is not None and levels:
+        around = json_problem(value, max_depth=MAX_DEPTH + levels, half_pairs=half_pairs)
+        if around is None and workflow.patched(ALLOWS_LEVELS):
+            return value
     if problem is not None and workflow.patched(BOUNDS_VALUES):
         raise UnreadableValue(problem)
     return value

@@ -12,7 +12,10 @@ import psycopg
 import pytest
 
 from saga_workers.client import Client, SagaFailed
+from saga_workers.control import acceptance
 from sagas.errors import RefusedError
+from sagas.workflow import bulk_workflow
+from sagas.workflow.failures import refused_error
 from tests.helpers.command_processes import RunningCommand, eventually
 from tests.integration.bulk.conftest import Bank
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -65,6 +68,29 @@ async def test_a_file_with_rejections_gives_the_same_counts_when_repeated(shop: 
     assert [one["id"] for one in listed] == [batch]
     lines = await shop.saga("batch", "show", batch)
     assert "2 COMPENSATED rejected at debit: no money" in lines.out
+
+
+async def test_a_detached_start_reports_what_is_not_accepted(
+    shop: CommandLine, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = fresh("file")
+    words = ("start", "transfer", "--from", write(shop, transfers(batch, 3)), "--bulk", "--batch", batch)
+
+    def refuse(_: Any) -> Any:
+        raise refused_error("this worker refuses it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk_workflow, "read_request", refuse)
+        refused = await shop.saga("--json", *words, "--detach")
+    assert (refused.code, refused.json["started"], refused.json["refused"]) == (1, 0, 3)
+    assert "this worker refuses it" in refused.json["troubles"][0]
+    with monkeypatch.context() as patched:
+        patched.setattr(acceptance, "CLAIM_TIMEOUT", 0)
+        unclaimed = await shop.saga("--json", *words, "--detach")
+    assert (unclaimed.code, unclaimed.json["started"]) == (0, 3)
+    assert "no worker has claimed them yet" in unclaimed.json["troubles"][0]
+    assert (await shop.saga("--json", *words)).json["ended"] == {"COMPLETED": 3}
+    assert bank.balances()["a1"] == 90
 
 
 async def test_failed_sagas_are_started_again_without_the_file(shop: CommandLine, bank: Bank) -> None:

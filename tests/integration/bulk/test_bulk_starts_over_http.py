@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.control import shared_starts
+from saga_workers.control import acceptance, shared_starts
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
@@ -24,6 +25,7 @@ from sagas.errors import UsageError
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import HOST
+from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 
 
@@ -121,18 +123,36 @@ async def test_a_saga_that_left_is_followed(bank: Bank, monkeypatch: pytest.Monk
         assert (await leaving).json()["outcome"]["state"] == "COMPLETED"
 
 
-async def test_starts_are_accepted_without_a_worker(
+async def test_a_start_that_no_worker_has_claimed_is_repeated(
     bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_starts, "CLAIM_TIMEOUT", 0.3)
-    async with serving(bank_project[0], monkeypatch) as caller:
-        answers = await asyncio.gather(*(caller.post("/sagas/withdrawal", json=withdrawal(n)) for n in (1, 2)))
-        assert [(one.status_code, one.json()["started"]) for one in answers] == [(202, True)] * 2
-        again, other = await asyncio.gather(
-            caller.post("/sagas/withdrawal", json=withdrawal(1, wait="200ms")),
-            caller.post("/sagas/withdrawal", json=withdrawal(1, 11)),
-        )
-        assert (again.status_code, again.json()["started"], other.status_code) == (202, False, 409)
+    """A worker may still refuse it, and nobody would ever tell the caller."""
+    monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", 0.3)
+    project, url = bank_project
+    async with serving(project, monkeypatch) as caller:
+
+        async def post(number: int, amount: int = 10) -> httpx.Response:
+            return await caller.post("/sagas/withdrawal", json=withdrawal(number, amount, wait="10s"))
+
+        async def repeat(number: int) -> httpx.Response:
+            while (answer := await post(number)).status_code == 503:
+                pass
+            return answer
+
+        answers = await asyncio.gather(post(1), post(2), post(1, 11))
+        assert [(one.status_code, one.json()["id"]) for one in answers] == [(503, "w-1"), (503, "w-2"), (503, "w-1")]
+        assert (answers[0].headers["retry-after"], (await post(1, 11)).status_code) == ("5", 503)
+        with psycopg.connect(url) as connection:
+            connection.execute("insert into account values ('a1', 100), ('a2', 100)")
+        repeated = asyncio.create_task(repeat(1))
+        async with running_worker(project) as client:
+            bank = Bank(client, project, url)
+            answer = await repeated
+            assert (answer.status_code, answer.json()["started"]) == (200, True)
+            assert ((await repeat(2)).json()["outcome"]["state"], (await post(1, 11)).status_code) == ("COMPLETED", 409)
+            assert await bulk_workflows(bank) == 1
+            assert bank.balances() == {"a1": 90, "a2": 90}
+            await client.close()
 
 
 async def test_starts_that_are_too_large_together_are_started_in_parts(

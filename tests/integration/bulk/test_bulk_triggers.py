@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_workers.client import Client, SagaFailed
-from saga_workers.control import shared_starts
+from saga_workers.control import acceptance
 from saga_workers.control.start import BulkRow
 from saga_workers.doctor.kafka_checks import check_bulk_triggers
 from saga_workers.temporal.temporal_client import connect
@@ -21,6 +21,8 @@ from saga_workers.trigger.trigger_process import run_trigger
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
+from sagas.workflow import bulk_workflow
+from sagas.workflow.failures import refused_error
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess, http_get
@@ -127,13 +129,14 @@ async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_projec
         produce_keyed(kafka, topic, [(id, {"id": id, "waits": id == "s-1"}) for id in ("s-1", "s-2")])
         produce_keyed(kafka, topic, [("s-1", {"id": "s-1"})])
         await until(lambda: bank.states().get("s-2"))
-        produce_keyed(kafka, topic, [("s-2", {"id": "s-2"})])
+        produce_keyed(kafka, topic, [("s-2", {"id": "s-2"}), ("s-2", {"id": "s\0"})])
         await until(lambda: fully_consumed(kafka, group, topic))
         await until(lambda: bank.states() == {"s-1": "COMPLETED", "s-2": "COMPLETED"})
         assert count(metrics, "saga_trigger_signalled_total") == 1
         await client.close()
-    [letter] = kafka.read_committed(f"{topic}.dlq")
-    assert letter.headers["sagadlqreason"] == "s-2 has already ended COMPLETED"
+    late, impossible = kafka.read_committed(f"{topic}.dlq")
+    assert late.headers["sagadlqreason"] == "s-2 has already ended COMPLETED"
+    assert "control characters" in impossible.headers["sagadlqreason"]
 
 
 @pytest.mark.slow
@@ -288,28 +291,91 @@ def owned(kafka: Broker, group: str) -> list[int]:
     return sorted(len(one.assignment.topic_partitions) for one in described.members)
 
 
-async def test_events_are_started_before_there_is_a_worker(
-    kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+async def test_events_wait_until_a_worker_claims_them(
+    kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The workflow is durable, so the offsets are committed; an event that comes again starts no other one."""
-    monkeypatch.setattr(shared_starts, "CLAIM_TIMEOUT", 0.2)
+    """A worker may refuse a workflow that nobody has claimed. Repeats wait for the same one, also that of a restart."""
+    monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", 0.2)
     base, url = bank_project
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into account values ('a1', 0)")
     topic, settings = kafka.create_topic(), kafka.settings()
     project = with_trigger(base, settings, topic)
-    group = f"{settings.prefix}-trigger-deposit-{topic}"
+    group, queue = f"{settings.prefix}-trigger-deposit-{topic}", project.settings.temporal.task_queue
+    produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)] + [("k", deposit(0, 2))])
     async with triggering(project) as metrics:
-        produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)])
-        await until(lambda: fully_consumed(kafka, group, topic))
-        produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)] + [("k", deposit(0, 2))])
-        await until(lambda: fully_consumed(kafka, group, topic))
-        assert count(metrics, "saga_trigger_started_total") == 30
-        assert count(metrics, "saga_dead_letters_total") == 1
-    async with running_worker(project) as client:
+        await until(lambda: "no worker has claimed" in caplog.text)
+        await asyncio.sleep(2)  # several attempts
+        assert sum((await asyncio.to_thread(committed, kafka, group, topic)).values()) == 0
+        assert count(metrics, "saga_trigger_started_total") == 0
+    async with triggering(project) as metrics:
+        caplog.clear()
+        await until(lambda: "no worker has claimed" in caplog.text)
+        async with running_worker(project) as client:
+            bank = Bank(client, project, url)
+            await until(lambda: fully_consumed(kafka, group, topic))
+            await until(lambda: len(bank.states()) == 30)
+            assert count(metrics, "saga_dead_letters_total") == 1
+            assert await bulk_workflows(client.temporal, queue) <= 6
+            await client.close()
+    assert bank.balances() in ({"a1": 30}, {"a1": 31})
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+async def test_the_deepest_input_shares_a_workflow(
+    kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker accepts on its own it accepts among others, and what it refuses is a dead letter."""
+    base, url = bank_project
+    topic, settings = kafka.create_topic(), kafka.settings()
+    project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")
+    deep = [{**deposit(20 + levels), "x": nested(levels)} for levels in (96, 97, 98, 99)]
+    produce_keyed(kafka, topic, [("k", one) for one in (*map(deposit, range(20)), *deep, {"x": nested(100)})])
+    async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)
-        await until(lambda: len(bank.states()) == 30)
+        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+        await until(lambda: len(bank.states()) == 24)
+        assert count(metrics, "saga_trigger_started_total") == 24
+        assert count(metrics, "saga_dead_letters_total") == 1
+        assert await bulk_workflows(client.temporal, project.settings.temporal.task_queue) == 1
         await client.close()
-    assert bank.balances() == {"a1": 30}
+    assert set(bank.states().values()) == {"COMPLETED"}
+    assert bank.balances() == {"a1": 24}
+
+
+async def test_a_workflow_that_is_refused_later_keeps_no_other_event_from_starting(
+    kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker comes after the claim's time, and refuses what a client of another version has checked otherwise."""
+    monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", 0.2)
+    base, url = bank_project
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into account values ('a1', 0)")
+    topic, settings = kafka.create_topic(), kafka.settings()
+    project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")
+    produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(5)])
+    async with triggering(project) as metrics:
+        await until(lambda: "no worker has claimed" in caplog.text)
+        monkeypatch.setattr(bulk_workflow, "read_request", refuse_request)
+        async with running_worker(project) as client:
+            bank = Bank(client, project, url)
+            await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+            await until(lambda: len(bank.states()) == 5)
+            assert count(metrics, "saga_trigger_started_total") == 5
+            assert count(metrics, "saga_dead_letters_total") == 0
+            await client.close()
+    assert bank.balances() == {"a1": 5}
+
+
+def refuse_request(_: Any) -> Any:
+    raise refused_error("this worker refuses it")
 
 
 @pytest.mark.slow

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.ledger.batches import KnownSaga
 from saga_workers.batch.single_starts import final_state, wait_for_either
 from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
+from saga_workers.control.acceptance import wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
@@ -188,7 +189,10 @@ class BulkStarter:
                 return
             tally.started += len(rows)
             self._progress(tally)
-            if not self._wait_for_end or self._gate.stopped:
+            if self._gate.stopped:
+                return
+            if not self._wait_for_end:
+                await self._check_accepted(rows, handle)
                 return
             self._waits()
             try:
@@ -226,13 +230,29 @@ class BulkStarter:
             for id in result["left"]:
                 group.create_task(self._wait_alone(id))
 
+    async def _check_accepted(self, rows: Sequence[StartRow], handle: WorkflowHandle[Any, Any]) -> None:
+        """Report what a worker refuses, or that no worker has told yet whether it does."""
+        accepted = await wait_accepted(handle, [row.id for row in rows])
+        if accepted is None:
+            more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+            self._tally.troubles.append(
+                f"{rows[0].location}{more}: no worker has claimed them yet, and one may refuse them; run the same "
+                "command again when a worker runs"
+            )
+        elif accepted.refusal is not None:
+            self._count_refused(rows, accepted.refusal)
+
+    def _count_refused(self, rows: Sequence[StartRow], why: str) -> None:
+        """A bulk workflow that was refused has started nothing."""
+        self._tally.started -= len(rows)
+        self._tally.refused += len(rows)
+        self._tally.troubles.append(f"{rows[0].location} and {len(rows) - 1} more rows: {why}")
+
     async def _count_after_failure(self, rows: Sequence[StartRow], error: WorkflowFailureError) -> None:
         """A bulk workflow that was refused has started nothing; of one that was terminated the ledger knows a part."""
         cause = error.cause
         if isinstance(cause, FailureError) and getattr(cause, "type", None) == "SagaRefused":
-            self._tally.started -= len(rows)
-            self._tally.refused += len(rows)
-            self._tally.troubles.append(f"{rows[0].location} and {len(rows) - 1} more rows: {cause.message}")
+            self._count_refused(rows, cause.message)
             return
         known = await self._ledger.known([row.id for row in rows])
         for row in rows:

@@ -151,12 +151,9 @@ async def signal(
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
     Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
-    the saga has ended, UsageError if there is no such saga, if it has no `wait` of that name, or if the data could
-    not be read.
+    the saga has ended, UsageError if there is no such saga, it has no `wait` of that name, or cannot read ``data``.
     """
-    message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
-    if problem := json_problem(message):
-        raise UsageError(f"the data of the signal {name} is not valid: {problem}")
+    message = signal_message(name, data, by=who or temporal.identity, reject=reject)
     described = await _open_run(temporal, saga_id, ledger)
     definition = await read_definition(temporal, described.run)
     if definition is not None:
@@ -168,6 +165,14 @@ async def signal(
             raise _just_ended_error(saga_id) from error
         raise
     return definition is not None
+
+
+def signal_message(name: str, data: Any, *, by: str, reject: str | None) -> dict[str, Any]:
+    """A signal with its sender. Raises UsageError if the saga could not read it: it would ignore the signal."""
+    message = {"_saga": {"by": by, "reject": reject}, "data": data}
+    if (problem := json_problem(message)) is not None:
+        raise UsageError(f"the data of the signal {name} is not valid: {problem}")
+    return message
 
 
 def check_signal(definition: Definition, name: str) -> None:

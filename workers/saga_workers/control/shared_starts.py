@@ -5,30 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
-from temporalio.exceptions import ApplicationError, TemporalError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError
 
 from saga_activities.ledger.claims import Claim
+from saga_workers.control.acceptance import NotClaimed, wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import describe_run
-from sagas.bulk.wire_format import CLAIMED_UPDATE
 from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
 
 MAX_INPUT_BYTES = 1024 * 1024
 """Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
-
-CLAIM_TIMEOUT = 8.0
-"""Seconds to wait until a worker has claimed the ids of a bulk workflow, which is durable by then."""
 
 _MAX_CONCURRENT = 2
 """Bulk workflows that are started and not claimed yet; meanwhile the next one grows, so that busy workers get few large
@@ -62,8 +58,8 @@ class _Batch:
 class SharedStarts:
     """Gathers starts for ``wait`` seconds, at most ``limit`` of them, and starts one bulk workflow for these.
 
-    An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so within
-    ``CLAIM_TIMEOUT``, they count as started, because the workflow is durable.
+    An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so in time,
+    they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
     """
 
     def __init__(self, starter: SagaStarter, ledger: RunLedger, *, limit: int, wait: float) -> None:
@@ -77,7 +73,7 @@ class SharedStarts:
         self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
 
     async def start(self, request: StartRequest, *, id: str | None = None) -> StartResult:
-        """As :meth:`SagaStarter.start`, with the same errors."""
+        """As :meth:`SagaStarter.start`, with the same errors, and NotClaimed."""
         saga_id = check_saga_id(id or request.id or self._starter.new_id())
         if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
             raise UsageError(problem)
@@ -130,7 +126,7 @@ class SharedStarts:
             finally:
                 self._places.release()
             await answering
-            await self._answer_each(batch.repeats, await self._known(batch.repeats))
+            await self._answer_repeats(batch.repeats)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             _fail([*batch.starts.values(), *batch.repeats], error)
         finally:
@@ -141,8 +137,31 @@ class SharedStarts:
 
     async def _answer(self, starts: Sequence[_Start]) -> None:
         known = await self._known(starts)
-        await self._start_bulk([one for one in starts if one.id not in known])
-        await self._answer_each([one for one in starts if one.id in known], known)
+        new: list[_Start] = []
+        waiting: dict[str, list[_Start]] = {}
+        for one in starts:
+            if one.id in known:
+                continue
+            noted = self._noted(one.id)
+            if noted is None or noted.bulk_id is None:
+                new.append(one)
+            elif noted.input_digest == input_digest(one.request.input):
+                waiting.setdefault(noted.bulk_id, []).append(one)
+            else:
+                _fail([one], NotClaimed(one.id))
+        bulk_handle = self._starter.temporal.get_workflow_handle
+        await asyncio.gather(
+            self._start_bulk(new),
+            self._answer_each([one for one in starts if one.id in known], known),
+            *(self._answer_accepted(bulk_handle(id), some) for id, some in waiting.items()),
+        )
+
+    async def _answer_repeats(self, starts: Sequence[_Start]) -> None:
+        known = await self._known(starts)
+        unclaimed = [one for one in starts if one.id not in known and self._noted(one.id) is not None]
+        for one in unclaimed:
+            _fail([one], NotClaimed(one.id))
+        await self._answer_each([one for one in starts if not one.result.done()], known)
 
     async def _known(self, starts: Sequence[_Start]) -> dict[str, Claim | None]:
         """The ids that are taken, with the claim of the saga if that is all there is."""
@@ -152,9 +171,7 @@ class SharedStarts:
         # In this order: the claim of a saga that ends meanwhile becomes a row.
         claims = await self._ledger.claims(ids)
         rows = await self._ledger.states(ids)
-        since = datetime.now(UTC) - _UNCLAIMED_FOR
-        unclaimed = {id: one for id in ids if (one := self._unclaimed.get(id)) is not None and one.claimed_at > since}
-        return {**unclaimed, **claims, **dict.fromkeys(rows)}
+        return {**claims, **dict.fromkeys(rows)}
 
     async def _start_bulk(self, starts: Sequence[_Start]) -> None:
         if not starts:
@@ -166,15 +183,7 @@ class SharedStarts:
                 raise
             await self._start_parts(starts)
             return
-        taken = await self._taken(handle, starts)
-        if taken is None:
-            self._note_unclaimed(starts, handle.id)
-            taken = frozenset()
-        for one in starts:
-            if one.id not in taken:
-                _succeed(one, StartResult(one.id, "", True, bulk_id=handle.id))
-        others = [one for one in starts if one.id in taken]
-        await self._answer_each(others, await self._known(others))
+        await self._answer_accepted(handle, starts)
 
     async def _start_parts(self, starts: Sequence[_Start]) -> None:
         """Find the start that Temporal refuses: it must not keep the others from starting."""
@@ -185,30 +194,26 @@ class SharedStarts:
         await self._start_bulk(starts[:half])
         await self._start_bulk(starts[half:])
 
-    async def _taken(self, handle: WorkflowHandle[Any, Any], starts: Sequence[_Start]) -> Set[str] | None:
-        """The ids that the workflow has not claimed, so that others answer for them; None if no worker tells in time.
+    async def _answer_accepted(self, handle: WorkflowHandle[Any, Any], starts: Sequence[_Start]) -> None:
+        """Answer when a worker has accepted the bulk workflow. Without an answer in time nobody knows whether one will:
+        who starts the saga again waits for the same workflow."""
+        accepted = await wait_accepted(handle, [one.id for one in starts])
+        if accepted is None:
+            self._note_unclaimed(starts, handle.id)
+            for one in starts:
+                _fail([one], NotClaimed(one.id))
+            return
+        for one in starts:
+            self._unclaimed.pop(one.id, None)
+            if one.id not in accepted.elsewhere:
+                self._succeed(one, StartResult(one.id, "", True, bulk_id=handle.id))
+        others = [one for one in starts if one.id in accepted.elsewhere]
+        await self._answer_each(others, await self._known(others))
 
-        These are all of its sagas if it was refused: one of them may be the cause.
-        """
-        try:
-            async with asyncio.timeout(CLAIM_TIMEOUT):
-                claimed = await self._claimed(handle)
-        except WorkflowFailureError as error:
-            refused = isinstance(error.cause, ApplicationError) and error.cause.type == "SagaRefused"
-            return {one.id for one in starts} if refused else frozenset()
-        except (RPCError, TimeoutError, TemporalError):
-            return None
-        return {*claimed["existing"], *claimed.get("alone", ())}
-
-    async def _claimed(self, handle: WorkflowHandle[Any, Any]) -> Mapping[str, Any]:
-        try:
-            return await handle.execute_update(CLAIMED_UPDATE, result_type=dict)
-        except WorkflowUpdateFailedError:
-            return await handle.result()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            return await handle.result()  # it has ended already
+    def _noted(self, saga_id: str) -> Claim | None:
+        """What this process has started under the id, if nobody has claimed it in time."""
+        noted = self._unclaimed.get(saga_id)
+        return None if noted is None or noted.claimed_at < datetime.now(UTC) - _UNCLAIMED_FOR else noted
 
     def _note_unclaimed(self, starts: Sequence[_Start], bulk_id: str) -> None:
         saga = self._starter.definition.saga
@@ -239,18 +244,21 @@ class SharedStarts:
         except RefusedError as error:
             _fail([one], error)
         else:
-            _succeed(one, StartResult(one.id, "", False, bulk_id=bulk_id))
+            self._succeed(one, StartResult(one.id, "", False, bulk_id=bulk_id))
 
     async def _answer_alone(self, one: _Start) -> None:
         try:
-            _succeed(one, await self._starter.start(one.request, id=one.id))
+            self._succeed(one, await self._starter.start(one.request, id=one.id))
         except Exception as error:  # noqa: BLE001 - its caller raises it
             _fail([one], error)
 
-
-def _succeed(start: _Start, result: StartResult) -> None:
-    if not start.result.done():
-        start.result.set_result(result)
+    def _succeed(self, start: _Start, result: StartResult) -> None:
+        if start.result.done():
+            return
+        noted = self._unclaimed.pop(start.id, None)
+        # What this process started and could not confirm: it counts as started now.
+        late = noted is not None and result.bulk_id in (None, noted.bulk_id)
+        start.result.set_result(replace(result, started=True) if late else result)
 
 
 def _fail(starts: Sequence[_Start], error: Exception) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import cached_property
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
@@ -146,6 +146,9 @@ class RunLedger:
         except UsageError as error:
             reason = f"the ledger in {self._connection} cannot be read: {error.message}"
             raise LedgerUnavailable(reason, help=error.help) from error
+        except DataError as error:
+            refused = mask(str(error.orig))
+            raise UsageError(f"the ledger in {self._connection} refuses a value: {refused}") from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             known = classify_database_error(error)
             raise LedgerUnavailable(

@@ -23,6 +23,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.client import Client
+from saga_workers.control.acceptance import NotClaimed
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter, StartResult
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, using_ledger
@@ -175,6 +176,9 @@ class SagaApi:
             return json_response(409, {"error": error.message, "state": error.state})
         except RefusedError as error:
             return error_response(409, error.message)
+        except NotClaimed as error:
+            message = "no worker has claimed the saga in time; repeat the start with its id"
+            return json_response(503, {"error": message, "id": error.saga_id}, {"Retry-After": "5"})
         except LedgerUnavailable as error:
             return _ledger_is_down(error, name)
         except (RPCError, TimeoutError) as error:

@@ -11,21 +11,25 @@ from typing import Any
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
+from saga_activities.messaging.kafka_request import DONE, FAILED, REJECTED
 from saga_workers.client import Client
+from saga_workers.control.acceptance import NotClaimed
 from saga_workers.control.detach_request import DidNotLeave, leave_bulk_workflow
+from saga_workers.control.interventions import signal_message
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import describe_run
-from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.views.saga_view import read_view
 from sagas.consumers import Message
 from sagas.definition.model import Definition, KafkaTrigger
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.protocol.saga_view import SagaView
@@ -103,7 +107,7 @@ class SagaTrigger:
                     await self._signal(one.trigger, message, one.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
-            except (LedgerUnavailable, DidNotLeave) as error:
+            except (LedgerUnavailable, DidNotLeave, NotClaimed) as error:
                 raise DependencyUnavailable(error.message) from error
 
     async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
@@ -137,6 +141,15 @@ class SagaTrigger:
         assert trigger.signal is not None
         saga_id = values.id(context)
         assert saga_id is not None  # SAGA131 ensures it
+        if (problem := workflow_id_problem(saga_id)) is not None:
+            raise PoisonMessage(problem)
+        by = f"{message.topic}/{message.partition}/{message.offset}"
+        reject = rejection_reason(message)
+        data = None if reject is not None else values.input(context)
+        try:
+            sent = signal_message(trigger.signal, data, by=by, reject=reject)
+        except UsageError as error:
+            raise PoisonMessage(error.message) from None
         temporal, ledger = self._client.temporal, self._client.ledger
         described = await describe_run(temporal, saga_id)
         running = described is not None and described.run.running
@@ -149,13 +162,9 @@ class SagaTrigger:
             raise SagaNotFound(f"there is no saga {saga_id}")
         if described.run.workflow_type != self._definition.saga:
             raise PoisonMessage(f"{saga_id} is a saga {described.run.workflow_type}, not {self._definition.saga}")
-        by = f"{message.topic}/{message.partition}/{message.offset}"
-        reject = rejection_reason(message)
-        data = None if reject is not None else values.input(context)
         if described.run.running:
-            envelope = {"_saga": {"by": by, "reject": reject}, "data": data}
             try:
-                await temporal.get_workflow_handle(saga_id).signal(trigger.signal, envelope)
+                await temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
@@ -181,11 +190,17 @@ class SagaNotFound(AttemptFailed):
 
 
 def rejection_reason(message: Message) -> str | None:
-    """The reason if the sender marks the event as a rejection, as consumers do; else None."""
-    if message.headers.get(OUTCOME_HEADER) != REJECTED_OUTCOME:
+    """The reason if the sender marks the event as a rejection or a failure, as in a reply; else None.
+
+    Raises PoisonMessage if the mark is another one.
+    """
+    outcome = message.headers.get(OUTCOME_HEADER, DONE)
+    if outcome == DONE:
         return None
+    if outcome not in (REJECTED, FAILED):
+        raise PoisonMessage(f"the header {OUTCOME_HEADER} is {outcome!r}, not {DONE}, {REJECTED} or {FAILED}")
     reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
-    return str(reason or "rejected without a reason")
+    return str(reason or f"{outcome} without a reason")
 
 
 def _already_received(view: SagaView, by: str, reject: str | None) -> bool:

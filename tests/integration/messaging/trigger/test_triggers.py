@@ -14,6 +14,7 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.temporal_runs import list_runs
 from sagas import action
+from sagas.errors import UsageError
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
@@ -146,6 +147,34 @@ async def test_an_event_signals_the_waiting_saga(kafka: Broker, temporal: Tempor
     assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
     assert (dead[1]["sagadlqtopic"], dead[1]["sagadlqpartition"]) == (topic, "0")
     assert dead[1]["sagadlqgroup"] == group
+
+
+async def test_signals_that_a_saga_cannot_take(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+    """A failed reply rejects the `wait`; what the saga could not read, or nobody knows, is a dead letter."""
+    topic, saga, settings = kafka.create_topic(), fresh("pay"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: PAID.format(saga=saga, topic=topic)}
+    )
+    deep: Any = 1
+    for _ in range(99):
+        deep = [deep]
+    async with running_worker(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, {"order": 1}, {"order": 2}, key="a", headers={"kind": "order"})
+        kafka.produce(topic, {"order": 1, "x": deep}, key="a", headers={"kind": "payment"})
+        kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "maybe"})
+        kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "failed"})
+        kafka.produce(topic, {"order": "a\0b"}, key="a", headers={"kind": "payment"})
+        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        refused = await ended(client, f"{saga}-2")
+        assert (refused["state"], refused["reason"]["message"]) == ("COMPENSATED", "failed without a reason")
+        assert count(metrics, "saga_trigger_signalled_total") == 1
+        with pytest.raises(UsageError, match="nested deeper than 100 levels"):
+            await client.signal(f"{saga}-1", "paid", {"x": deep})
+    reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
+    assert len(reasons) == 3
+    assert "nested deeper than 100 levels" in reasons[0]
+    assert "sagaoutcome is 'maybe'" in reasons[1]
+    assert "control characters" in reasons[2]
 
 
 async def test_a_duplicate_signal_is_not_a_dead_letter(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Whether a worker has accepted a bulk workflow: until it has claimed the ids, a worker may still refuse all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError, TemporalError
+from temporalio.service import RPCError, RPCStatusCode
+
+from sagas.bulk.wire_format import CLAIMED_UPDATE
+from sagas.errors import SagaError
+
+CLAIM_TIMEOUT = 8.0
+"""Seconds to wait until a worker has claimed the ids of a bulk workflow."""
+
+
+class NotClaimed(SagaError):
+    """No worker has claimed the saga yet, and the one that does so may refuse it."""
+
+    def __init__(self, saga_id: str) -> None:
+        self.saga_id = saga_id
+        super().__init__(help=f"start {saga_id} again with the same id and input; it runs once")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """``elsewhere``: the ids that the workflow has not claimed, so that others answer for them.
+
+    These are all of its sagas if it was refused, with the reason ``refusal``: one of them may be the cause.
+    """
+
+    elsewhere: Set[str]
+    refusal: str | None = None
+
+
+async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) -> Acceptance | None:
+    """What has become of the ids of a bulk workflow; None if no worker tells in time."""
+    try:
+        async with asyncio.timeout(CLAIM_TIMEOUT):
+            claimed = await _claimed(handle)
+    except WorkflowFailureError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type == "SagaRefused":
+            return Acceptance(frozenset(ids), cause.message)
+        return Acceptance(frozenset(ids))
+    except RPCError as error:
+        # Temporal has deleted it.
+        return Acceptance(frozenset(ids)) if error.status is RPCStatusCode.NOT_FOUND else None
+    except (TimeoutError, TemporalError):
+        return None
+    return Acceptance({*claimed["existing"], *claimed.get("alone", ())})
+
+
+async def _claimed(handle: WorkflowHandle[Any, Any]) -> Mapping[str, Any]:
+    try:
+        # With an id of its own, repeats wait for the same update: Temporal holds only few that no worker has answered.
+        return await handle.execute_update(CLAIMED_UPDATE, id=CLAIMED_UPDATE, result_type=dict)
+    except WorkflowUpdateFailedError:
+        return await handle.result()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return await handle.result()  # it has ended already
