@@ -139,7 +139,7 @@ async def test_a_start_that_no_worker_has_claimed_is_repeated(
                 pass
             return answer
 
-        answers = await asyncio.gather(post(1), post(2), post(1, 11))
+        answers = await asyncio.gather(post(1), post(2), post(1))
         assert [(one.status_code, one.json()["id"]) for one in answers] == [(503, "w-1"), (503, "w-2"), (503, "w-1")]
         assert (answers[0].headers["retry-after"], (await post(1, 11)).status_code) == ("5", 503)
         with psycopg.connect(url) as connection:
@@ -148,7 +148,7 @@ async def test_a_start_that_no_worker_has_claimed_is_repeated(
         async with running_worker(project) as client:
             bank = Bank(client, project, url)
             answer = await repeated
-            assert (answer.status_code, answer.json()["started"]) == (200, True)
+            assert (answer.status_code, answer.json().get("started")) == (200, True), answer.text
             assert ((await repeat(2)).json()["outcome"]["state"], (await post(1, 11)).status_code) == ("COMPLETED", 409)
             assert await bulk_workflows(bank) == 1
             assert bank.balances() == {"a1": 90, "a2": 90}

@@ -40,20 +40,20 @@ async def retried(bank_project: tuple[Project, str]) -> AsyncIterator[Bank]:
 
 async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Bank) -> None:
     bank = retried
-    result = await bank.start("retried", [{"id": "together-1"}])
-    assert result["left"] == ["together-1"]
-    await bank.client.start("retried", {"id": "alone-1"})
-    for id in ("together-1", "alone-1"):
+    result = await bank.start("retried", [{"id": "left-1"}])
+    assert result["left"] == ["left-1"]
+    await bank.client.start("retried", {"id": "stayed-1"})
+    for id in ("left-1", "stayed-1"):
 
         async def undone(id: str = id) -> bool:
             return (await bank.client.view(id)).state == "COMPENSATED"
 
         await eventually(undone)
-    left, alone = [(await bank.client.view(id)).to_json() for id in ("together-1", "alone-1")]
+    left, alone = [(await bank.client.view(id)).to_json() for id in ("left-1", "stayed-1")]
     assert [step["attempts"] for step in left["steps"]] == [step["attempts"] for step in alone["steps"]] == [1, 5]
-    assert outcome_of(left, "together") == outcome_of(alone, "alone")
+    assert outcome_of(left, "left") == outcome_of(alone, "stayed")
 
-    history = await bank.client.temporal.get_workflow_handle("together-1").fetch_history()
+    history = await bank.client.temporal.get_workflow_handle("left-1").fetch_history()
     waited = next(one for one in history.events if one.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
     scheduled = next(one for one in history.events if one.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED)
     assert waited.event_id < scheduled.event_id
