@@ -10,13 +10,12 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError, WorkflowHandle
-from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.ledger.batches import KnownSaga
 from saga_workers.batch.single_starts import final_state, wait_for_either
 from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
-from saga_workers.control.acceptance import wait_accepted
+from saga_workers.control.acceptance import refusal_of, wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
@@ -250,9 +249,8 @@ class BulkStarter:
 
     async def _count_after_failure(self, rows: Sequence[StartRow], error: WorkflowFailureError) -> None:
         """A bulk workflow that was refused has started nothing; of one that was terminated the ledger knows a part."""
-        cause = error.cause
-        if isinstance(cause, FailureError) and getattr(cause, "type", None) == "SagaRefused":
-            self._count_refused(rows, cause.message)
+        if (refusal := refusal_of(error)) is not None:
+            self._count_refused(rows, refusal)
             return
         known = await self._ledger.known([row.id for row in rows])
         for row in rows:

@@ -37,16 +37,19 @@ class Acceptance:
     refusal: str | None = None
 
 
+def refusal_of(error: WorkflowFailureError) -> str | None:
+    """Why a worker has refused a bulk workflow; None if it failed otherwise."""
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) and cause.type == "SagaRefused" else None
+
+
 async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) -> Acceptance | None:
     """What has become of the ids of a bulk workflow; None if no worker tells in time."""
     try:
         async with asyncio.timeout(CLAIM_TIMEOUT):
             claimed = await _claimed(handle)
     except WorkflowFailureError as error:
-        cause = error.cause
-        if isinstance(cause, ApplicationError) and cause.type == "SagaRefused":
-            return Acceptance(frozenset(ids), cause.message)
-        return Acceptance(frozenset(ids))
+        return Acceptance(frozenset(ids), refusal_of(error))
     except RPCError as error:
         # Temporal has deleted it.
         return Acceptance(frozenset(ids)) if error.status is RPCStatusCode.NOT_FOUND else None
