@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from saga_cli.output import warn
 from sagas.definition.input_schema import resolve_reference
 from sagas.errors import SagaError, UsageError
+from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
 
 _JSON_TYPES: Mapping[type, frozenset[str]] = {
     str: frozenset({"string"}),
@@ -58,7 +60,9 @@ def parse_json(text: str, where: str) -> Any:
     if text == "-":
         if sys.stdin.isatty():
             warn("reading JSON from standard input; end with Ctrl-D")
-        text, where = sys.stdin.read(), "standard input"
+        text, where = sys.stdin.read(MAX_BYTES + 1), "standard input"
+        if len(text) > MAX_BYTES:
+            raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
     elif text.startswith("@"):
         path = Path(text[1:])
         where = str(path)
@@ -93,9 +97,9 @@ def _loads(text: str) -> Any:
 def read_text(path: Path) -> str:
     """The text of a file. Raises UsageError: it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_bounded(path).decode("utf-8-sig")
     except OSError as error:
-        raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"the file {short_path(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the file {path} is not UTF-8 text") from error
 
@@ -157,8 +161,10 @@ def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], li
 
     Raises UsageError: the file cannot be read at all, or is of another kind.
     """
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+    if not os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long
+        if os.path.exists(path):
+            raise UsageError(f"--from takes a file, which {path} is not", help="write its rows to a .jsonl file first")
+        raise UsageError(f"there is no file {short_path(path)}")
     readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:

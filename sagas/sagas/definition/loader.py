@@ -19,6 +19,7 @@ from sagas.definition.parser.language import SAGA
 from sagas.definition.parser.pre_checks import with_pre_checks
 from sagas.definition.parser.yaml_nodes import YamlNode, load_yaml
 from sagas.definition.snapshot import digest_of
+from sagas.text.bounded_files import read_bounded
 
 
 def parse_text(text: str, file: str, project: ProjectContext) -> tuple[Definition | None, list[Diagnostic]]:
@@ -40,7 +41,7 @@ def load_definitions(
     for path in find_definition_files(paths):
         report = Report(str(path))
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            text = read_bounded(path).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             report.add("SAGA110", Position(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
@@ -148,7 +149,7 @@ def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
     """
     files: dict[Path, None] = {}
     for path in map(Path, paths):
-        if not path.is_dir():
+        if not os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
             files[path] = None
             continue
         for folder, folders, names in os.walk(path):
@@ -163,7 +164,7 @@ def _is_definition(path: Path) -> bool:
     if path.name.endswith((".saga.yaml", ".saga.yml")):
         return True
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bounded(path).decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
     return any(line.startswith(("saga:", '"saga":', "'saga':")) for line in lines)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError
+from sagas.text.bounded_files import read_bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,7 @@ _MAX_KEY_PARTS = 1000
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises UsageError if it cannot be read or is not valid TOML."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"{path} is larger than {MAX_BYTES} bytes, which no settings file is")
+        content = read_bounded(path, MAX_BYTES)
         # tomllib takes quadratic time for the parts of a key.
         if any(line.partition(b"=")[0].count(b".") > _MAX_KEY_PARTS for line in content.splitlines()):
             raise UsageError(f"{path} is not valid TOML: a key is nested too deeply")

@@ -48,6 +48,7 @@ from sagas.settings.tables import (
     find_setting,
 )
 from sagas.settings.trust import require_own
+from sagas.text.bounded_files import short_path
 
 CONFIG_NAME = "saga.toml"
 
@@ -128,13 +129,15 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
     start = Path(start_dir or Path.cwd()).resolve()
     if config is not None:
         path = (start / Path(config).expanduser()).resolve()
-        path = path / CONFIG_NAME if path.is_dir() else path
-        if not path.is_file():
-            raise UsageError(f"there is no settings file {path}", help="create a project with saga init DIR")
-        return path.parent, path
+        path = path / CONFIG_NAME if os.path.isdir(path) and path.name != CONFIG_NAME else path
+        if not os.path.lexists(path):
+            raise UsageError(
+                f"there is no settings file {short_path(path)}", help="create a project with saga init DIR"
+            )
+        return path.parent, path  # reading it says what else is wrong with it
     folders = (start, *start.parents)
     for folder in folders:
-        if (folder / CONFIG_NAME).is_file():
+        if os.path.lexists(folder / CONFIG_NAME):
             return folder, folder / CONFIG_NAME
     for folder in folders:
         if (folder / DEV_FILE).is_file():

@@ -116,6 +116,14 @@ async def test_a_bad_row_names_its_line_and_starts_nothing(
     assert (await cli.saga("show", f"none-{name[0]}-1")).code == 2
 
 
+@pytest.mark.parametrize(("name", "lines"), [("f.jsonl", []), ("g.jsonl", ["", ""]), ("h.csv", ["nights"])])
+async def test_a_file_without_rows_starts_nothing(cli_without_worker: CommandLine, name: str, lines: list[str]) -> None:
+    file = write(cli_without_worker, name, lines)
+    answer = await cli_without_worker.saga("start", "trip", "--from", str(file))
+    assert (answer.code, answer.out) == (0, "0 rows: the file has none, so nothing was started\n")
+    assert (await cli_without_worker.saga("--json", "start", "trip", "--from", str(file))).json["total"] == 0
+
+
 async def test_duplicate_row_ids_are_refused(cli: CommandLine) -> None:
     file = write(cli, "twice.jsonl", ['{"number": "same-1"}', '{"number": "same-1"}'])
     answer = await cli.saga("start", "order", "--from", str(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,40 @@ def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, conte
     rows, [found] = read_rows(tmp_path / name, {})
     assert rows == []
     assert found.endswith(mistake)
+
+
+def test_an_input_that_is_no_file_is_a_mistake(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, mistake in (
+        (str(tmp_path / "pipe"), "it is a pipe or a device, not a file"),
+        ("/dev/zero", "it is a pipe or a device, not a file"),
+        (str(tmp_path), "Is a directory"),
+        ("x" * 5_000, "File name too long"),
+    ):
+        with pytest.raises(UsageError, match=mistake) as found:
+            read_input(f"@{name}", [])
+        assert len(found.value.message) < 500
+
+
+def test_an_input_may_come_from_the_shell(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b'{"a": 1}')
+    os.close(writer)
+    assert read_input(f"@/dev/fd/{reader}", []) == {"a": 1}
+    os.close(reader)
+
+
+def test_an_input_of_any_size_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large.json").write_text(" " * 5_000_001)
+    with pytest.raises(UsageError, match="it is larger than 5,000,000 bytes"):
+        read_input(f"@{tmp_path / 'large.json'}", [])
+
+
+@pytest.mark.parametrize("name", [".", "/dev/zero", "x" * 5_000])
+def test_rows_come_from_files(name: str) -> None:
+    with pytest.raises(UsageError, match=r"--from takes a file|there is no file") as found:
+        read_rows(Path(name), {})
+    assert len(found.value.message) < 500
 
 
 def test_invalid_rows_are_reported_in_their_order_each_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,17 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(UsageError, match="larger than"):
         load_settings(tmp_path, env={})
+
+
+def test_settings_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").mkdir()
+    for config in (None, "saga.toml", "."):
+        with pytest.raises(UsageError, match=r"saga\.toml cannot be read: Is a directory"):
+            load_settings(tmp_path, config, env={})
+    os.mkfifo(tmp_path / "pipe")
+    for config, message in (("pipe", "it is a pipe or a device"), ("x" * 5_000, "there is no settings file")):
+        with pytest.raises(UsageError, match=message):
+            load_settings(tmp_path, config, env={})
 
 
 VALUES = st.sampled_from(

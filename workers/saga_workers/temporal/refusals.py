@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from temporalio.service import RPCError, RPCStatusCode
 
+_FINAL_IF_TOO_LARGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.OUT_OF_RANGE)
+
 
 def refusal_reason(error: RPCError) -> str | None:
     """Why Temporal refuses this request, whenever it is sent; None if it may be accepted later.
 
     A server that is overloaded has the same status as a message that is too large for gRPC; only the text differs.
     """
-    if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return _one_line(error.message)
     too_large = "larger than max" in error.message or "size exceeds" in error.message
-    if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.OUT_OF_RANGE) and too_large:
-        return f"the request is too large ({_one_line(error.message)})"
+    if error.status in _FINAL_IF_TOO_LARGE and too_large:
+        return "the request is too large: Temporal accepts 2 MiB for one value, and 4 MiB for input and definition"
+    if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        return " ".join(error.message.split()).rstrip(".")
     return None
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")

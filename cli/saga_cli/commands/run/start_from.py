@@ -96,6 +96,11 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
         options.again,
     )
 
+    if not rows and not mistakes:
+        from saga_workers.batch.tally import Tally
+
+        return report_batch(Tally(0), run_options)
+
     async def run() -> Tally:
         async with await Client.connect(project) as client:
             orders = await make_start_rows(await client.starter(name), rows, mistakes, batch)
@@ -303,6 +308,9 @@ def _summary_json(tally: Tally, batch: str) -> dict[str, Any]:
 
 def _print_summary(tally: Tally, batch: str) -> None:
     """The first two lines add up to all rows."""
+    if not tally.total:
+        echo("0 rows: the file has none, so nothing was started")
+        return
     echo(f"{tally.total} rows: {tally.started} started, {tally.there} already existed, {tally.refused} refused")
     now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
     rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}

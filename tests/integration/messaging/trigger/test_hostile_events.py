@@ -155,7 +155,6 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
         "must not end in ~undo",
         "control characters",
         "the maximum is 512",
-        "Blob data size exceeds limit",
         "the request is too large",
         "half a surrogate pair",
         "the maximum of all together is 2048",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,19 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_bytes(b"saga: \xff\xfe")
     _, diagnostics = load_definitions([tmp_path, tmp_path / "none.yaml"], ProjectContext(ACTIONS))
     assert _codes(diagnostics) == [("SAGA110", "a.saga.yaml", 1), ("SAGA110", "none.yaml", 1)]
+
+
+def test_what_is_no_file_is_reported_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.saga.yaml")
+    os.mkfifo(tmp_path / "other.yaml")
+    (tmp_path / "link.saga.yaml").symlink_to("nowhere")
+    _, diagnostics = load_definitions([tmp_path, Path("/dev/zero"), "x" * 5_000], ProjectContext(ACTIONS))
+    assert [one.message.removeprefix("the file cannot be read: ") for one in diagnostics] == [
+        "it is a pipe or a device, not a file",
+        "it is a symbolic link to nowhere, which does not exist",
+        "it is a pipe or a device, not a file",
+        "File name too long",
+    ]
 
 
 def test_other_yaml_files_are_ignored(tmp_path: Path) -> None:
