@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,12 @@ def main(only: Command | None = None) -> NoReturn:
         # A command is short-lived, and most of its time is imports: collecting garbage among them finds none.
         gc.set_threshold(100_000)
     guard_streams()
-    code = run(sys.argv[1:], only)
+    try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of that of `saga_cli.__main__`
+        code = run(sys.argv[1:], only)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     # The Temporal client's native threads can crash an interpreter that winds down in order, after all the
     # work is done; the exit code and buffered output would be lost (temporalio/sdk-python#300).
     try:

@@ -42,6 +42,21 @@ async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tu
     return out.decode(), err.decode()
 
 
+@pytest.mark.parametrize("imported", ["saga_cli.context", "sagas.errors", "typer.main", "saga_workers.client"])
+async def test_interrupt_while_the_command_is_imported(cli_without_worker: CommandLine, imported: str) -> None:
+    words = ["start", "trip", "--config", str(cli_without_worker.folder / "saga.toml")]
+    argv = [sys.executable, "-P", "-X", "importtime", "-m", "saga_cli", *words]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe, preexec_fn=restore_interrupts)
+    assert child.stderr is not None
+    while not (line := await child.stderr.readline()).rstrip().endswith(imported.encode()):
+        assert line, "it is not imported"
+    child.send_signal(signal.SIGINT)
+    _, err = await child.communicate()
+    assert child.returncode == 130
+    assert "Traceback" not in err.decode()
+
+
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
     """Poll, because there is no event."""
     while not await holds():  # noqa: ASYNC110 - there is no event to wait for
