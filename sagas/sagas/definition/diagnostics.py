@@ -296,6 +296,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a compensation or a confirm uses its own key to find the effect",
         "write step.forward_key, the key of the forward call: there `step.key` ends in `/undo` or `/confirm`",
     ),
+    "SAGA308": _warning(
+        "a variable that the project does not have",
+        "the saga fails where it is used: add it under [vars] in saga.toml, or give a default: default(vars.x, …)",
+    ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

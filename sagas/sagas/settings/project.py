@@ -63,6 +63,7 @@ class Project:
             SparkResources(settings.spark_ledger, settings.catalogs, bool(settings.spark.get("remote"))),
             KafkaResources(settings.kafka.outbox),
             settings.lock_connection,
+            None if settings.config_file is None else tuple(settings.vars),
         )
 
     @property

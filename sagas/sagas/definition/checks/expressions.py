@@ -137,7 +137,7 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
     for reference in written.expression.references:
         position = written.node.position_at(written.start + reference.offset)
         problem = scope.problem(reference.path)
-        if problem is not None:
+        if problem is not None or (not reference.guarded and (problem := scope.variable_problem(reference.path))):
             report.add(problem.code, position, problem.message, problem.help)
         elif not reference.guarded and (why := scope.null_reason(reference.path)):
             path = ".".join(reference.path)

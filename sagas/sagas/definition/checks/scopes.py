@@ -170,6 +170,14 @@ class ExpressionScope:
             return f"`{target.id}` may be skipped"
         return f"`{target.id}` may fail and be skipped" if target.step.on_failure == "continue" else None
 
+    def variable_problem(self, path: NamePath) -> ScopeProblem | None:
+        """Why the project has no such value under `vars`; None if it has, or if its variables are unknown."""
+        known = self.draft.project.vars
+        if known is None or path[0] != "vars" or len(path) < 2 or path[1] in (*known, ANY_ELEMENT):
+            return None
+        help = suggestion_help(path[1], known, f"add `{path[1]}` under [vars] in saga.toml, or a default")
+        return ScopeProblem("SAGA308", f"the project has no variable `{path[1]}`", help)
+
     def schema_of(self, path: NamePath) -> object:
         """What the schema of `input` says about a path that begins with `input` or `item`; None if nothing."""
         whole = self.draft.definition.input

@@ -50,7 +50,8 @@ class ProjectContext:
     """What definitions are checked against: the project's Python actions and the settings that they depend on.
 
     ``connections`` are the tables ``[connections.*]`` of saga.toml. None: unknown, so that nothing is checked there.
-    ``locks`` is the SQL connection with the tables of semantic locks, if there is one.
+    ``locks`` is the SQL connection with the tables of semantic locks, if there is one. ``vars`` are the names of
+    ``[vars]``; None: unknown.
     """
 
     actions: Mapping[str, Action] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class ProjectContext:
     spark: SparkResources | None = None
     kafka: KafkaResources | None = None
     locks: str | None = None
+    vars: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sagas.actions import Action, Actions
-from sagas.definition.parser.draft import KafkaResources, SparkResources
+from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
 
 MARK = "⟦"
 
@@ -63,6 +63,11 @@ class Mistake:
     spark: SparkResources = SPARK
     kafka: KafkaResources = KAFKA
     locks: str | None = "shop"
+    vars: tuple[str, ...] | None = None
+
+    @property
+    def project(self) -> ProjectContext:
+        return ProjectContext(ACTIONS, CONNECTIONS, self.spark, self.kafka, self.locks, self.vars)
 
     @property
     def clean(self) -> str:

@@ -290,6 +290,8 @@ MISTAKES = [
     Mistake("SAGA301", "syntax", saga(BOOK, 'output: "${{ input.⟦.a }}"\n')),
     Mistake("SAGA301", "not closed", saga(BOOK, 'output: "⟦${{ input.a"\n')),
     Mistake("SAGA302", "an unknown name", saga(BOOK, 'output: "${{ ⟦inputs.name }}"\n')),
+    Mistake("SAGA308", "a misspelt variable", saga(BOOK, 'output: "${{ ⟦vars.limti }}"\n'), vars=("limit",)),
+    Mistake("SAGA308", "a variable where there are none", saga(BOOK, 'output: "${{ ⟦vars.limit }}"\n'), vars=()),
     Mistake("SAGA302", "an unknown function", saga(BOOK, 'output: "${{ ⟦summ([1]) }}"\n')),
     Mistake("SAGA302", "an undeclared input", saga(BOOK, INPUT + 'output: "${{ ⟦input.nam }}"\n')),
     Mistake("SAGA302", "an unknown step", saga(BOOK, 'output: "${{ ⟦steps.bok.result }}"\n')),

@@ -10,10 +10,8 @@ from pathlib import Path
 from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 from sagas.definition.loader import parse_text
-from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.parser.field_types import Field
 from sagas.definition.parser.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
-from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 from tests.unit.engine.definition.mistakes import MISTAKES
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/diagnostics.md"
@@ -83,7 +81,7 @@ def _example(code: str) -> str:
     _, diagnostics = parse_text(
         mistake.clean,
         "shop.saga.yaml",
-        ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks),
+        mistake.project,
     )
     found = next(one for one in diagnostics if one.code == code)
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")

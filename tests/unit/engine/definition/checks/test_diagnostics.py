@@ -12,16 +12,16 @@ from sagas.actions import Action, Actions
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
 from sagas.definition.loader import load_definitions, parse_text
 from sagas.definition.parser.draft import ProjectContext
-from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Mistake
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.unit.engine.definition.mistake import ACTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES
 from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
-    definition, diagnostics = parse_text(
-        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks)
-    )
+    definition, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
     found = {(one.code, one.line, one.column) for one in diagnostics}
     assert (mistake.code, *mistake.place) in found, diagnostics
     assert {one.code for one in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
@@ -80,9 +80,7 @@ def test_arguments_follow_the_python_signature(step: str) -> None:
 
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
-    _, diagnostics = parse_text(
-        mistake.clean, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka, mistake.locks)
-    )
+    _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
     [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
     assert help != DIAGNOSTIC_CODES["SAGA408"].help
     assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
@@ -136,6 +134,20 @@ def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     _, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
     assert _codes(diagnostics) == [("SAGA213", "parent.saga.yaml", 5)]
     assert diagnostics[0].help == "did you mean `child`?"
+
+
+@pytest.mark.parametrize("used", ["vars.limit", "default(vars.limti, 5)", "vars", "has(vars.limti) ? 1 : 2"])
+def test_a_variable_with_a_default_may_be_missing(used: str) -> None:
+    text = f'saga: shop\nsteps:\n  - {{id: a, uses: shop.book, pivot: true}}\noutput: "${{{{ {used} }}}}"\n'
+    assert parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, vars=("limit",)))[1] == []
+
+
+def test_a_misspelt_variable_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text("[vars]\nlimit = 5\n")
+    (tmp_path / "definitions").mkdir()
+    _write(tmp_path / "definitions", a=CHILD + 'output: "${{ vars.limti }}"\n')
+    [found] = [one for one in Project(load_settings(tmp_path)).diagnostics if one.code == "SAGA308"]
+    assert (found.line, found.severity, found.help) == (CHILD.count("\n") + 1, "warning", "did you mean `limit`?")
 
 
 def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:
