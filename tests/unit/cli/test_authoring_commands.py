@@ -76,6 +76,21 @@ def test_validate_uses_the_settings(
     assert document(capsys, "validate") == []
 
 
+def test_validate_reports_a_name_that_another_file_of_the_project_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saga.toml").touch()
+    (tmp_path / "definitions").mkdir()
+    for name in ("definitions/a", "definitions/b", "replacement"):
+        (tmp_path / f"{name}.saga.yaml").write_text("saga: ask\nsteps: [{id: w, uses: wait, with: {signal: x}}]\n")
+    for name, other in (("a", "b"), ("b", "a")):
+        [found] = document(capsys, "validate", f"definitions/{name}.saga.yaml", code=1)
+        assert (found["file"], found["code"]) == (f"definitions/{name}.saga.yaml", "SAGA111")
+        assert found["message"].endswith(f"definitions/{other}.saga.yaml")
+    assert document(capsys, "validate", "replacement.saga.yaml") == []
+
+
 def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "warned.saga.yaml").write_text(
         "saga: warned\nsteps:\n  - {id: pay, uses: bank.pay, task_queue: bank, pivot: true}\n"

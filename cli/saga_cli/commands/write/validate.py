@@ -59,13 +59,13 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     files = find_definition_files(paths or [folder for folder in settings.definitions if folder.exists()])
     everything = list(files)
     if paths:
-        # The rest of the project is read as well, so that nested sagas are known; files given by name come first.
-        given = {path.resolve() for path in files}
-        everything += [
-            path
-            for path in find_definition_files(one for one in settings.definitions if one.exists())
-            if path.resolve() not in given
-        ]
+        # The rest of the project is read as well, so that nested sagas and their names are known. A name that is used
+        # twice is reported for the file that is read last. A file from elsewhere may replace one of the project.
+        known = find_definition_files(one for one in settings.definitions if one.exists())
+        own, given = {path.resolve() for path in known}, {path.resolve() for path in files}
+        everything = [path for path in files if path.resolve() not in own]
+        everything += [path for path in known if path.resolve() not in given]
+        everything += [path for path in files if path.resolve() in own]
     _, found = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
     return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found if one.file in wanted]
