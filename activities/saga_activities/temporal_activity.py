@@ -39,6 +39,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     LOAD_ACTIVITY,
+    REFUSED_TYPE,
     VERIFY_ACTIVITY,
     Invocation,
     decode_call,
@@ -84,7 +85,7 @@ class SagaActivities:
             # Temporal also runs single activities for any client, whose arguments no definition has formed.
             raise ApplicationError(
                 f"{info.activity_type} is performed for sagas only; start a saga",
-                type="SagaRefused",
+                type=REFUSED_TYPE,
                 non_retryable=True,
             )
         argument = activity.payload_converter().from_payload(args[0].payload)
@@ -136,7 +137,7 @@ class SagaActivities:
             return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
         except SagaError as error:
             raise ApplicationError(
-                mask(error.message), type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+                mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
 
 
@@ -147,7 +148,7 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
         outcome = await locks.perform(activity_type, request, attempt, info.workflow_id or "")
     except (KeyError, TypeError, AttributeError):
         raise ApplicationError(
-            f"the argument of {activity_type} is not a request of a saga", type="SagaRefused", non_retryable=True
+            f"the argument of {activity_type} is not a request of a saga", type=REFUSED_TYPE, non_retryable=True
         ) from None
     except UsageError as error:
         # A connection that this worker does not have. Temporal tries again, and shows the attempts and this reason.
@@ -165,14 +166,14 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
             message = f"the argument of {activity_type} is not a request of a bulk workflow"
-            raise ApplicationError(message, type="SagaRefused", non_retryable=True) from None
+            raise ApplicationError(message, type=REFUSED_TYPE, non_retryable=True) from None
         raise
     except SagaError as error:
         # Once ids are claimed, sagas depend on an answer: Temporal tries again, and shows the attempts and the reason.
         refused = isinstance(error, RefusedError) and activity_type == CLAIM_ACTIVITY
         raise ApplicationError(
             mask(error.message),
-            type="SagaRefused" if refused else type(error).__name__,
+            type=REFUSED_TYPE if refused else type(error).__name__,
             non_retryable=refused,
             category=ApplicationErrorCategory.BENIGN,
         ) from None

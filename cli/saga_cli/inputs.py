@@ -141,14 +141,13 @@ class InputRow:
 
 
 class InvalidRows(UsageError):
-    """Some rows are invalid; nothing was started. ``more``: the messages after the first one."""
+    """Some rows are invalid; nothing was started."""
 
     def __init__(self, errors: Iterable[str]) -> None:
         found = sorted(errors, key=_row_of)
         super().__init__(found[0], help="nothing was started; fix the file first")
-        self.more = found[1:_MAX_ERRORS_SHOWN]
-        if len(found) > _MAX_ERRORS_SHOWN:
-            self.more.append(f"… and {len(found) - _MAX_ERRORS_SHOWN} more")
+        hidden = len(found) - _MAX_ERRORS_SHOWN
+        self.more = [*found[1:_MAX_ERRORS_SHOWN], *([f"… and {hidden} more"] if hidden > 0 else [])]
 
 
 def _row_of(message: str) -> int:

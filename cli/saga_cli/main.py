@@ -104,11 +104,12 @@ def _print_error(debug: bool, error: Exception) -> int:
         import traceback
 
         print(mask("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    more: Sequence[str] = ()
     if type(error).__name__ == "NoArgsIsHelpError":
         print(getattr(error, "message", ""))
         return 2
     if isinstance(error, SagaError):
-        message, help, code = error.message, error.help, error.exit_code
+        message, help, code, more = error.message, error.help, error.exit_code, error.more
     elif (wording := getattr(error, "format_message", None)) is not None:
         # What typer raises for a wrong command line; its classes are not public.
         message, help, code = _typer_message(wording()), _usage_help(error), getattr(error, "exit_code", 2)
@@ -123,7 +124,7 @@ def _print_error(debug: bool, error: Exception) -> int:
             "run it again with --debug to see the traceback",
             1,
         )
-    warn(f"error: {mask(message)}", *(mask(line) for line in getattr(error, "more", ())))
+    warn(f"error: {mask(message)}", *(mask(line) for line in more))
     if help:
         warn(f"help: {mask(help)}")
     return code

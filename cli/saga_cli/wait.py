@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from saga_cli.output import echo, print_document
+from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def exit_code(view: SagaView) -> int:
             return RESIDUE
         case "RUNNING" | "COMMITTED" | "COMPENSATING":
             return STILL_RUNNING
-        case "FAILED" if view.reason and view.reason.type == "SagaRefused":
+        case "FAILED" if view.reason and view.reason.type == REFUSED_TYPE:
             return USAGE
         case _:
             return FAILED

@@ -7,7 +7,7 @@ sentence, lower case, without a full stop, with what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -18,9 +18,13 @@ def _default_message(error: type[Exception]) -> str:
 
 
 class SagaError(Exception):
-    """The saga engine cannot do this."""
+    """The saga engine cannot do this.
+
+    ``more`` are lines of the same kind as the message, if there is more than one mistake.
+    """
 
     exit_code = 1
+    more: Sequence[str] = ()
 
     def __init__(self, message: str | None = None, *, help: str | None = None) -> None:
         self.message = message or _default_message(type(self))

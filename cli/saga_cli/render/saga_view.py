@@ -24,6 +24,7 @@ from saga_cli.render.text import (
     to_rich,
 )
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
+from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
 from sagas.text.shell import saga_command
 
@@ -115,7 +116,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
 
 
 def _reason_kind(reason: ReasonView) -> str:
-    return "refused" if reason.type == "SagaRefused" else reason.kind
+    return "refused" if reason.type == REFUSED_TYPE else reason.kind
 
 
 def _times(view: SagaView, now: datetime) -> str:

@@ -13,7 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import Flight, LedgerEntry, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
 
 REJECTED_TYPE = "Rejected"
 """The failure type of a rejection; a wait that timed out has another one."""
@@ -204,7 +204,7 @@ def _forward_outcome(event: SagaEnded) -> Outcome:
             return Outcome("failed", failure=Failure("SagaResidue", message), attempt=1, retryable=False)
         case "REFUSED":
             message = (reason and reason.message) or "the nested saga was refused; none of its steps has run"
-            return Outcome("failed", failure=Failure("SagaRefused", message), attempt=1, retryable=False)
+            return Outcome("failed", failure=Failure(REFUSED_TYPE, message), attempt=1, retryable=False)
         case "TERMINATED":
             message = "the nested saga was terminated or no longer exists: check what it left"
             return Outcome("unknown", failure=Failure("Terminated", message), retryable=False, park_reason=message)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 REJECTED_TYPE = "Rejected"
 ALREADY_COMPENSATED_TYPE = "AlreadyCompensated"
+REFUSED_TYPE = "SagaRefused"
+"""The failure of a refused start, message or call: nothing was run or changed. `Rejected` comes from a participant."""
 NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
 
 DEFINITION_HEADER = "saga-definition"

@@ -35,7 +35,7 @@ from sagas.machine.view import shrink_view
 from sagas.presentation.bulk_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import BULK_WORKFLOW, input_digest, pack_state
+from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, pack_state
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
@@ -422,7 +422,7 @@ def _cut(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _is_refusal(type: str) -> bool:
-    return type == "SagaRefused"
+    return type == REFUSED_TYPE
 
 
 def _is_final_refusal(type: str) -> bool:

@@ -19,7 +19,7 @@ from temporalio.exceptions import (
 
 from sagas.protocol.messages import Finish
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import decode_failure
+from sagas.protocol.payloads import REFUSED_TYPE, decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.text.json_values import encodable
 
@@ -52,7 +52,7 @@ class SagaApplicationError(ApplicationError):
 def refused_error(message: str) -> SagaApplicationError:
     """The failure for a refused start or message: nothing was run or changed."""
     return SagaApplicationError(
-        message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+        message, type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
     )
 
 
@@ -107,7 +107,7 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
             return "COMPENSATED", view
         if cause.type == "SagaResidue":
             return "RESIDUE", view
-        if cause.type == "SagaRefused":
+        if cause.type == REFUSED_TYPE:
             # No step has run, or, for an undo, no step was undone.
             return "REFUSED", refused_view(saga_id, saga, cause.message)
     if isinstance(cause, CancelledError):
@@ -119,5 +119,5 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
 
 def refused_view(saga_id: str, saga: str, message: str) -> SagaView:
     """The view of a nested saga that was refused: no step of it has run."""
-    reason = ReasonView(kind="rejected", type="SagaRefused", message=message)
+    reason = ReasonView(kind="rejected", type=REFUSED_TYPE, message=message)
     return SagaView(id=saga_id, saga=saga, state="FAILED", reason=reason)

@@ -13,6 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.bulk.wire_format import CLAIMED_UPDATE
 from sagas.errors import SagaError
+from sagas.protocol.payloads import REFUSED_TYPE
 
 CLAIM_TIMEOUT = 8.0
 """Seconds to wait until a worker has claimed the ids of a bulk workflow."""
@@ -40,7 +41,7 @@ class Acceptance:
 def refusal_of(error: WorkflowFailureError) -> str | None:
     """Why a worker has refused a bulk workflow; None if it failed otherwise."""
     cause = error.cause
-    return cause.message if isinstance(cause, ApplicationError) and cause.type == "SagaRefused" else None
+    return cause.message if isinstance(cause, ApplicationError) and cause.type == REFUSED_TYPE else None
 
 
 async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) -> Acceptance | None:

@@ -8,6 +8,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHistoryEventFilterType
 
 from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import ReasonView
 
 
@@ -25,7 +26,7 @@ async def close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
             failure = event.workflow_execution_failed_event_attributes.failure
             kind, message = "failed", failure.message
             type_ = failure.application_failure_info.type or None
-            if type_ == "SagaRefused":
+            if type_ == REFUSED_TYPE:
                 kind = "rejected"
     return ReasonView(kind=kind, type=type_, message=message)
 

@@ -36,7 +36,7 @@ from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
 from sagas.definition.model import Definition
-from sagas.protocol.payloads import STARTED_AT_MEMO, UNDO_SUFFIX
+from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
 _SAGA_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 43200, 86400, 604800)
@@ -225,7 +225,7 @@ class _BulkCounter:
 
 def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException | None, undo: bool) -> None:
     finish = saga.ended
-    if finish is None and not (isinstance(error, ApplicationError) and error.type == "SagaRefused"):
+    if finish is None and not (isinstance(error, ApplicationError) and error.type == REFUSED_TYPE):
         return
     if workflow.unsafe.is_replaying():
         return
