@@ -40,7 +40,7 @@ used on a terminal only; `NO_COLOR=1` disables them.
 | code | meaning |
 |---|---|
 | 0 | done; with `--wait` and `watch`: COMPLETED |
-| 1 | failed; also TERMINATED, errors found by `validate`, a residue found by `simulate` |
+| 1 | failed; also TERMINATED, no server or worker answers, errors found by `validate`, a residue found by `simulate` |
 | 2 | the command line, the settings or the input are invalid; nothing was started |
 | 3 | COMPENSATED |
 | 4 | PARKED, and nothing else can run |

@@ -66,7 +66,7 @@ class _JustEnded(RefusedError):
     """The saga has just ended."""
 
 
-class NoAnswer(UsageError):
+class NoAnswer(SagaError):
     """No worker has answered."""
 
 
@@ -341,7 +341,9 @@ async def _ended_error(
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
     if not await count_pollers(temporal, queue):
-        raise UsageError(f"{no_poller_message(queue)}, so {saga_id} cannot answer", help=START_WORKER_HELP)
+        raise NoAnswer(
+            f"{no_poller_message(queue)}, so {saga_id} cannot answer; start a worker", help=START_WORKER_HELP
+        )
 
 
 async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float) -> Any:
@@ -354,7 +356,7 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         if isinstance(cause, ApplicationError):
             message = cause.message
             raise RefusedError(message if saga_id in message else f"{saga_id}: {message}") from None
-        raise UsageError(f"{saga_id} did not accept the {name}: {cause}") from error
+        raise SagaError(f"{saga_id} did not accept the {name}: {cause}") from error
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         raise NoAnswer(
             f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but a worker"
