@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from sagas.settings import Settings
 
 
+_MAX_BYTES = 2_000_000
+"""Maximum size of a value that is sent with a signal or a decision, whose other fields need some room."""
+
+
 def operator_name(given: str | None) -> str | None:
     """``--as``, else SAGA_USER, else None: then the identity of the Temporal client is recorded."""
     return given or os.environ.get("SAGA_USER") or None
@@ -37,10 +41,18 @@ def required_text(text: str | None, option: str, reason: str) -> str:
 
 
 def json_option(text: str | None, option: str) -> Any:
-    """The JSON value of an option, or the content of ``@file``. Raises UsageError: it is not JSON."""
+    """The JSON value of an option, or the content of ``@file``. Raises UsageError: it is not JSON that a saga takes."""
+    if text is None:
+        return None
     from saga_cli.inputs import parse_json
+    from sagas.text.json_values import json_problem
 
-    return None if text is None else parse_json(text, option)
+    value = parse_json(text, option)
+    if (problem := json_problem(value)) is not None:
+        raise UsageError(f"{option} is not valid: {problem}")
+    if (size := len(json.dumps(value))) > _MAX_BYTES:
+        raise UsageError(f"{option} has {size:,} bytes; Temporal accepts 2 MiB in one message")
+    return value
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,45 @@ async def test_one_decision_applies_to_many_sagas(cli: CommandLine) -> None:
         assert (await cli.saga("watch", id)).code == 3
 
 
+async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, tmp_path: Path) -> None:
+    id = fresh("bad")
+    steps = "steps: [{id: car, uses: work, with: {mode: reject}, compensate: unwork, on_failure: park}]\n"
+    (cli.folder / "bad.saga.yaml").write_text(f"saga: bad\n{steps}")
+    assert (await cli.saga("start", "bad", "--id", id, "--wait")).code == 4
+    (tmp_path / "large.json").write_text(json.dumps({"mode": "x" * 3_000_000}))
+    for written, problem in (
+        ("[1]", "--with must be a JSON object"),
+        ('{"mode": NaN}', "--with is not valid: nan is not a JSON number"),
+        (f"@{tmp_path / 'large.json'}", "--with has 3,000,012 bytes"),
+        ('{"mood": "ok"}', "--with does not fit: work takes no argument 'mood'; it takes mode"),
+        ('{"mode": 5}', "--with does not fit: work: argument mode: Input should be a valid string"),
+    ):
+        answer = await cli.saga("resolve", id, "car", "retry", "--reason", "x", "--with", written)
+        assert (answer.code, answer.err.count("error: ")) == (2, 1), answer
+        assert problem in answer.err
+    words = ("resolve", "--where", f"WorkflowId = '{id}'", "car", "retry", "--reason", "x", "--with", '{"mood": 1}')
+    await until(cli, ("parked",), lambda rows: any(id in json.dumps(row) for row in rows))
+    refused = await cli.saga("--json", *words)
+    assert (refused.code, refused.json[0]["accepted"]) == (2, False), refused
+    assert "--yes" not in refused.err
+    answer = await cli.saga("--json", "resolve", id, "car", "retry", "--reason", "x", "--with", '{"mode": "ok"}')
+    assert answer.code == 0, answer
+    assert f"/workflows/{id}/" in answer.json["web_ui"]
+    assert (await cli.saga("watch", id)).code == 0
+
+
+async def test_what_will_be_refused_needs_no_confirmation(cli: CommandLine) -> None:
+    id = fresh("ask")
+    await cli.saga("start", "ask", "--id", id)
+    for words in (("resolve", id, "hotel", "skip"), ("resolve", "nobody", "hotel", "skip"), ("undo", id)):
+        answer = await cli.saga(*words, "--reason", "x")
+        assert answer.code in (2, 9), answer
+        assert "confirmation" not in answer.err
+    await cli.saga("signal", id, "approve")
+    assert (await cli.saga("watch", id)).code == 0
+    assert "needs a confirmation" in (await cli.saga("undo", id, "--reason", "x")).err
+
+
 async def test_cancel_undoes_and_past_the_pivot_is_refused(cli: CommandLine) -> None:
     id = fresh("cancelled")
     await cli.saga("start", "ask", "--id", id)
@@ -200,7 +240,7 @@ async def test_a_signal_whose_data_a_saga_could_not_read_is_refused(cli: Command
     ):
         answer = await cli.saga("signal", id, "approve", *words)
         assert answer.code == 2, answer
-        assert f"the data of the signal approve is not valid: {problem}" in answer.err
+        assert f"is not valid: {problem}" in answer.err
     with pytest.raises(UsageError, match="half a surrogate pair"):
         await cli.client.signal(id, "approve", {"\udc00": 1})
     assert (await cli.saga("signal", id, "approve")).code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
     read_definition,
 )
+from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
@@ -194,8 +195,11 @@ async def resolve(
     keys: DefinitionKeys | None = None,
     *,
     ledger: RunLedger | None = None,
+    web_ui: str | None = None,
 ) -> SagaView:
     """Decide about a parked step; returns the view afterwards. ``keys`` sign new arguments and definitions.
+
+    ``web_ui``, its address, is for the link in the view, which no worker knows.
 
     Raises RefusedError if the decision is not possible.
     """
@@ -205,7 +209,8 @@ async def resolve(
     if keys is not None:
         request["signature"] = keys.sign("decision", decision_content(described.run.id, decision))
     answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT)
-    return SagaView.from_json(answer)
+    link = web_ui_link(web_ui, temporal.namespace, described.run.id, described.run.run_id)
+    return replace(SagaView.from_json(answer), web_ui=link)
 
 
 async def preview_decision(
@@ -272,10 +277,18 @@ async def undo(
 
     A saga that only the ledger knows is undone on ``task_queue``.
     """
-    view = await read_view(temporal, saga_id, ledger=ledger)
-    if view.bulk_workflow is not None and view.state == "COMPLETED":
+    view = await require_undoable(temporal, saga_id, ledger=ledger)
+    if view.bulk_workflow is not None:
         await leave_bulk_workflow(temporal, ledger, saga_id)  # its end is in the ledger then
     described = await describe_run(temporal, saga_id)
+    queue = task_queue if described is None else described.run.task_queue
+    await _require_poller(temporal, queue, view.id)
+    return await start_undo(temporal, view.id, view.saga, queue, reason=reason, who=who)
+
+
+async def require_undoable(temporal: Temporal, saga_id: str, *, ledger: RunLedger | None = None) -> SagaView:
+    """The view of a completed saga that can be undone. Raises RefusedError if it cannot, UsageError if unknown."""
+    view = await read_view(temporal, saga_id, ledger=ledger)
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
@@ -290,9 +303,7 @@ async def undo(
             " step has no `compensate.confirmed`",
             help=saga_command("show", saga_id),
         )
-    queue = task_queue if described is None else described.run.task_queue
-    await _require_poller(temporal, queue, view.id)
-    return await start_undo(temporal, view.id, view.saga, queue, reason=reason, who=who)
+    return view
 
 
 async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str) -> str:

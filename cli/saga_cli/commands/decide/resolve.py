@@ -19,6 +19,7 @@ from sagas.text.shell import saga_command
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from saga_workers.ledger.run_ledger import RunLedger
     from saga_workers.views.parked import ParkedOperation
     from sagas.settings import Settings
     from sagas.settings.definition_keys import DefinitionKeys
@@ -135,28 +136,39 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
 
 
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
-    if fields["decision"] == "skip" and not dry_run:
-        warn(target_line(load_settings()))
-        remains = _SKIPPED_LOCKS.get(fields["step"], "may leave a residue (RESIDUE)")
-        confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
-
-    async def run(client: Client, settings: Settings) -> dict[str, Any]:
-        from saga_workers.control.interventions import preview_decision, resolve
+    async def preview(client: Client, settings: Settings) -> list[str]:
+        from saga_workers.control.interventions import preview_decision
         from saga_workers.ledger.run_ledger import using_ledger
 
         decision = {**fields, "who": fields["who"] or client.identity}
         async with using_ledger(settings) as ledger:
-            if dry_run:
-                consequences = await preview_decision(client, saga_id, decision, ledger=ledger)
-                return {"id": saga_id, "dry_run": True, "next": consequences}
+            await _check_arguments(client, settings, saga_id, decision, ledger)
+            return await preview_decision(client, saga_id, decision, ledger=ledger)
+
+    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+        from saga_workers.control.interventions import resolve
+        from saga_workers.ledger.run_ledger import using_ledger
+
+        decision = {**fields, "who": fields["who"] or client.identity}
+        async with using_ledger(settings) as ledger:
+            await _check_arguments(client, settings, saga_id, decision, ledger)
             print_target(settings)
-            view = await resolve(client, saga_id, decision, _signing_keys(settings, decision), ledger=ledger)
+            keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
+            view = await resolve(client, saga_id, decision, keys, ledger=ledger, web_ui=web_ui)
         return {**view.to_json(), "id": saga_id}
 
-    answer = with_client(run)
     if dry_run:
-        print_document(answer, human=lambda: _print_preview(saga_id, fields, answer["next"]))
+        consequences = with_client(preview)
+        document = {"id": saga_id, "dry_run": True, "next": consequences}
+        print_document(document, human=lambda: _print_preview(saga_id, fields, consequences))
         return 0
+    if fields["decision"] == "skip":
+        warn(target_line(load_settings()))
+        if not yes:
+            with_client(preview)  # nobody should confirm what will be refused
+        remains = _SKIPPED_LOCKS.get(fields["step"], "may leave a residue (RESIDUE)")
+        confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
+    answer = with_client(run)
 
     def human() -> None:
         echo(f"{saga_id}: {fields['decision']} {fields['step']} accepted; the saga is {answer['state']}")
@@ -164,6 +176,29 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     print_document(answer, human=human)
     return 0
+
+
+async def _check_arguments(
+    client: Client, settings: Settings, saga_id: str, decision: dict[str, Any], ledger: RunLedger | None = None
+) -> None:
+    """Raise UsageError if the step's action, which this project has, does not take the new arguments."""
+    if decision["with"] is None or settings.config_file is None:
+        return
+    from saga_workers.views.saga_view import read_view
+    from sagas.settings.project import Project
+
+    view = await read_view(client, saga_id, ledger=ledger)
+    op = next((one.op for one in view.parked if one.step == decision["step"]), None)
+    step = next((one for one in view.steps if one.id == decision["step"]), None)
+    if step is None or op not in ("do", "undo"):
+        return
+    uses = step.uses if op == "do" else step.compensation and step.compensation.uses
+    action = Project(settings).actions.get(uses or "")
+    try:
+        if action is not None:
+            action.bind(decision["with"])
+    except ValueError as error:
+        raise UsageError(f"--with does not fit: {error}", help=saga_command("actions", uses)) from None
 
 
 def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKeys | None:
@@ -192,26 +227,33 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     if not found:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
-    if not dry_run:
-        warn(target_line(load_settings()))
-        several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
-        confirm(f"`{fields['decision']}` for {len(found)} parked steps: {several}", yes=yes)
+    from saga_workers.control.interventions import ask_each, preview_decision, resolve, worst_code
+
+    async def preview_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
+        async def preview(one: ParkedOperation) -> dict[str, Any]:
+            decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
+            await _check_arguments(client, settings, one.saga_id, decision)
+            return {"next": await preview_decision(client, one.saga_id, decision)}
+
+        return await ask_each(found, preview, saga_of=lambda one: one.saga_id)
 
     async def decide_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        from saga_workers.control.interventions import ask_each, preview_decision, resolve
-
         async def decide(one: ParkedOperation) -> dict[str, Any]:
             decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
-            if dry_run:
-                return {"next": await preview_decision(client, one.saga_id, decision)}
+            await _check_arguments(client, settings, one.saga_id, decision)
             await resolve(client, one.saga_id, decision, _signing_keys(settings, decision))
             return {}
 
         return await ask_each(found, decide, saga_of=lambda one: one.saga_id)
 
-    from saga_workers.control.interventions import worst_code
-
-    answers = with_client(decide_all)
+    answers = with_client(preview_all) if dry_run or not yes else []
+    if not dry_run and (yes or not all(isinstance(it, SagaError) for it in answers)):
+        warn(target_line(load_settings()))
+        several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
+        refused = sum(isinstance(it, SagaError) for it in answers)
+        but = f", {refused} of which will be refused" if refused else ""
+        confirm(f"`{fields['decision']}` for {len(found)} parked steps{but}: {several}", yes=yes)
+        answers = with_client(decide_all)
     rows = [
         {"id": one.saga_id, "step": one.step}
         | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})

@@ -54,7 +54,16 @@ def undo(
             raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'the reason is unknown'}")
         return view
 
+    async def check(client: Client, settings: Settings) -> None:
+        from saga_workers.control.interventions import require_undoable
+        from saga_workers.ledger.run_ledger import using_ledger
+
+        async with using_ledger(settings) as ledger:
+            await require_undoable(client, saga_id, ledger=ledger)
+
     warn(target_line(load_settings()))
+    if not yes:
+        with_client(check)  # nobody should confirm what will be refused
     confirm(f"this undoes all effects of {saga_id}", yes=yes)
     far = [f"interrupted: {saga_id} is not being undone"]
     with on_ctrl_c(lambda: far[-1]):
