@@ -27,7 +27,8 @@ class Explanation:
     """The plan of a definition, and optionally a simulated ``failure`` of ``failed_step``.
 
     In :meth:`to_json`, ``order`` is topological, and ``undo`` is empty without a failure. ``commit_point`` is the
-    pivot's id; None if the commit point is the end of all steps (with ``recovery: forward``, the start).
+    pivot's id; without one it is None, and ``commits_at`` says where the commit point is: at the ``end`` of all steps,
+    or with ``recovery: forward`` at the ``start``.
     """
 
     definition: Definition
@@ -40,6 +41,7 @@ class Explanation:
         return {
             "order": [step.id for step in self.definition.steps],
             "commit_point": pivot.id if pivot else None,
+            "commits_at": "start" if self.definition.recovery == "forward" else "pivot" if pivot else "end",
             "steps": [self._step(step) for step in self.definition.steps],
             "locks": _locks(self.definition),
             "undo": self.failure.undone if self.failure else [],

@@ -14,6 +14,7 @@ from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkR
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.trust import require_own, require_own_modules
+from sagas.text.bounded_files import read_bounded
 
 
 class Project:
@@ -43,10 +44,15 @@ class Project:
         require_own_modules(self.settings.actions, self.settings.root)
         return load_message_handlers(self.settings.actions, self.settings.root)
 
+    @property
+    def _folders(self) -> list[Path]:
+        """Where the definitions are. A folder that is only the default need not exist."""
+        return [one for one in self.settings.definitions if self.settings.config_file is not None or one.exists()]
+
     @cached_property
     def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        files = find_definition_files(self.settings.definitions)
-        for path in (*self.settings.definitions, *files):
+        files = find_definition_files(self._folders)
+        for path in (*self._folders, *files):
             require_own(path)
         return load_definitions(files, self.context)
 
@@ -81,6 +87,11 @@ class Project:
         definition = self._read_separately_or_none(name) or self.definitions.get(name)
         if definition is not None:
             return definition
+        if not self._folders and self.settings.config_file is None:
+            raise UsageError(
+                f"there is no saga {name}, because {self.settings.root} is not in a project",
+                help="choose a project with --config DIR, or create one with saga init DIR",
+            )
         errors = [one for one in self.diagnostics if one.severity == "error"]
         folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
         if errors:
@@ -102,7 +113,7 @@ class Project:
         if "_all_definitions" in self.__dict__:
             return None  # all files have been read already
         if name not in self._read_separately:
-            files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
+            files = [path for path in find_definition_files(self._folders) if _mentions(path, name)]
             for path in files:
                 require_own(path)
             found = load_definitions(files, self.context)[0].get(name)
@@ -114,6 +125,6 @@ class Project:
 
 def _mentions(path: Path, name: str) -> bool:
     try:
-        return name.encode() in path.read_bytes()
+        return name.encode() in read_bounded(path)
     except OSError:
         return False  # reading all files reports the error

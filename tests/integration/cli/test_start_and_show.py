@@ -102,13 +102,16 @@ def _queue(cli: CommandLine) -> str:
 
 async def test_show_merges_the_undo_with_the_run(cli: CommandLine) -> None:
     id = fresh("undo")
-    await cli.saga("start", "trip", "--id", id, "--wait")
+    done = (await cli.saga("--json", "start", "trip", "--id", id, "--wait")).json
     assert (await cli.saga("undo", id, "--yes")).code == 2  # without a reason
     answer = await cli.saga("--json", "undo", id, "--reason", "the guest fell ill", "--yes")
     assert answer.code == 0, answer
     assert answer.json["state"] == "COMPENSATED"
     story = (await cli.saga("--json", "show", id)).json
     assert (story["id"], story["state"], story["reason"]["kind"]) == (id, "COMPENSATED", "undone")
+    before = {step["id"]: step["ended_at"] for step in done["steps"]}
+    assert {step["id"]: step["ended_at"] for step in story["steps"]} == before
+    assert all(step["compensation"]["ended_at"] >= step["ended_at"] for step in story["steps"])
     rows = await until(cli, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
     assert [row["id"] for row in rows] == [id]
     assert (await cli.saga("undo", id, "--reason", "x", "--yes")).code == 9

@@ -112,12 +112,12 @@ def test_no_definition_gives_a_one_line_error(capsys: pytest.CaptureFixture[str]
 def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     plan = document(capsys, "explain", "checkout")
     assert plan["order"] == ["reserve", "redeem", "charge", "place", "pack", "announce"]
-    assert plan["commit_point"] == "place"
+    assert (plan["commit_point"], plan["commits_at"]) == ("place", "pivot")
     assert {step["id"]: step["kind"] for step in plan["steps"]}["pack"] == "retriable"
     assert {step["guarantee"] for step in plan["steps"]} == {"guarded"}
     assert plan["undo"] == []
     tcc = document(capsys, "explain", "checkout-tcc")
-    assert tcc["commit_point"] is None
+    assert (tcc["commit_point"], tcc["commits_at"]) == (None, "end")
     assert [(step["batchable"], step["why_not_batchable"]) for step in tcc["steps"]] == [(True, None)] * 3
     weekly = {step["id"]: step["why_not_batchable"] for step in document(capsys, "explain", "weekly-order")["steps"]}
     assert weekly["approve"] == "`wait` needs a workflow of its own"

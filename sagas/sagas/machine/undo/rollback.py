@@ -305,7 +305,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         run.park(entry, "undo", "the step is confirmed, and nothing undoes a confirmed effect (compensate.confirmed)")
         return
     undo.ended_at, undo.error, undo.arguments, undo.override = run.now, None, None, None
-    entry.ended_at = run.now
+    entry.ended_at = entry.ended_at or run.now  # when its call ended; the compensation has its own
     if outcome.marker == "nothing_to_undo":
         forward.mark_nothing_to_undo(entry)
         entry.resolved = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> 
 def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean pay"):
         project(tmp_path, a=PAY).definition("pya")
+
+
+def test_outside_a_project_the_folder_is_named(tmp_path: Path) -> None:
+    outside = Project(load_settings(tmp_path))
+    with pytest.raises(UsageError, match=f"there is no saga pay, because {tmp_path} is not in a project"):
+        outside.definition("pay")
+    assert outside.diagnostics == []
+
+
+def test_a_pipe_among_the_definitions_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "b.saga.yaml")
+    assert project(tmp_path, a=PAY).definition("pay").saga == "pay"
 
 
 def test_a_saga_with_mistakes_names_the_first_one(tmp_path: Path) -> None:
