@@ -62,16 +62,18 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
     return value
 
 
-async def warn_without_poller(client: Client) -> None:
+async def warn_without_poller(client: Client) -> bool:
     """Warn if no worker polls: the saga waits for one, which is not an error."""
     from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, no_poller_message
 
     queue = client.project.settings.temporal.task_queue
-    if not await count_pollers(client.temporal, queue):
-        warn(
-            f"warning: {no_poller_message(queue)}, so the saga does not start until one does",
-            f"help: {START_WORKER_HELP}",
-        )
+    if await count_pollers(client.temporal, queue):
+        return False
+    warn(
+        f"warning: {no_poller_message(queue)}, so the saga does not start until one does",
+        f"help: {START_WORKER_HELP}",
+    )
+    return True
 
 
 # The filters of `list` and `parked`.

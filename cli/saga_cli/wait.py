@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from saga_cli.output import echo, print_document
+from saga_cli.output import echo, make_console, print_document, warn
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.text.shell import saga_command
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
 _FIRST_POLL = 0.1
 _MAX_POLL = 1.0
+_SILENCE = 5.0
 
 
 def exit_code(view: SagaView) -> int:
@@ -103,25 +106,91 @@ async def follow_saga(
         await asyncio.gather(closed, return_exceptions=True)
 
 
-async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> SagaView:
-    """The view when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed."""
+@contextlib.contextmanager
+def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[Callable[[SagaView], None]]:
+    """Gives a function that shows a view on the terminal in place of the one before."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from saga_cli.render.saga_view import view_lines
+    from saga_cli.render.text import to_rich
+
+    console = make_console(stderr=stderr)
+    with Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop") as live:
+
+        def draw(view: SagaView) -> None:
+            lines = view_lines(view, now=datetime.now(UTC))
+            live.update(Group(*(to_rich(line) for line in lines)), refresh=True)
+
+        yield draw
+
+
+@contextlib.contextmanager
+def _progress(warned: bool) -> Iterator[Callable[[SagaView], None]]:
+    """Shows on a terminal what happens, and elsewhere once that no worker answers, unless ``warned``."""
+    if sys.stderr.isatty():
+        with live_screen(stderr=True, transient=True) as draw:
+            yield draw
+        return
+
+    def warn_once(view: SagaView) -> None:
+        nonlocal warned
+        if view.incomplete and not warned:
+            warned = True
+            warn(f"waiting for {view.id}: {view.incomplete}")
+
+    yield warn_once
+
+
+@contextlib.asynccontextmanager
+async def noting_silence(what: str) -> AsyncIterator[None]:
+    """Say after a few seconds that no worker has answered yet; a request waits up to 20 s for one."""
+    notice = asyncio.get_running_loop().call_later(_SILENCE, warn, f"no worker has answered the {what} yet; waiting")
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+async def wait_for_end(client: Client, saga_id: str, timeout: str | None, *, warned: bool = False) -> SagaView:
+    """The view when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed.
+
+    ``warned``: somebody has said that no worker polls.
+    """
     web_ui = client.project.settings.temporal.web_ui
-    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui, ledger=client.ledger)
+    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui, ledger=client.ledger, warned=warned)
 
 
 async def wait_for_saga(
-    temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None, ledger: RunLedger | None = None
+    temporal: Temporal,
+    saga_id: str,
+    timeout: str | None,
+    *,
+    web_ui: str | None,
+    ledger: RunLedger | None = None,
+    warned: bool = False,
 ) -> SagaView:
     """The same, with Temporal's client."""
     end = parse_deadline(timeout)
-    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui, ledger=ledger)) as views:
+    views = follow_saga(temporal, saga_id, web_ui=web_ui, ledger=ledger)
+    async with contextlib.aclosing(views):
         view = await anext(views)
-        while exit_code(view) == STILL_RUNNING and view.source is None:
-            try:
-                async with asyncio.timeout(None if end is None else end - time.monotonic()):
-                    view = await anext(views)
-            except TimeoutError:
-                break
+        if exit_code(view) != STILL_RUNNING or view.source is not None:
+            return view
+        with _progress(warned) as show:
+            return await _follow_to_end(views, view, end, show)
+
+
+async def _follow_to_end(
+    views: AsyncGenerator[SagaView], view: SagaView, end: float | None, show: Callable[[SagaView], None]
+) -> SagaView:
+    while exit_code(view) == STILL_RUNNING and view.source is None:
+        show(view)
+        try:
+            async with asyncio.timeout(None if end is None else end - time.monotonic()):
+                view = await anext(views)
+        except TimeoutError:
+            break
     return view
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from saga_cli import wait
 from saga_workers.client import Client
 from saga_workers.control import interventions
 from sagas.settings import load_settings
@@ -62,9 +63,12 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
             assert "no worker has answered yet" in answer.json["note"]
     story = (await cli.saga("--json", "show", id)).json
     assert (story["cancel_requested"], bool(story["incomplete"])) == (True, True)
+    monkeypatch.setattr(wait, "_SILENCE", 0.1)
     with short_timeouts(monkeypatch):
         waited = await cli.saga("cancel", id, "--wait", "--timeout", "1s")
     assert waited.code == 7, waited
+    assert "no worker has answered the cancel yet; waiting\n" in waited.err
+    assert waited.err.count(f"waiting for {id}: no worker answers on the task queue") == 1
     worker.start()
     waited = await cli.saga("--json", "watch", id, "--timeout", "60s")
     assert (waited.code, waited.json["state"], waited.json["reason"]["kind"]) == (6, "COMPENSATED", "cancelled")
@@ -111,10 +115,12 @@ async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [id] = await start_and_kill_worker(cli, worker)
+    monkeypatch.setattr(wait, "_SILENCE", 0.1)
     with short_timeouts(monkeypatch):
         decided = await cli.saga("resolve", id, "approval", "retry", "--reason", "x")
         rehearsed = await cli.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
     assert decided.code == 1, decided
+    assert "no worker has answered the decision yet; waiting\n" in decided.err
     assert "it is not recorded" in decided.err
     assert rehearsed.code == 1, rehearsed
     sent = await cli.saga("signal", id, "approve", "--as", "ada")

@@ -88,7 +88,7 @@ def files_of(pid: int) -> list[str]:
     [
         (("start", "trip", "--from", "one.jsonl"), "interrupted: nothing was started\n"),
         (("start", "trip"), "interrupted: nothing was started\n"),
-        (("watch", "trip-1"), "trip-1 is still running; follow it again with `saga watch trip-1`\n"),
+        (("watch", "trip-1"), "interrupted before trip-1 was found; check with `saga show trip-1`\n"),
         (("list",), ""),
     ],
 )

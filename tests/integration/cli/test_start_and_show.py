@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +120,33 @@ async def test_show_merges_the_undo_with_the_run(cli: CommandLine) -> None:
     assert (await cli.saga("undo", id, "--reason", "x", "--yes")).code == 9
 
 
+async def test_waiting_shows_progress_on_a_terminal(cli: CommandLine) -> None:
+    id = fresh("ask")
+    terminal, given = os.openpty()
+    argv = [sys.executable, "-P", "-m", "saga_cli", "start", "ask", "--id", id, "--wait", "--json"]
+    child = await asyncio.create_subprocess_exec(
+        *argv, "--config", str(cli.folder / "saga.toml"), stdout=asyncio.subprocess.PIPE, stderr=given
+    )
+    os.close(given)
+    seen = b""
+    while b"approval" not in seen:
+        seen += await asyncio.to_thread(os.read, terminal, 4096)
+    assert (await cli.saga("signal", id, "approve")).code == 0
+    while await asyncio.to_thread(read_terminal, terminal):
+        pass
+    assert child.stdout is not None
+    assert json.loads(await child.stdout.read())["state"] == "COMPLETED"
+    assert await child.wait() == 0
+    os.close(terminal)
+
+
+def read_terminal(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux, after the last process has closed the other end
+        return b""
+
+
 async def test_undo_past_a_pivot_is_refused(cli: CommandLine) -> None:
     id = fresh("order")
     await cli.saga("start", "order", "--set", f'number="{id}"')
@@ -182,6 +212,8 @@ async def test_without_a_worker_the_commands_report_it(cli_without_worker: Comma
     assert started.code == 0
     assert "no worker polls the task queue" in started.err
     assert "saga worker" in started.err
+    waited = await cli_without_worker.saga("start", "trip", "--id", id, "--wait", "--timeout", "100ms")
+    assert (waited.code, waited.err.count("no worker polls the task queue")) == (7, 1), waited
     shown = await cli_without_worker.saga("show", id)
     assert shown.code == 0
     assert "incomplete: no worker polls" in shown.out

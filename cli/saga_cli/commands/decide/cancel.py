@@ -48,7 +48,7 @@ def cancel(
 
 
 def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | None) -> int:
-    from saga_cli.wait import parse_deadline, print_end, wait_for_saga
+    from saga_cli.wait import noting_silence, parse_deadline, print_end, wait_for_saga
 
     parse_deadline(timeout)
 
@@ -57,7 +57,8 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
 
         print_target(settings)
         async with using_ledger(settings) as ledger:
-            row = await _ask(client, ledger, saga_id, reason, by)
+            async with noting_silence("cancel"):
+                row = await _ask(client, ledger, saga_id, reason, by)
             if not wait:
                 print_document(row, human=lambda: echo(_message(row)))
                 return None

@@ -12,6 +12,7 @@ import typer
 from saga_cli.context import load_settings, target_line, with_client
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
+from saga_cli.wait import noting_silence
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.text.shell import saga_command
@@ -141,7 +142,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         from saga_workers.ledger.run_ledger import using_ledger
 
         decision = {**fields, "who": fields["who"] or client.identity}
-        async with using_ledger(settings) as ledger:
+        async with using_ledger(settings) as ledger, noting_silence("question"):
             await _check_arguments(client, settings, saga_id, decision, ledger)
             return await preview_decision(client, saga_id, decision, ledger=ledger)
 
@@ -154,7 +155,8 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
             await _check_arguments(client, settings, saga_id, decision, ledger)
             print_target(settings)
             keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
-            view = await resolve(client, saga_id, decision, keys, ledger=ledger, web_ui=web_ui)
+            async with noting_silence("decision"):
+                view = await resolve(client, saga_id, decision, keys, ledger=ledger, web_ui=web_ui)
         return {**view.to_json(), "id": saga_id}
 
     if dry_run:

@@ -95,13 +95,12 @@ def _start_one(
             far.append(f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`")
             started = await client.start(name, value, id=id, again=again)
             far.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
-            if started.source is None:
-                await warn_without_poller(client)
+            warned = started.source is None and await warn_without_poller(client)
             if not wait:
                 document = _started_json(started)
                 print_document(document, human=lambda: _print_started(document))
                 return 0
-            view = await wait_for_end(client, started.id, timeout)
+            view = await wait_for_end(client, started.id, timeout, warned=warned)
             print_end(started.id, view)
             return exit_code(view)
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,8 +34,9 @@ def watch(
     """Follow a saga until it ends; the exit code shows how. Ctrl-C stops watching, not the saga."""
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
-    with on_ctrl_c(lambda: f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"):
-        view = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
+    far = [f"interrupted before {saga_id} was found; check with `{saga_command('show', saga_id)}`"]
+    with on_ctrl_c(lambda: far[-1]):
+        view = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout, far))
     from saga_cli.wait import STILL_RUNNING, exit_code
     from saga_workers.views.saga_view import FINAL_STATES
 
@@ -49,51 +50,42 @@ def watch(
 
 
 async def _follow(
-    client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None
+    client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, far: list[str]
 ) -> SagaView:
+    """``far`` gets what to say about an interrupt from now on."""
     from saga_cli.wait import follow_saga, parse_deadline
     from saga_workers.ledger.run_ledger import using_ledger
 
     end = parse_deadline(timeout)
     view: SagaView | None = None
-    screen = _screen()
     async with (
         using_ledger(settings) as ledger,
         contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)) as views,
-        screen as draw,
     ):
-        while True:
-            remaining = None if end is None or view is None else max(0.0, end - time.monotonic())
-            try:
-                async with asyncio.timeout(remaining):
-                    view = await anext(views)
-            except (TimeoutError, StopAsyncIteration):
-                assert view is not None  # the first one comes at once
-                return view
-            draw(view)
-            if until_parked and view.waits_for_a_person:
-                return view
+        with _screen() as draw:
+            while True:
+                remaining = None if end is None or view is None else max(0.0, end - time.monotonic())
+                try:
+                    async with asyncio.timeout(remaining):
+                        view = await anext(views)
+                except (TimeoutError, StopAsyncIteration):
+                    assert view is not None  # the first one comes at once
+                    return view
+                far[:] = [f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"]
+                draw(view)
+                if until_parked and view.waits_for_a_person:
+                    return view
 
 
-@contextlib.asynccontextmanager
-async def _screen() -> AsyncIterator[Any]:
+@contextlib.contextmanager
+def _screen() -> Iterator[Callable[[SagaView], None]]:
     """Gives a function that shows a view: live on a terminal, else one line for each change."""
     if wants_json() or not sys.stdout.isatty():
         yield _ChangePrinter()
         return
-    from rich.console import Group
-    from rich.live import Live
+    from saga_cli.wait import live_screen
 
-    from saga_cli.output import make_console
-    from saga_cli.render.saga_view import view_lines
-    from saga_cli.render.text import to_rich
-
-    with Live(console=make_console(), auto_refresh=False, transient=False, vertical_overflow="crop") as live:
-
-        def draw(view: SagaView) -> None:
-            lines = view_lines(view, now=datetime.now(UTC))
-            live.update(Group(*(to_rich(line) for line in lines)), refresh=True)
-
+    with live_screen() as draw:
         yield draw
 
 
