@@ -123,8 +123,8 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
 def _parse_url(name: str, text: str) -> URL:
     try:
         url = make_url(text)
-    except ArgumentError:
-        raise UsageError(f"connection {name}: its url is not a database URL") from None
+    except (ArgumentError, ValueError):  # a port that is no number is a plain ValueError
+        raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
     backend = url.get_backend_name()
     if backend not in DRIVERS:
         raise UsageError(f"connection {name}: {backend} is not supported; use PostgreSQL, MySQL, MariaDB or SQLite")

@@ -83,7 +83,7 @@ class Connection:
                 help="run saga dev up, or set its url in saga.toml",
             )
         text = resolve_secret(self.url_setting, setting=setting, root=self.root)
-        return async_url(text, self.root) if self.kind == "sql" else text
+        return async_url(text, self.root, setting=setting) if self.kind == "sql" else text
 
     @property
     def schema_file(self) -> Path | None:
@@ -189,7 +189,7 @@ _ASYNC_DRIVER = {
 }
 
 
-def async_url(url: str, root: Path) -> str:
+def async_url(url: str, root: Path, *, setting: str = "a database URL") -> str:
     """The URL with an asynchronous driver; a relative SQLite path is relative to the project folder.
 
     Raises:
@@ -197,7 +197,7 @@ def async_url(url: str, root: Path) -> str:
     """
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
-        raise UsageError("a database URL has the form postgresql://user@host:5432/name")
+        raise UsageError(f"{setting} must have the form postgresql://user@host:5432/name")
     driver = _ASYNC_DRIVER.get(scheme, scheme)
     if driver.startswith("sqlite"):
         rest = _sqlite_path(rest, root)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from saga_activities.connections import open_engine as open_guarded
+from saga_workers.runtime.databases import open_engine
 from sagas.errors import UsageError
-from sagas.settings.model import async_url
+from sagas.settings.model import Connection, async_url
 
 ROOT = Path("/project")
 
@@ -33,5 +35,14 @@ def test_the_driver_is_asynchronous(written: str, used: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "shop", "://x"])
 def test_an_invalid_url_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="has the form postgresql://"):
+    with pytest.raises(UsageError, match="must have the form postgresql://"):
         async_url(text, ROOT)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "postgresql://u:secret@host:abc/x"])
+def test_a_wrong_url_names_its_setting_and_no_credential(tmp_path: Path, url: str) -> None:
+    connection = Connection("shop", "sql", tmp_path, url)
+    for open_it in (open_engine, lambda one: open_guarded(one.name, one.url, 1)):
+        with pytest.raises(UsageError, match=r"^connections\.shop\.url must have the form postgresql://") as found:
+            open_it(connection)
+        assert "secret" not in found.value.message

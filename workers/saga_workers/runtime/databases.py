@@ -66,7 +66,13 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
 def open_engine(connection: Connection) -> AsyncEngine:
     """A pool for one connection. Raises UsageError if the URL is invalid or its driver is not installed."""
     try:
-        return create_async_engine(connection.url)
+        url = make_url(connection.url)
+    except (ArgumentError, ValueError) as error:  # a port that is no number is a plain ValueError
+        raise UsageError(
+            f"connections.{connection.name}.url must have the form postgresql://user@host:5432/name"
+        ) from error
+    try:
+        return create_async_engine(url)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
 

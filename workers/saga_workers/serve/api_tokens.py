@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ Scope = Literal["read", "start"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 DEFAULT_STARTS_PER_SECOND = 100
+
+MIN_TOKEN = 16
+"""Characters of a token below which a warning is logged."""
+
+log = logging.getLogger("saga.serve")
 
 
 class TokenBucket:
@@ -62,7 +68,8 @@ class Callers:
                 help='[serve] token = {env = "SAGA_SERVE_TOKEN"} or {file = "path"} in saga.toml',
             )
         for setting, secret, _ in self._callers:
-            self._read(setting, secret)
+            if len(self._read(setting, secret)) < MIN_TOKEN:
+                log.warning("%s has fewer than %d characters, so it can be guessed", setting, MIN_TOKEN)
 
     @property
     def may_start(self) -> bool:

@@ -38,6 +38,7 @@ from sagas.settings import Settings, Tls
 from sagas.settings.dev_stack import has_dev_stack, read_dev_file
 from sagas.settings.model import DEFAULT_NAMESPACE
 from sagas.settings.secrets import resolve_secret
+from sagas.text.bounded_files import read_bounded
 
 _CONNECT_TIMEOUT = 15.0  # seconds; a host that drops packets would never answer
 
@@ -89,6 +90,11 @@ def server_down_error(settings: Settings, address: str, error: BaseException) ->
         return ServerDownError(
             f"the Temporal server at {address} refuses the connection: {text[:300]}",
             help="check api_key and tls under [temporal] in saga.toml",
+        )
+    if settings.temporal.tls or settings.temporal.api_key is not None:
+        return ServerDownError(
+            f"no Temporal server answers at {address} with TLS",
+            help="check address, tls and api_key under [temporal] in saga.toml; an api_key needs TLS",
         )
     here = address.startswith(("127.0.0.1:", "localhost:"))
     return ServerDownError(
@@ -165,6 +171,8 @@ def _profile(name: str | None, env: Mapping[str, str]) -> ClientConfigProfile:
 def _tls_config(tls: bool | Tls, root: Path) -> bool | TLSConfig:
     if isinstance(tls, bool):
         return tls
+    if (tls.cert is None) != (tls.key is None):
+        raise UsageError("temporal.tls.cert and temporal.tls.key belong together; set both, or neither")
     return TLSConfig(
         domain=tls.server_name,
         server_root_ca_cert=_read_pem(tls.ca, "ca", root),
@@ -177,9 +185,12 @@ def _read_pem(file: str | None, key: str, root: Path) -> bytes | None:
     if file is None:
         return None
     try:
-        return (root / Path(file).expanduser()).read_bytes()
+        content = read_bounded(root / Path(file).expanduser())
     except OSError as error:
         raise UsageError(f"temporal.tls.{key}: {file} cannot be read: {error.strerror}") from error
+    if b"-----BEGIN " not in content:
+        raise UsageError(f"temporal.tls.{key}: {file} is not a PEM file")
+    return content
 
 
 # Headers of a workflow start carry the engine's data, so that the input stays the user's own.
