@@ -12,7 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.control.member_cancels import cancel_members
 from saga_workers.control.start import BulkRow
 from saga_workers.doctor import checks
 from saga_workers.doctor.checks import check_claims
@@ -162,6 +164,46 @@ async def test_a_cancel_by_filter_reaches_sagas_of_bulk_workflows(
     assert (await bulk.result())["counts"] == {"COMPLETED": 2, "LEFT": 1}
     with pytest.raises(WorkflowFailureError):
         await bank.client.temporal.get_workflow_handle("t-2").result()
+    assert bank.balances()["a2"] == 100
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["where they are", "in its own workflow"])
+async def test_a_cancel_is_sent_again_while_temporal_is_busy(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """The first request is refused, and the answer to the second one is lost: the bulk workflow gets one update."""
+    bank.open_accounts(200)
+    temporal, ledger = bank.client.temporal, bank.client.ledger
+    assert ledger is not None
+    service, sent = temporal.workflow_service, 0
+    send = service.update_workflow_execution
+
+    async def answer(*request: Any, **options: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        if sent == 1:
+            raise RPCError("too many updates", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        response = await send(*request, **options)
+        if sent == 2:
+            raise RPCError("connection reset", RPCStatusCode.UNAVAILABLE, b"")
+        return response
+
+    async with blocked_accounts(bank):
+        bulk = await start_bulk(bank, "transfer", [transfer(1), transfer(2)])
+        await wait_until(bank, "t-2", "RUNNING")
+        monkeypatch.setattr(service, "update_workflow_execution", answer)
+        if together:
+            response = asyncio.ensure_future(cancel_members(temporal, ledger, ["t-2"], {"reason": "busy", "who": "me"}))
+        else:
+            response = asyncio.ensure_future(bank.client.cancel("t-2", reason="busy", who="me"))
+        await asked_to_leave(bulk)
+    assert await response == ({"t-2": "accepted"} if together else "accepted")
+    assert (await bulk.result())["counts"] == (
+        {"COMPLETED": 1, "COMPENSATED": 1} if together else {"COMPLETED": 1, "LEFT": 1}
+    )
+    events = (await bulk.fetch_history()).events
+    assert sum(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events) == 1
+    await until(lambda: bank.states().get("t-2") == "COMPENSATED")
     assert bank.balances()["a2"] == 100
 
 

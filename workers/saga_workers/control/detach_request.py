@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.claims import Claim
+from saga_workers.control.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, describe_run, no_poller_message
 from sagas.bulk.wire_format import DETACH_UPDATE
 from sagas.errors import RefusedError, UsageError
 from sagas.text.shell import saga_command
-
-LEAVE_TIMEOUT = 30.0
-"""Seconds: the chunk of the saga ends first, and other sagas may be leaving."""
-
-_BUSY = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)
-_BUSY_INTERVAL = 0.2
 
 
 class DidNotLeave(UsageError):
@@ -61,27 +52,13 @@ async def leave_bulk_workflow(
 
 async def _request(temporal: Temporal, claim: Claim, cancel: Mapping[str, Any] | None) -> None:
     assert claim.bulk_id is not None
-    handle = temporal.get_workflow_handle(claim.bulk_id)
-    until = time.monotonic() + LEAVE_TIMEOUT
-    while True:
-        left = until - time.monotonic()
-        try:
-            async with asyncio.timeout(left):
-                arguments = [claim.saga_id] if cancel is None else [claim.saga_id, cancel]
-                timeout = timedelta(seconds=LEAVE_TIMEOUT)
-                await handle.execute_update(DETACH_UPDATE, args=arguments, rpc_timeout=timeout)
-            return
-        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            raise DidNotLeave(
-                f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {LEAVE_TIMEOUT:g} s",
-                help=saga_command("show", claim.saga_id),
-            ) from None
-        except WorkflowUpdateFailedError as error:
-            raise DidNotLeave(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return  # the bulk workflow has just ended, and so every saga in it has left or ended
-            if error.status not in _BUSY or left < 1.0:
-                raise
-        # Temporal limits the updates in flight of one workflow.
-        await asyncio.sleep(_BUSY_INTERVAL)
+    arguments = [claim.saga_id] if cancel is None else [claim.saga_id, cancel]
+    try:
+        await update_bulk_workflow(temporal, claim.bulk_id, DETACH_UPDATE, arguments)
+    except TimeoutError:
+        raise DidNotLeave(
+            f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {UPDATE_TIMEOUT:g} s",
+            help=saga_command("show", claim.saga_id),
+        ) from None
+    except WorkflowUpdateFailedError as error:
+        raise DidNotLeave(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowUpdateFailedError
 
+from saga_workers.control.bulk_updates import update_bulk_workflow
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run
 from sagas.bulk.wire_format import CANCEL_UPDATE
-
-ANSWER_TIMEOUT = 30.0
-"""Seconds within which a worker answers for a bulk workflow."""
 
 
 async def cancel_members(
@@ -41,14 +37,7 @@ async def _cancel(
     described = await describe_run(temporal, bulk_id)
     if described is None or not described.run.running or not await count_pollers(temporal, described.run.task_queue):
         return {}
-    handle = temporal.get_workflow_handle(bulk_id)
-    timeout = timedelta(seconds=ANSWER_TIMEOUT)
     try:
-        async with asyncio.timeout(ANSWER_TIMEOUT):
-            return await handle.execute_update(CANCEL_UPDATE, args=[list(saga_ids), request], rpc_timeout=timeout)
-    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError):
-        return {}
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
+        return await update_bulk_workflow(temporal, bulk_id, CANCEL_UPDATE, [list(saga_ids), request]) or {}
+    except (TimeoutError, WorkflowUpdateFailedError):
         return {}
