@@ -108,7 +108,7 @@ async def test_it_ends_as_single_execution_ends(
         return bool(bank.query(statement, f"saga-worker-{workers[-1].pid}"))
 
     def guards(step: str) -> int:
-        return bank.query("select count(*) from saga_guard where step = %s and op = 'do'", step)[0][0]
+        return bank.query("select count(*) from saga_guard where step = %s and op = 'do' and reason = 'do'", step)[0][0]
 
     async def replace_worker() -> None:
         workers[-1].kill()
