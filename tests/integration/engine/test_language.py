@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.saga_view import view_of_run
 from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
@@ -435,6 +437,31 @@ async def test_intervals_are_the_waits_between_attempts(env: Environment) -> Non
     first, second = (later - earlier for earlier, later in itertools.pairwise(moments))
     assert first >= 0.09
     assert second >= 0.39
+
+
+async def test_a_call_that_ends_while_its_saga_is_read_counts_its_attempts_once(env: Environment) -> None:
+    definition = """
+        saga: read
+        steps:
+          - {id: a, uses: work, retry: {intervals: [10ms], max_attempts: 9}, effect: none}
+          - {id: b, uses: work, effect: none}
+    """
+    third, third_begun, end_third = gate()
+    last, last_begun, end_last = gate()
+    env.plan["do a"] = [ValueError("again"), ValueError("again"), third]
+    env.plan["do b"] = [last]
+    async with env.serving(definition) as client:
+        id = await begin(client, "read")
+        await wait_for_event(third_begun)
+        before = await describe_run(client.temporal, id)
+        assert before is not None
+        assert [pending.attempt for pending in before.raw.pending_activities] == [3]
+        end_third.set()
+        await wait_for_event(last_begun)
+        view = await view_of_run(client.temporal, before)
+        end_last.set()
+        assert (await finished(client, id))["state"] == "COMPLETED"
+    assert row(view.to_json(), "a")["attempts"] == 3
 
 
 async def test_a_plain_function_runs_in_a_thread(env: Environment) -> None:

@@ -237,8 +237,11 @@ async def view_of_run(
         view = await _with_temporal_end(temporal, run, view)
     if run.paused:
         view = replace(view, incomplete="the run is paused in Temporal")
-    if run.running:
-        view = await with_attempt_progress(view, described)
+    if run.running and described.raw.pending_activities:
+        # A call that has ended since the description is counted in the view already.
+        latest = await describe_run(temporal, run.id, run.run_id)
+        if latest is not None and latest.run.running:
+            view = await with_attempt_progress(view, latest)
     return replace(view, labels=labels_of(run) or view.labels)
 
 
