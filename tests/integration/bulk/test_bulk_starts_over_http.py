@@ -79,12 +79,16 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
 
         again = await asyncio.gather(*(post(**withdrawal(3)) for _ in range(5)))
         assert [(one.status_code, one.json()) for one in again] == [(200, {**answers[2].json(), "started": False})] * 5
-        undone, other, invalid = await asyncio.gather(
-            post(**withdrawal(10, 1000)), post(**withdrawal(3, 11)), post(**withdrawal(3, id="a/b"))
+        undone, other, invalid, empty = await asyncio.gather(
+            post(**withdrawal(10, 1000)),
+            post(**withdrawal(3, 11)),
+            post(**withdrawal(3, id="a/b")),
+            post(**withdrawal(3, id="")),
         )
         assert (undone.status_code, undone.json()["state"]) == (409, "COMPENSATED")
         assert (other.status_code, "another input" in other.json()["error"]) == (409, True)
         assert (invalid.status_code, "/" in invalid.json()["error"]) == (422, True)
+        assert (empty.status_code, "empty" in empty.json()["error"]) == (422, True)
         assert await bulk_workflows(bank) == started
     assert sorted(bank.balances().values()) == [90] * 54 + [100] * 6
 

@@ -74,7 +74,8 @@ class SharedStarts:
 
     async def start(self, request: StartRequest, *, id: str | None = None) -> StartResult:
         """As :meth:`SagaStarter.start`, with the same errors, and NotClaimed."""
-        saga_id = check_saga_id(id or request.id or self._starter.new_id())
+        given = request.id if id is None else id
+        saga_id = check_saga_id(self._starter.new_id() if given is None else given)
         if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
             raise UsageError(problem)
         size = len(json.dumps([saga_id, request.input, dict(request.labels)]))

@@ -42,6 +42,7 @@ from saga_activities.messaging.kafka_request import (
 from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.trigger.group_config import BrokerHealth
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
@@ -112,6 +113,7 @@ class ReplyListener:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: str | None = "the listener has not started yet"
+        self._broker_health: BrokerHealth | None = None
         self._burying_since: float | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replies")
         self.counts: Counter[str] = Counter()
@@ -133,6 +135,8 @@ class ReplyListener:
             return "the listener has stopped"
         if self._burying_since is not None and time.monotonic() - self._burying_since > _BURIAL_TIMEOUT:
             return "a reply that cannot be used waits for its dead letter topic"
+        if self._error is None and self._broker_health is not None:
+            return self._broker_health.health()
         return self._error
 
     async def _run(self) -> None:
@@ -161,7 +165,9 @@ class ReplyListener:
         engine = self._databases.engine(self._outbox)
         group = f"{self._kafka.prefix}-replies-{await _outbox_id(engine)}"
         await self._in_thread(self._create_topics)
-        consumer = await self._in_thread(lambda: Consumer(consumer_config(self._kafka, group)))
+        health = self._broker_health = BrokerHealth(group)
+        properties = {**consumer_config(self._kafka, group), **health.properties()}
+        consumer = await self._in_thread(lambda: Consumer(properties))
         try:
             await self._in_thread(lambda: consumer.subscribe(self._topics))
             while not self._stopping.is_set():

@@ -1,16 +1,20 @@
-"""A reader reports an unreachable broker, and recovers when it is back."""
+"""What reads a topic reports an unreachable broker, and recovers when it is back."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from saga_activities.connections import DatabaseConnections
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.reader import TopicReader
+from saga_workers.trigger.replies import ReplyListener
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import BrokerProcess
-from tests.integration.messaging.trigger.trigger_environment import fresh, until
+from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, until
 
 
 @pytest.mark.slow
@@ -29,7 +33,7 @@ async def test_a_lost_broker_is_reported_until_it_returns(tmp_path: Path) -> Non
         await until(lambda: got)
         assert reader.health() is None
         broker.kill()
-        assert "no broker" in await until(reader.health)
+        assert "no Kafka broker can be reached" in await until(reader.health)
         broker.start()
         await until(lambda: reader.health() is None)
         broker.produce(topic, 2)
@@ -37,4 +41,32 @@ async def test_a_lost_broker_is_reported_until_it_returns(tmp_path: Path) -> Non
     finally:
         stop.set()
         await running
+        broker.kill()
+
+
+@pytest.mark.slow
+async def test_a_reply_listener_reports_a_lost_broker_until_it_returns(
+    tmp_path: Path, postgres_server: DatabaseServer
+) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    shop = await open_shop(postgres_server)
+    databases = DatabaseConnections({"shop": {"kind": "sql", "url": shop.url}})
+
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("no reply is malformed")
+
+    client: Any = None  # no attempt waits for a reply
+    settings = broker.settings(outbox="shop", prefix=fresh("p"))
+    listener = ReplyListener(client, settings, databases, [fresh("replies")], dead_letter_sink=refuse)
+    await listener.start()
+    try:
+        await until(lambda: listener.health() is None)
+        broker.kill()
+        assert "no Kafka broker can be reached" in await until(listener.health)
+        broker.start()
+        await until(lambda: listener.health() is None)
+    finally:
+        await listener.stop()
+        await databases.close()
         broker.kill()
