@@ -92,12 +92,13 @@ async def bulk_workflows(temporal: Temporal, queue: str) -> int:
 
 
 async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_project: tuple[Project, str]) -> None:
-    """With repeated events, and events that can start nothing."""
+    """With repeated events, and events that can start nothing. The wait is the longest possible: with a short one the
+    number of workflows would be that of the intervals in which a busy machine reads the events."""
     base, url = bank_project
     topic, settings = kafka.create_topic(partitions=2), kafka.settings()
-    project = with_trigger(base, settings, topic, "{max: 100, wait: 100ms}")
+    project = with_trigger(base, settings, topic, "{max: 100, wait: 5s}")
     bad = [b"not json", {"id": "d-7"}, {"id": "d/1", "amount": 1}, deposit(3, 5)]
-    events: list[Any] = [*map(deposit, range(300)), *bad, deposit(11), deposit(299), *map(deposit, range(50))]
+    events: list[Any] = [*map(deposit, range(300)), *bad, deposit(11), deposit(299), *map(deposit, range(97))]
     events[20] = deposit(20, -1)
     produce_keyed(kafka, topic, [("k", one) for one in events])
     async with running_worker(project) as client, triggering(project) as metrics:
@@ -107,12 +108,17 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
         await until(lambda: len(bank.states()) == 300)
         assert count(metrics, "saga_trigger_started_total") == 300
         assert count(metrics, "saga_dead_letters_total") == 5, "d-20 was repeated with another amount"
-        started = await bulk_workflows(client.temporal, project.settings.temporal.task_queue)
+
+        async def visible() -> int | None:
+            """The count, as soon as Temporal's visibility store, which lags behind, has the least possible."""
+            started = await bulk_workflows(client.temporal, project.settings.temporal.task_queue)
+            return started if started >= 3 else None
+
+        assert await until(visible) <= 10
         await client.close()
     failed = {id for id, state in bank.states().items() if state != "COMPLETED"}
     assert failed <= {"d-20"}, "whichever of its two events was first: in bulk the order of a key is not kept"
     assert bank.query("select count(*) from note") == [(300 - len(failed),)]
-    assert 3 <= started <= 10
     letters = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
     assert sum("another input" in one for one in letters) == 2
     assert sum("is not JSON" in one or "is not valid" in one or "/" in one for one in letters) == 3
