@@ -103,7 +103,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
 
 async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     batch = fresh("over")
-    file = write(cli, [{"nights": n} for n in range(20)])
+    file = write(cli, [{"nights": n} for n in range(100)])  # 20 s of the first command
     first = RunningCommand(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "5")
     await eventually(lambda: exists(cli, f"{batch}-2"))
     other = await cli.saga("start", "order", "--from", write_orders(cli), "--batch", batch)
@@ -111,7 +111,7 @@ async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     assert f"a command is starting the batch {batch} with the saga trip" in other.err
     second = await cli.saga("--json", "start", "trip", "--from", file, "--batch", batch)
     assert second.code == 0, second
-    assert second.json["ended"] == {"COMPLETED": 20}
+    assert second.json["ended"] == {"COMPLETED": 100}
     ended = await first.ended()
     assert ended.code == 1, ended
     assert "another command continues this batch" in ended.err
