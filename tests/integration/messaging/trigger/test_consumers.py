@@ -156,6 +156,34 @@ async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, sho
     assert "price" in answers[0][2]["reason"]
 
 
+async def test_a_dead_letter_is_processed_when_it_is_published_under_another_id(
+    kafka: Broker, shop: Shop, tmp_path: Path
+) -> None:
+    """As docs/how-to/consume-events.md says: under its own id it stays dead, because its requester was rejected."""
+    topic, mended = kafka.create_topic(), asyncio.Event()
+
+    @consumer(topic, connection="shop", name="mended", max_attempts=1)
+    async def handle(message: Message) -> None:
+        if not mended.is_set():
+            raise KeyError("price")
+        await message.sql.execute(INSERT, what=message.id, number=message.value["n"])
+
+    project = _project(tmp_path, kafka, shop, handle)
+    kafka.produce(topic, {"n": 1}, key="a", headers={"ce_id": "m-1", "ce_source": "/till"})
+    async with triggering(project):
+        await until(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
+        mended.set()
+        [letter] = kafka.read_committed(f"{topic}.dlq")
+        own = {name: value for name, value in letter.headers.items() if not name.startswith("sagadlq")}
+        assert own == {"ce_id": "m-1", "ce_source": "/till"}
+        kafka.produce(topic, letter.json(), key=letter.key, headers=own)
+        kafka.produce(topic, letter.json(), key=letter.key, headers={**own, "ce_id": "m-1-again"})
+        await until(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
+    [(id, number)] = shop.effects()
+    assert ("m-1-again" in id, number) == (True, 1)
+    assert shop.inbox() == {"DEAD": 1, "DONE": 1}
+
+
 async def test_messages_wait_while_the_database_is_down(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.create_topic()
 
