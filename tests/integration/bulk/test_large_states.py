@@ -121,7 +121,7 @@ async def test_a_saga_that_temporal_refuses_leaves_later(bank: Bank, monkeypatch
     handle = await start(bank, "waiting", [{"id": f"refused-{number}", "waits": True} for number in (1, 2, 3)])
 
     async def shown() -> bool:
-        return "blob data size exceeds limit" in await shown_failure(handle)
+        return "Temporal refuses its workflow: the request is too large" in await shown_failure(handle)
 
     await eventually(shown)
     for number in (2, 3):
