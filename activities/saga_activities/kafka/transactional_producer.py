@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,6 +28,9 @@ _CALL_TIMEOUT = 30.0
 
 _CALL_SLICE = 2.0
 """Seconds of one call. librdkafka resumes when it is called again; ``cancelled`` is checked in between."""
+
+_OFFSETS_TIMEOUT = 10.0
+"""Seconds until the offsets of a group are accepted. An aborted transaction costs less than a longer wait."""
 
 _RETRY_INTERVAL = 0.1
 
@@ -129,9 +133,28 @@ class TransactionalProducer:
             self._raise_if_failed()
 
     def send_offsets(self, offsets: list[Any], group: Any) -> None:
-        """Make the offsets of a consumer group part of the transaction."""
+        """Make the offsets of a consumer group part of the transaction.
+
+        This is the one call whose timeout librdkafka ignores (its issue 5456): after a restart of the broker it waits
+        forever for the coordinator that it knew before (issue 5511). So a thread makes the call and is left behind,
+        with its client, when the time is over; what it may still send is fenced by the next producer.
+        """
+        done: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, group, _CALL_SLICE))
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - raised by result()
+                done.set_exception(error)
+
+        threading.Thread(target=call, name=f"offsets of {self.transactional_id}", daemon=True).start()
         with self._translate_errors():
-            self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, group, _CALL_SLICE))
+            try:
+                done.result(_OFFSETS_TIMEOUT)
+            except TimeoutError:
+                late = KafkaErrorInfo("_TIMED_OUT", f"the offsets were not accepted within {_OFFSETS_TIMEOUT:g} s")
+                raise KafkaTransactionError(classify_kafka_error(late)) from None
 
     def commit(self) -> None:
         """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise."""
