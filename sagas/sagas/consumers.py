@@ -18,15 +18,12 @@ from typing import Any, TypeVar
 
 from sagas.actions import load_modules
 from sagas.actions.step import Event
-from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
+from sagas.builtins.messaging import MAX_SOURCE_TOPIC, TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
 MAX_NAME_LENGTH = 200
 """Maximum characters of a consumer's name, which is part of a key in the inbox."""
-
-MAX_SOURCE_TOPIC = 245
-"""Maximum characters of a topic that has a topic `….dlq` for its dead letters."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

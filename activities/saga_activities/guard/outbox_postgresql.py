@@ -21,6 +21,11 @@ STATUS_VIEW = "saga_outbox_events"
 NOTHING_DONE = "3:3:"
 """A snapshot in which no row is visible: 3 is the first transaction of a cluster."""
 
+PUBLISHED_BEFORE = "pg_visible_in_snapshot(o.xid, p.done)"
+READ_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
+"""Whether a row ``o`` of the outbox was published in an earlier window, or in the current one: ``p`` is its shard's
+row of the progress."""
+
 _COMMON = ", ".join(one.name for one in outbox_table.columns if one.name not in ("status", "published_at"))
 _STATUS = f"""
 CREATE OR REPLACE VIEW {STATUS_VIEW} AS
@@ -28,8 +33,8 @@ SELECT {_COMMON}, shown AS status,
     CASE shown WHEN 'PUBLISHED' THEN COALESCE(published_at, created_at) WHEN 'DROPPED' THEN published_at END
     AS published_at
 FROM (SELECT o.*, CAST(CASE WHEN o.status = 'SUSPENDED' THEN 'NEW' WHEN o.status <> 'NEW' THEN o.status
-    WHEN pg_visible_in_snapshot(o.xid, p.done) THEN 'PUBLISHED'
-    WHEN o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading) THEN 'PUBLISHED'
+    WHEN {PUBLISHED_BEFORE} THEN 'PUBLISHED'
+    WHEN {READ_NOW} THEN 'PUBLISHED'
     ELSE 'NEW' END AS varchar(12)) AS shown FROM saga_outbox o LEFT JOIN {PROGRESS_TABLE} p ON p.shard = o.shard) AS e
 """.strip()
 

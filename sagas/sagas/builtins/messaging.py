@@ -25,10 +25,23 @@ UNTIL_PUBLISHED = "published"
 
 _INTERNAL_TOPICS = "__consumer_offsets|__transaction_state|__share_group_state|__cluster_metadata"
 
-TOPIC_NAME = rf"(?!(?:{_INTERNAL_TOPICS}|\.\.?)$)[A-Za-z0-9._-]{{1,249}}"
+_NOT_INTERNAL = rf"(?!(?:{_INTERNAL_TOPICS}|\.\.?)$)"
+
+TOPIC_NAME = rf"{_NOT_INTERNAL}[A-Za-z0-9._-]{{1,249}}"
 """A valid topic name that is not one of Kafka's internal topics. Kafka refuses all other names permanently, and
 refuses writes to internal topics: a transaction with such an event would abort on every attempt, and with it all
 other events in it."""
+
+MAX_SOURCE_TOPIC = 245
+"""Maximum characters of a topic that has a topic `….dlq` for its dead letters."""
+
+SOURCE_TOPIC_NAME = rf"{_NOT_INTERNAL}[A-Za-z0-9._-]{{1,{MAX_SOURCE_TOPIC}}}"
+"""A valid name of a topic to read."""
+
+SOURCE_FORM = (
+    f"the name of a topic to read: 1 to {MAX_SOURCE_TOPIC} letters, digits, `.`, `_` and `-` (the topic of its dead "
+    "letters has more), and no internal topic of Kafka"
+)
 
 FORM_DESCRIPTION = "x-form"
 """The keyword in a schema that describes its ``pattern`` in words, for error messages."""
@@ -38,6 +51,8 @@ TOPIC: dict[str, Any] = {
     "pattern": f"^{TOPIC_NAME}$",
     FORM_DESCRIPTION: "a valid topic name: 1 to 249 letters, digits, `.`, `_` and `-`, and no internal topic of Kafka",
 }
+
+_SOURCE_TOPIC = {"type": "string", "pattern": f"^{SOURCE_TOPIC_NAME}$", FORM_DESCRIPTION: SOURCE_FORM}
 
 _ENGINE_HEADER_PREFIXES = ("saga", "ce_", "content-type")
 _REPLY_HEADERS = ("sagakey", "sagaoutcome", "sagareplyto", "sagatoken")
@@ -109,7 +124,7 @@ REQUEST_PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "topic": TOPIC,
-        "reply_topic": TOPIC,
+        "reply_topic": _SOURCE_TOPIC,
         "key": {},
         "value": {},
         "headers": {"type": "object"},

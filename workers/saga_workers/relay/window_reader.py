@@ -18,7 +18,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
-from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PROGRESS_TABLE, STATUS_VIEW
+from saga_activities.guard.outbox_postgresql import (
+    NOTHING_DONE,
+    PROGRESS_TABLE,
+    PUBLISHED_BEFORE,
+    READ_NOW,
+    STATUS_VIEW,
+)
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
 from saga_workers.relay.event_reader import Portion, Superseded
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
@@ -113,8 +119,7 @@ _MINE = f"WITH mine AS (SELECT 1 FROM {PROGRESS_TABLE} WHERE shard = :shard AND 
 _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
 # No self-join: with statistics from before a large transaction the planner takes the outbox for empty, and joins each
 # of its rows with each.
-_READ_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
-_PUBLISHED = f"(pg_visible_in_snapshot(o.xid, p.done) OR {_READ_NOW})"
+_PUBLISHED = f"({PUBLISHED_BEFORE} OR {READ_NOW})"
 _RECORD_EVENTS = text(
     f"{_MINE} UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now "
     f"WHERE COALESCE(o.status, '') = '{NEW}' AND o.event_id = ANY(:ids) AND {_IF_MINE} "
@@ -140,8 +145,7 @@ _REOPEN_WINDOW = (
     text(
         f"UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.xid >= pg_snapshot_xmin(p.done) "
-        "AND o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading) "
-        "AND NOT pg_visible_in_snapshot(o.xid, p.done)"
+        f"AND {READ_NOW} AND NOT {PUBLISHED_BEFORE}"
     ),
     text(f"UPDATE saga_outbox SET status = '{NEW}' WHERE event_id = ANY(:ids) AND status IN ('{NEW}', '{PUBLISHED}')"),
     text(f"UPDATE {PROGRESS_TABLE} SET reading = done, last_id = 0 WHERE shard = :shard AND reader = :reader"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sagas.builtins.messaging import TOPIC_NAME
+from sagas.builtins.messaging import SOURCE_FORM, SOURCE_TOPIC_NAME
 from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
 from sagas.builtins.schemas import CODE
 from sagas.definition.parser.field_types import (
@@ -180,7 +180,7 @@ KAFKA_TRIGGER = MappingType(
     (
         Field(
             "topic",
-            String(TOPIC_NAME, "a topic name: letters, digits, `.`, `-` and `_`, and no internal topic of Kafka"),
+            String(SOURCE_TOPIC_NAME, SOURCE_FORM),
             "the topic whose events start or signal sagas",
             required=True,
         ),

@@ -144,6 +144,7 @@ MISTAKES = [
             ("SAGA106", "too many sagas for a workflow", "{topic: paid, bulk: {max: ⟦2001}}"),
             ("SAGA104", "an unknown field of a trigger", "{topic: paid, ⟦group: a}"),
             ("SAGA105", "a trigger without a topic", "⟦{input: {}}"),
+            ("SAGA107", "a topic too long for its dead letters", f"{{topic: ⟦{'t' * 246}}}"),
             ("SAGA107", "a topic made by an expression", '{topic: ⟦"${{ vars.topic }}"}'),
             ("SAGA302", "a trigger over the input", '{topic: paid, id: "${{ ⟦input.order }}"}'),
             ("SAGA302", "what a trigger has not", '{topic: paid, input: {a: "${{ ⟦trigger.body }}"}}'),
