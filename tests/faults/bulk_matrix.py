@@ -60,8 +60,10 @@ def only(**expected: Expected) -> dict[str, Any]:
 
 BULK_ROWS: tuple[Row, ...] = (
     row("01", "worker-killed-before-start", bulk.killed_before_start, FORWARD),
+    row("01", "worker-killed-before-it-leaves", bulk.killed_before_it_leaves, **only(A=PARKED_PAST_PIVOT)),
     row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD),
     row("03", "worker-killed-after-effect", worker.killed_after_effect, FORWARD),
+    row("03", "worker-killed-after-it-left", bulk.killed_after_it_left, **only(A=PARKED_PAST_PIVOT)),
     row("04", "worker-frozen-before-insert", bulk.frozen_before_insert, SLOWLY, proxied=DATABASE, edit={}),
     row("04", "worker-frozen-in-transaction", worker.frozen_in_transaction, FORWARD, edit={}),
     row("04", "worker-frozen-after-commit", bulk.frozen_after_commit, SLOWLY),

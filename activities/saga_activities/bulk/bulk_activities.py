@@ -57,10 +57,11 @@ class BulkActivities:
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
         RefusedError without a ledger, and errors of its database."""
-        if activity_type == CHUNK_ACTIVITY:
-            return await self._perform_chunk(request, attempt)
-        perform = {CLAIM_ACTIVITY: self._claim, RECORD_ACTIVITY: self._record, DETACH_ACTIVITY: self._detach}
-        return await perform[activity_type](request)
+        with repeat_heartbeats(attempt) as beaten:
+            if activity_type == CHUNK_ACTIVITY:
+                return await self._perform_chunk(request, beaten)
+            perform = {CLAIM_ACTIVITY: self._claim, RECORD_ACTIVITY: self._record, DETACH_ACTIVITY: self._detach}
+            return await perform[activity_type](request)
 
     def _engine(self) -> Any:
         if self._ledger is None:
@@ -78,8 +79,7 @@ class BulkActivities:
             with ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                with repeat_heartbeats(attempt) as beaten:
-                    outcomes = observed.outcomes = await runner.perform(calls, beaten)
+                outcomes = observed.outcomes = await runner.perform(calls, attempt)
         except UsageError as error:  # of the connection: nothing was performed
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
         return encode_bounded(

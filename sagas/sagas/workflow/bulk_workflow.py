@@ -45,8 +45,9 @@ from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, ca
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
 
-CHUNK_HEARTBEAT = timedelta(seconds=5)
-"""Without a sign of life for this long, a chunk's worker is taken for dead. The guard makes a mistake harmless."""
+HEARTBEAT = timedelta(seconds=5)
+"""Without a sign of life for this long, an activity's worker is taken for dead. A mistake is harmless: the guard and the
+ledger know what has been done."""
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
@@ -404,8 +405,8 @@ class BulkWorkflow:
 def _heartbeat_timeout(call: Call) -> timedelta:
     """With few attempts a worker may be silent for as long as a single saga would wait: it may only be busy."""
     if call.retry.max_attempts > FEW_ATTEMPTS:
-        return CHUNK_HEARTBEAT
-    return max(CHUNK_HEARTBEAT, timedelta(seconds=call.timeout))
+        return HEARTBEAT
+    return max(HEARTBEAT, timedelta(seconds=call.timeout))
 
 
 def _cut(lines: Sequence[str]) -> list[list[str]]:
@@ -438,7 +439,9 @@ async def _perform(
     may_end: Callable[[str], bool] = _is_final_refusal,
 ) -> dict[str, Any]:
     try:
-        return await perform_until_answered(name, request, summary, timeout=_ENGINE_TIMEOUT, may_end=may_end)
+        return await perform_until_answered(
+            name, request, summary, timeout=_ENGINE_TIMEOUT, heartbeat=HEARTBEAT, may_end=may_end
+        )
     except ActivityError as error:
         raise refused_error(activity_message(error)) from None
 

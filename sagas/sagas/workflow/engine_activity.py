@@ -24,10 +24,11 @@ async def perform_until_answered(
     summary: str,
     *,
     timeout: timedelta,
+    heartbeat: timedelta | None = None,
     activity_id: str | None = None,
     may_end: Callable[[str], bool] | None = None,
 ) -> dict[str, Any]:
-    """The answer of a worker of the project; ``timeout`` is that of an attempt.
+    """The answer of a worker of the project; ``timeout`` is that of an attempt, ``heartbeat`` that of a lost worker.
 
     Raises CancelledError when it is cancelled, and ActivityError for a failure whose type ``may_end`` accepts. After
     any other failure, which is shown in the log, another worker may answer: this one is foreign, or lacks a connection.
@@ -41,6 +42,7 @@ async def perform_until_answered(
                 result_type=dict,
                 summary=limit_summary(summary),
                 start_to_close_timeout=timeout,
+                heartbeat_timeout=heartbeat,
                 retry_policy=_RETRY,
             )
         except ActivityError as error:

@@ -53,6 +53,20 @@ def next(self, event):
 
 Machine.next = next
 """
+DIES_AS_IT_LEAVES = """
+import os, signal
+from saga_workers.control.detached_starts import SagaDetacher
+
+whole = SagaDetacher._start
+
+
+async def start(self, *arguments):
+    {started}
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+SagaDetacher._start = start
+"""
 DECIDES_OTHERWISE = """
 from dataclasses import replace
 
@@ -91,6 +105,26 @@ async def killed_in_workflow_task(env: CellEnvironment) -> None:
     await _dies(env, DIES_IN_WORKFLOW_TASK.format(activity=activity_id(env.target)))
     await env.effect_is_there()
     await env.worker()
+
+
+async def killed_before_it_leaves(env: CellEnvironment) -> None:
+    """The refused saga has to leave, and the worker is killed before it starts its own workflow."""
+    await _killed_as_it_leaves(env, started="")
+    assert await bulk(env).own_workflow(env.saga_id) is None
+    await env.worker()
+
+
+async def killed_after_it_left(env: CellEnvironment) -> None:
+    """The same, after the start of its own workflow: the bulk workflow does not know of it."""
+    await _killed_as_it_leaves(env, started="await whole(self, *arguments)")
+    assert await bulk(env).own_workflow(env.saga_id) is not None
+    await env.worker()
+    await env.handle.result()  # the claim is given up with the next attempt
+
+
+async def _killed_as_it_leaves(env: CellEnvironment, started: str) -> None:
+    await env.script_attempts(env.target, "reject")
+    await _dies(env, DIES_AS_IT_LEAVES.format(started=started))
 
 
 async def _dies(env: CellEnvironment, code: str) -> None:

@@ -16,7 +16,7 @@ from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings.project import Project
-from sagas.workflow.bulk_workflow import CHUNK_HEARTBEAT
+from sagas.workflow.bulk_workflow import HEARTBEAT
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess
 from tests.integration.bulk.conftest import Bank
@@ -127,7 +127,7 @@ async def test_it_ends_as_single_execution_ends(
             await until(lambda: guards("debit") == SAGAS * 0.9 and waits(), "the last step half done")
             assert 0 < guards("note") < SAGAS * 0.9
             await replace_worker()
-        result = await asyncio.wait_for(handle.result(), 60 + 5 * CHUNK_HEARTBEAT.total_seconds())
+        result = await asyncio.wait_for(handle.result(), 60 + 5 * HEARTBEAT.total_seconds())
         assert result["counts"] == {"COMPLETED": 440, "COMPENSATED": 60}, workers[-1].tail()
         check_bank(bank, "bulk", inputs)
         singles = [transfer(number, mark) for number in alone]

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -14,7 +15,9 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.control import bulk_updates
 from saga_workers.control.member_cancels import cancel_members
+from saga_workers.control.no_answer import NoAnswer
 from saga_workers.control.start import BulkRow
 from saga_workers.doctor import checks
 from saga_workers.doctor.checks import check_claims
@@ -23,6 +26,8 @@ from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.project import Project
+from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_bulk_execution import transfer
 from tests.integration.cli.conftest import CommandLine
@@ -108,6 +113,36 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
     await bank.client.temporal.get_workflow_handle(undo.id).result()
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
+
+
+async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
+    bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot leave its bulk workflow without a worker; a worker that returns may find the cancel."""
+    monkeypatch.setattr(bulk_updates, "UPDATE_TIMEOUT", 1.0)
+    project, url = bank_project
+    with psycopg.connect(url) as blocking:
+        async with running_worker(project, grace=timedelta(seconds=0.2)) as client:
+            bank = Bank(client, project, url)
+            bank.open_accounts(200)
+            blocking.execute("lock table account in share mode")
+            bulk = await start_bulk(bank, "transfer", [transfer(50)])
+            await wait_until(bank, "t-50", "RUNNING")
+    refused = "no worker polls the task queue|has not left its bulk workflow .* may still process it"
+    for act in (
+        client.signal("t-50", "go"),
+        client.resolve("t-50", {"step": "take", "decision": "retry"}),
+        client.cancel("t-50"),
+    ):
+        with pytest.raises(NoAnswer, match=refused):
+            await act
+    with pytest.raises(RefusedError, match="t-50 is RUNNING"):
+        await client.undo("t-50", reason="test", who="me")
+    async with running_worker(project):
+        result = await asyncio.wait_for(bulk.result(), 60)
+    assert result["counts"] in ({"COMPLETED": 1}, {"COMPENSATED": 1}, {"LEFT": 1})
+    assert sum(bank.balances().values()) == 200 * 100
+    await client.close()
 
 
 async def test_a_handle_waits_for_a_saga_in_a_bulk_workflow(bank: Bank) -> None:

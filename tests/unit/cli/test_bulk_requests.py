@@ -7,7 +7,8 @@ import asyncio
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.control import interventions
-from saga_workers.control.interventions import NoAnswer, ask_each, worst_code
+from saga_workers.control.interventions import ask_each, worst_code
+from saga_workers.control.no_answer import NoAnswer
 from sagas.errors import RefusedError, SagaError, UsageError
 
 

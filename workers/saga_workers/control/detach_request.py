@@ -10,14 +10,15 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.claims import Claim
 from saga_workers.control.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
+from saga_workers.control.no_answer import MAY_STILL_HAPPEN, NoAnswer
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, describe_run, no_poller_message
 from sagas.bulk.wire_format import DETACH_UPDATE
-from sagas.errors import RefusedError, UsageError
+from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
 
 
-class DidNotLeave(UsageError):
+class DidNotLeave(NoAnswer):
     """No worker has answered for the bulk workflow."""
 
 
@@ -57,8 +58,9 @@ async def _request(temporal: Temporal, claim: Claim, cancel: Mapping[str, Any] |
         await update_bulk_workflow(temporal, claim.bulk_id, DETACH_UPDATE, arguments)
     except TimeoutError:
         raise DidNotLeave(
-            f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {UPDATE_TIMEOUT:g} s",
-            help=saga_command("show", claim.saga_id),
+            f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {UPDATE_TIMEOUT:g} s; the request "
+            f"is not recorded, but {MAY_STILL_HAPPEN}",
+            help=f"check `{saga_command('show', claim.saga_id)}` before you repeat it",
         ) from None
     except WorkflowUpdateFailedError as error:
         raise DidNotLeave(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error

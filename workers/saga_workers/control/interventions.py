@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.control.detach_request import leave_bulk_workflow
+from saga_workers.control.no_answer import MAY_STILL_HAPPEN, NoAnswer
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
@@ -65,10 +66,6 @@ class CancelResult:
 
 class _JustEnded(RefusedError):
     """The saga has just ended."""
-
-
-class NoAnswer(SagaError):
-    """No worker has answered."""
 
 
 def _just_ended_error(saga_id: str) -> _JustEnded:
@@ -370,8 +367,8 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         raise SagaError(f"{saga_id} did not accept the {name}: {cause}") from error
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         raise NoAnswer(
-            f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but a worker"
-            " that returns soon may still process it",
+            f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but "
+            f"{MAY_STILL_HAPPEN}",
             help=f"saga list --stuck    shows why; check `{saga_command('show', saga_id)}` before you repeat it",
         ) from None
     except RPCError as error:
