@@ -46,8 +46,8 @@ from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_sta
 from sagas.workflow.task_set import TaskSet
 
 HEARTBEAT = timedelta(seconds=5)
-"""Without a sign of life for this long, an activity's worker is taken for dead. A mistake is harmless: the guard and the
-ledger know what has been done."""
+"""Without a sign of life for this long, the worker of an activity is taken for dead. A mistake is harmless: the guard
+and the ledger know what has been done."""
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
