@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from saga_cli.context import global_options
 from sagas.errors import UsageError
 from sagas.settings.masking import mask
+from sagas.settings.private_files import write_private_text
 from sagas.text.printable import printable, printable_json, printable_line
 
 if TYPE_CHECKING:
@@ -88,6 +90,14 @@ def print_list(items: Iterable[Any], *, human: Callable[[Sequence[Any]], Any]) -
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     return printable_json(value, indent=indent)
+
+
+def write_page(file: Path, page: str) -> None:
+    """Write a report that quotes data: only its owner can read it. Raises UsageError if it cannot be written."""
+    try:
+        write_private_text(file, page)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def make_console(*, stderr: bool = False) -> Console:

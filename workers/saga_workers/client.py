@@ -52,7 +52,7 @@ class SagaFailed(SagaError):
 class SagaHandle:
     """One saga. ``started`` is False if a run with this id existed before.
 
-    ``source`` is ``ledger`` if Temporal no longer has that run; then ``run_id`` is empty.
+    ``source`` is ``ledger`` if Temporal has no run of it; then ``run_id`` is empty.
     """
 
     id: str

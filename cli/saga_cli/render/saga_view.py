@@ -7,8 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from html import escape
 
-from saga_cli.output import echo
+from saga_cli.output import echo, to_json
 from saga_cli.render.text import (
     Line,
     Span,
@@ -23,9 +24,11 @@ from saga_cli.render.text import (
     to_plain,
     to_rich,
 )
+from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
+from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
 STATE_STYLES = {
@@ -55,6 +58,26 @@ def print_view(view: SagaView) -> None:
             out.print(to_rich(line), soft_wrap=True)
         return
     echo(*map(to_plain, lines))
+
+
+_PAGE_STYLE = """
+pre { overflow-x: auto; white-space: pre-wrap }
+.bold { font-weight: 600 } .dim { opacity: .65 }
+.green { color: var(--pass) } .yellow { color: var(--warn) } .red { color: var(--fail) } .cyan { color: var(--info) }
+"""
+
+
+def view_page(view: SagaView) -> str:
+    """The view as one HTML page that needs nothing but itself: what :func:`print_view` prints, and the whole JSON."""
+    lines = "\n".join(map(_html_line, view_lines(view, now=datetime.now(UTC))))
+    document = escape(to_json(view.to_json(), indent=2))
+    body = f"<pre>{lines}</pre>\n<details><summary>JSON</summary><pre>{document}</pre></details>"
+    return html_page(f"{view.id}: {view.saga} {view.state}", body, _PAGE_STYLE)
+
+
+def _html_line(line: Line) -> str:
+    spans = ((escape(printable_line(text)), style) for text, style in line)
+    return "".join(f'<span class="{style}">{text}</span>' if style else text for text, style in spans).rstrip()
 
 
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
@@ -104,7 +127,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.overdue:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if view.source == "ledger":
-        lines.append([("from the ledger, Temporal no longer has this run", "yellow")])
+        lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
     if view.incomplete:
         lines.append([(f"incomplete: {view.incomplete}", "yellow")])
     for why in view.stuck or ():

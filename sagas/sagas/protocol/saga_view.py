@@ -306,7 +306,10 @@ class SagaView(JsonView):
     bulk_workflow: Annotated[str | None, "the id of the bulk workflow that runs the saga", OMITTED] = None
     stuck: Annotated[tuple[str, ...] | None, "why the saga makes no progress by itself", OMITTED] = None
     source: Annotated[
-        Literal["ledger"] | None, "where the view was read if Temporal no longer has the run", OMITTED
+        Literal["ledger"] | None,
+        "where the view was read if Temporal has no run of the saga, because it was deleted or the saga ended in a "
+        "bulk workflow",
+        OMITTED,
     ] = None
 
     @property

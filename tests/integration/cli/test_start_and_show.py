@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from saga_workers.temporal.temporal_runs import describe_run
@@ -57,6 +58,19 @@ async def test_a_compensated_saga_can_be_started_again(cli: CommandLine) -> None
     again = await cli.saga("--json", *words, "--again")
     assert again.code == 3
     assert {step["generation"] for step in again.json["steps"]} == {2}
+
+
+async def test_the_story_is_written_as_a_page(cli: CommandLine, tmp_path: Path) -> None:
+    id, page = fresh("page"), tmp_path / "trip.html"
+    await cli.saga("start", "trip", "--id", id, "--set", "mode=reject", "--wait")
+    shown = await cli.saga("--json", "show", id, "--html", str(page))
+    assert shown.json["state"] == "COMPENSATED"
+    assert shown.err == f"written: {page}\n"
+    assert "rejected at flight: </span>card declined" in page.read_text(encoding="utf-8")
+    assert page.stat().st_mode & 0o777 == 0o600
+    refused = await cli.saga("show", id, "--html", str(tmp_path / "nowhere" / "trip.html"))
+    assert (refused.code, refused.out) == (2, "")
+    assert "trip.html cannot be written: No such file or directory" in refused.err
 
 
 async def test_a_second_start_with_the_same_id_is_refused(cli: CommandLine) -> None:

@@ -34,7 +34,7 @@ async def test_a_saga_that_temporal_has_forgotten_is_shown(stay: Stay) -> None:
     past = await past_saga(stay)
     shown = await stay.later.saga("show", past.id)
     assert shown.code == 0, shown.err
-    assert "from the ledger, Temporal no longer has this run" in shown.out
+    assert "from the ledger: Temporal has no run of this saga" in shown.out
     document = (await stay.later.saga("show", past.id, "--json")).json
     assert document == {**past.story, "source": "ledger", "web_ui": None}
     watched = await stay.later.saga("watch", past.id)

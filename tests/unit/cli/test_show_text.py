@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from saga_cli.render.saga_view import view_lines
+from saga_cli.render.saga_view import view_lines, view_page
 from saga_cli.render.text import format_duration, progress_text, to_plain
 from saga_cli.wait import exit_code
 from sagas.protocol.saga_view import SagaView
@@ -85,3 +85,15 @@ def test_a_job_that_waits_for_executors_says_so() -> None:
     progress = {"doing": "running the job", "tasks": 4, "tasks_done": 0}
     assert progress_text({**progress, "executors": 0}) == "running the job, 0 of 4 tasks, no executors"
     assert progress_text({**progress, "executors": 2}) == "running the job, 0 of 4 tasks"
+
+
+def test_the_page_has_the_story_and_runs_nothing_from_it() -> None:
+    injected = "<script>alert(1)</script>"
+    left = {"step": "pay", "kind": "effect_stays", "system": injected, "command": "bank refund 7"}
+    page = view_page(story(state="RESIDUE", labels={"note": injected}, residue=[left]))
+    assert page.startswith("<!doctype html>")
+    assert "<title>s-1: shop RESIDUE</title>" in page
+    assert '<span class="bold red">RESIDUE</span>' in page
+    assert "bank refund 7" in page
+    assert injected not in page
+    assert page.count("&lt;script&gt;") == 4, "as text, in the story and in the JSON"

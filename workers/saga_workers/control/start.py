@@ -55,7 +55,7 @@ from sagas.workflow.limits import run_summary
 class StartResult:
     """A saga that runs or has run under ``id``; ``started`` is False if it existed before.
 
-    ``completed``: it existed, and has ended COMPLETED. ``source``: the ledger if Temporal no longer has its run.
+    ``completed``: it existed, and has ended COMPLETED. ``source``: the ledger if Temporal has no run of it.
     ``bulk_id``: the bulk workflow that runs it; then there is no ``run_id``.
     """
 

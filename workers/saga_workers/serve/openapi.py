@@ -42,7 +42,7 @@ _OUTCOME = {
         "committed_at": _TIME,
         "ended_at": _TIME,
         "incomplete": {"type": ["string", "null"], "description": "why the document is not complete"},
-        "source": {"enum": ["ledger", None], "description": "where it was read if Temporal no longer has the run"},
+        "source": {"enum": ["ledger", None], "description": "where it was read if Temporal has no run of it"},
     },
 }
 _STARTED = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings, target_line, with_client
-from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn
+from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn, write_page
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
@@ -81,7 +81,7 @@ def reconcile(
     if report is not None:
         from saga_cli.render.reconciliation import reconciliation_html
 
-        write_private_text(report, reconciliation_html(found))
+        write_page(report, reconciliation_html(found))
     if saga_id is None and found["agree"]:
         _save_last_run(settings, found["until"])
     print_document(found, human=lambda: _print_report(found, report))

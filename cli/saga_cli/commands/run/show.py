@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saga_cli.context import with_client
-from saga_cli.output import print_document, warn
+from saga_cli.output import echo, print_document, warn, write_page
 from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def show(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    html: Annotated[str | None, typer.Option(help="not in this version")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the story")] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.
@@ -27,10 +28,9 @@ def show(
     A closed saga needs no worker; a running one is queried through its worker. One that Temporal no longer has is read
     from the ledger of the project.
     """
-    if html is not None or reveal:
-        option = "--html" if html is not None else "--reveal"
-        raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    prints everything")
-    from saga_cli.render.saga_view import print_view
+    if reveal:
+        raise UsageError("--reveal is not in this version of saga", help="saga show ID -o json    prints everything")
+    from saga_cli.render.saga_view import print_view, view_page
     from saga_workers.views.prepared import with_stuck_prepared
     from saga_workers.views.stuck import read_view_with_stuck
 
@@ -46,5 +46,9 @@ def show(
             return view
 
     view = with_client(read)
+    if html is not None:
+        write_page(html, view_page(view))
     print_document(view.to_json(), human=lambda: print_view(view))
+    if html is not None:
+        echo(f"written: {html}")
     return 0

@@ -115,7 +115,7 @@ def _started_json(run: SagaHandle) -> dict[str, Any]:
 
 def _print_started(document: dict[str, Any]) -> None:
     if "source" in document:
-        echo(f"already exists: {document['id']}, from the ledger, because Temporal no longer has its run")
+        echo(f"already exists: {document['id']}, from the ledger, because Temporal has no run of it")
         return
     echo(f"{'started' if document['started'] else 'already exists:'} {document['id']}")
     if document["web_ui"]:

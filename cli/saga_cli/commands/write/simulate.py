@@ -9,16 +9,15 @@ import typer
 
 from saga_cli.context import load_settings
 from saga_cli.inputs import read_input
-from saga_cli.output import echo, print_list
+from saga_cli.output import echo, print_list, write_page
 from sagas.definition.model import Definition
-from sagas.errors import UsageError
 from sagas.simulation import Environment, sample_input
 
 
 def simulate(
     name: Annotated[str, typer.Argument(help="the saga's name")],
     input: Annotated[str | None, typer.Option(help="JSON, @file or -; default: a sample from the schema")] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
 ) -> int:
     """Simulate every failure point: each step × each fault. Exit code 1 if one of them leaves a residue."""
     from saga_cli.render.simulation import print_failure_table
@@ -33,10 +32,7 @@ def simulate(
     if html is not None:
         from saga_cli.render.simulation import failure_table_page
 
-        try:
-            Path(html).write_text(failure_table_page(definition, given, cells), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{html} cannot be written: {error.strerror}") from error
+        write_page(html, failure_table_page(definition, given, cells))
     print_list(
         [cell.to_json() for cell in cells],
         human=lambda _: print_failure_table(definition, given, cells, is_sample=made_up),
