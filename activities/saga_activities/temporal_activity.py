@@ -45,11 +45,11 @@ from sagas.protocol.payloads import (
     decode_call,
     encode_failure,
     encode_result,
-    unpack_state,
 )
 from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
+from sagas.workflow.limits import STATE_LIMIT
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
@@ -304,9 +304,14 @@ class DefinitionLoader:
         packed = await self._read_machine(undo_of)
         if packed is None:
             raise RefusedError(f"the state of {undo_of} no longer exists, so it cannot be undone")
+        if len(packed) > STATE_LIMIT:
+            raise RefusedError(
+                f"{undo_of} can only be undone by hand: its state has {len(packed):,} bytes, and Temporal accepts "
+                f"{STATE_LIMIT:,}"
+            )
         fields = request if isinstance(request, dict) else {}
         return {
-            "machine": unpack_state(packed),
+            "machine": packed,
             "reason": fields.get("reason"),
             "who": fields.get("who"),
         }

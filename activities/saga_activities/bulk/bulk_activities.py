@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,6 +27,7 @@ from sagas.bulk.wire_format import (
     unpack_states,
 )
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome
 
 DetachSagas = Callable[
@@ -149,5 +149,5 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
         story="null" if text else json.dumps(storable(summary["view"])),
-        machine=zlib.compress(text.encode(), 1) if text else None,
+        machine=compress(text.encode(), 1) if text else None,
     )

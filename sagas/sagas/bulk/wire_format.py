@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sagas.bulk.bulk_machine import ChunkCall
+from sagas.protocol.compression import compress, decompress
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
@@ -189,12 +189,12 @@ def state_summary(line: str) -> dict[str, Any]:
 
 def pack_states(lines: Sequence[str]) -> str:
     """Compress the states of several sagas; together they take a fraction of their separate sizes."""
-    return base64.b64encode(zlib.compress("\n".join(lines).encode(), 1)).decode()
+    return base64.b64encode(compress("\n".join(lines).encode(), 1)).decode()
 
 
 def unpack_states(packed: str) -> list[tuple[dict[str, Any], str]]:
     """The summary of each saga, and its machine as JSON text, which may be empty. Raises ValueError if malformed."""
-    lines = zlib.decompress(base64.b64decode(packed)).decode().split("\n")
+    lines = decompress(base64.b64decode(packed)).decode().split("\n")
     states = []
     for line in lines:
         summary, _, machine = line.partition("\t")

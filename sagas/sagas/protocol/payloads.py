@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
+from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Outcome
 
 if TYPE_CHECKING:
@@ -253,12 +253,12 @@ def pack_state(state: Mapping[str, Any]) -> str:
 
 def compress_state(state: Mapping[str, Any]) -> bytes:
     """Compress a machine's snapshot."""
-    return zlib.compress(json.dumps(state).encode(), 6)
+    return compress(json.dumps(state).encode(), 6)
 
 
 def decompress_state(compressed: bytes) -> dict[str, Any]:
     """The reverse of :func:`compress_state`."""
-    return json.loads(zlib.decompress(compressed))
+    return json.loads(decompress(compressed))
 
 
 def to_packed_text(compressed: bytes) -> str:

@@ -27,7 +27,7 @@ COMMAND_WEIGHT = 8 * 1024
 on a busy machine."""
 
 STATE_LIMIT = PAYLOAD_LIMIT - 64 * 1024
-"""Maximum characters of a packed machine in continue-as-new; the rest of the payload is for the other fields."""
+"""Maximum characters of a packed machine in a payload; the rest of it is for the other fields."""
 
 VIEW_LIMIT = 512 * 1024
 """Maximum bytes of a view in a memo, a failure or a query result."""

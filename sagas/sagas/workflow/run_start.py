@@ -268,7 +268,9 @@ def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) ->
 
 def _undo_run(loaded: Mapping[str, Any]) -> RunStart:
     who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
-    machine, attributes = Machine.restore(loaded["machine"]), frozenset(loaded.get("attributes", ()))
+    state = loaded["machine"]  # histories of earlier versions have it as it is, not packed
+    machine = Machine.restore(unpack_state(state) if isinstance(state, str) else state)
+    attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
         return RunStart("undoes", machine, UndoRequested(at=workflow.time(), reason=reason, who=who), attributes)
     event = CancelRequested(at=workflow.time(), kind="terminated", who=who, message=reason)

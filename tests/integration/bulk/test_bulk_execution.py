@@ -168,7 +168,7 @@ async def test_starts_whose_bulk_workflow_is_refused_run_singly(bank_project: tu
         client = await Client.connect(project)
         bank = Bank(client, project, url)
         bank.open_accounts(200)
-        inputs = [{**transfer(number), "id": f"refused-{number}"} for number in (1, 2)]
+        inputs = [{**transfer(number), "id": f"no-ledger-{number}"} for number in (1, 2)]
         handles = await client.start_many("transfer", inputs, bulk=True)
         assert await asyncio.gather(*(one.result() for one in handles)) == [{"moved": 10}] * 2
         await client.close()

@@ -5,32 +5,42 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import string
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.control import start as saga_start
 from saga_workers.control.detached_starts import SagaDetacher
 from saga_workers.control.start import BulkRow
+from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 
-DOCUMENT = base64.b64encode(random.Random(7).randbytes(540 * 1024)).decode()
-"""The input, and the arguments of two steps: the state has it three times, which does not compress to two MiB."""
+REPEATED = base64.b64encode(random.Random(7).randbytes(540 * 1024)).decode()
+"""The state has it three times, as the input and as arguments of two steps: above two MiB, unless that is noticed."""
+
+HUGE = "".join(random.Random(7).choices(string.printable[:94], k=1900 * 1024))
+"""No compression makes this small enough for a payload that has more than an input."""
 
 LARGE = """
 saga: large
 id: "${{ input.id }}"
 input:
   type: object
-  properties: {id: {type: string}, document: {type: string}, waits: {type: boolean, default: false}}
+  properties:
+    id: {type: string}
+    taken: {type: string, default: ""}
+    document: {type: string, default: ""}
+    waits: {type: boolean, default: false}
 steps:
-  - {id: keep, uses: bank.keep, with: {document: "${{ input.document }}"}, compensate: bank.drop}
-  - {id: again, uses: bank.keep, with: {document: "${{ input.document }}"}, compensate: bank.drop}
+  - {id: keep, uses: bank.keep, with: {document: "${{ input.taken }}"}, compensate: bank.drop}
+  - {id: again, uses: bank.keep, with: {document: "${{ input.taken }}"}, compensate: bank.drop}
   - {id: pause, uses: wait, with: {signal: go}, if: "input.waits"}
 """
 
@@ -62,19 +72,26 @@ async def start(bank: Bank, saga: str, inputs: list[dict[str, Any]]) -> Workflow
     return await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
 
 
+@pytest.fixture
+def any_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client may not refuse an input from which a state becomes too large."""
+    monkeypatch.setattr(saga_start, "MAX_BULK_INPUT", 10**9)
+
+
 async def shown_failure(handle: WorkflowHandle[Any, Any]) -> str:
     """What Temporal shows of the activity that is repeated."""
     pending = (await handle.describe()).raw_description.pending_activities
     return "; ".join(one.last_failure.message for one in pending)
 
 
+@pytest.mark.usefixtures("any_input")
 async def test_the_end_of_a_large_saga_is_recorded_without_its_machine(
     large_project: tuple[Project, str],
 ) -> None:
     project, url = large_project
     async with running_worker(project) as client:
         bank = Bank(client, project, url)
-        inputs = [{"id": "state-large", "document": DOCUMENT}, {"id": "state-small", "document": ""}]
+        inputs = [{"id": "state-large", "document": HUGE}, {"id": "state-small"}]
         result = await asyncio.wait_for((await start(bank, "large", inputs)).result(), 60)
         assert result["counts"] == {"COMPLETED": 2}
         assert bank.states() == {"state-large": "COMPLETED", "state-small": "COMPLETED"}
@@ -86,6 +103,49 @@ async def test_the_end_of_a_large_saga_is_recorded_without_its_machine(
         await client.close()
 
 
+async def test_a_saga_whose_steps_take_one_large_document_leaves_and_can_be_undone(
+    large_project: tuple[Project, str],
+) -> None:
+    project, url = large_project
+    async with running_worker(project) as client:
+        bank = Bank(client, project, url)
+        inputs = [{"id": f"repeats-{waits}", "taken": REPEATED, "waits": waits} for waits in (True, False)]
+        handle = await start(bank, "large", inputs)
+        result = await asyncio.wait_for(handle.result(), 60)
+        assert result["counts"] == {"LEFT": 1, "COMPLETED": 1}
+        await client.signal("repeats-True", "go")
+        await client.temporal.get_workflow_handle("repeats-True").result()
+        for id in ("repeats-True", "repeats-False"):
+            assert (await client.view(id)).can_undo
+            undo = await client.undo(id, reason="test", who="me")
+            await client.temporal.get_workflow_handle(undo.id).result()
+            assert (await client.view(id)).state == "COMPENSATED"
+        await client.close()
+
+
+async def test_a_saga_with_a_huge_input_is_not_started_in_bulk(large_project: tuple[Project, str]) -> None:
+    project, url = large_project
+    async with running_worker(project) as client:
+        bank = Bank(client, project, url)
+        with pytest.raises(UsageError, match=r"of huge-2 has [12],[0-9,]+ bytes, and bulk execution takes 1,572,864"):
+            await start(bank, "large", [{"id": "huge-1"}, {"id": "huge-2", "document": HUGE}])
+        assert bank.query("select count(*) from saga_claim") == [(0,)]
+        await client.close()
+
+
+async def test_an_undo_whose_state_no_payload_carries_is_refused(large_project: tuple[Project, str]) -> None:
+    project, _ = large_project
+    async with running_worker(project) as client:
+        run = await client.start("large", {"id": "alone-large", "document": HUGE})
+        await run.result()
+        undo = await client.undo("alone-large", reason="test", who="me")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await client.temporal.get_workflow_handle(undo.id).result()
+        assert "alone-large can only be undone by hand: its state has" in str(failed.value.cause)
+        await client.close()
+
+
+@pytest.mark.usefixtures("any_input")
 async def test_others_leave_beside_a_saga_with_a_large_state(large_project: tuple[Project, str]) -> None:
     project, url = large_project
     async with running_worker(project) as client:
@@ -93,8 +153,8 @@ async def test_others_leave_beside_a_saga_with_a_large_state(large_project: tupl
         handle = await start(
             bank,
             "large",
-            [{"id": "leaves-large", "document": DOCUMENT, "waits": True}]
-            + [{"id": f"leaves-{number}", "document": "", "waits": True} for number in (1, 2)],
+            [{"id": "leaves-large", "document": HUGE, "waits": True}]
+            + [{"id": f"leaves-{number}", "waits": True} for number in (1, 2)],
         )
 
         async def shown() -> bool:

@@ -126,18 +126,18 @@ async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
             bank = Bank(client, project, url)
             bank.open_accounts(200)
             blocking.execute("lock table account in share mode")
-            bulk = await start_bulk(bank, "transfer", [transfer(50)])
-            await wait_until(bank, "t-50", "RUNNING")
+            bulk = await start_bulk(bank, "transfer", [{**transfer(50), "id": "unattended"}])
+            await wait_until(bank, "unattended", "RUNNING")
     refused = "no worker polls the task queue|has not left its bulk workflow .* may still process it"
     for act in (
-        client.signal("t-50", "go"),
-        client.resolve("t-50", {"step": "take", "decision": "retry"}),
-        client.cancel("t-50"),
+        client.signal("unattended", "go"),
+        client.resolve("unattended", {"step": "take", "decision": "retry"}),
+        client.cancel("unattended"),
     ):
         with pytest.raises(NoAnswer, match=refused):
             await act
-    with pytest.raises(RefusedError, match="t-50 is RUNNING"):
-        await client.undo("t-50", reason="test", who="me")
+    with pytest.raises(RefusedError, match="unattended is RUNNING"):
+        await client.undo("unattended", reason="test", who="me")
     async with running_worker(project):
         result = await asyncio.wait_for(bulk.result(), 60)
     assert result["counts"] in ({"COMPLETED": 1}, {"COMPENSATED": 1}, {"LEFT": 1})

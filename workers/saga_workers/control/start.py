@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +50,10 @@ from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
 from sagas.workflow.limits import run_summary
+
+MAX_BULK_INPUT = 1536 * 1024
+"""Bytes of JSON of one saga's input in bulk execution: its state, with the results it keeps, has to fit into the start
+of a workflow of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +230,16 @@ class SagaStarter:
     ) -> WorkflowHandle[Any, Any]:
         """Start one workflow for all of these sagas, at most MAX_MEMBERS. ``batch`` becomes its label, and theirs.
 
-        Raises UsageError if there is no ledger, or an id or a label is not valid.
+        Raises UsageError if there is no ledger, an id or a label is not valid, or an input is too large.
         """
         if self._ledger is None:
             raise no_ledger_error()
+        for one in sagas:
+            if (size := len(json.dumps(one.request.input))) > MAX_BULK_INPUT:
+                raise UsageError(
+                    f"the input of {one.id} has {size:,} bytes, and bulk execution takes {MAX_BULK_INPUT:,}: "
+                    "start it on its own"
+                )
         extra = {} if batch is None else {"batch": batch}
         rows = [[check_saga_id(one.id), one.request.input, {**one.request.labels, **extra}] for one in sagas]
         for _, _, labels in rows:
