@@ -2,45 +2,99 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 
 _LARGE = 1024 * 1024
 """Compressed bytes from which on it is worth to look for what is repeated far apart."""
 
-_WINDOW = 8 * 1024 * 1024
-_MEMORY_LIMIT = 64 * 1024 * 1024
-_XZ = b"\xfd7zXZ\x00"
+_STEP = 64 * 1024
+_PROBE = 64
+"""Every so many bytes it is looked whether the next few occur earlier, in something that is at least as long. So the
+time is bounded."""
+
+_FOLDED = b"saga-folded\n"
+_MAX_BYTES = 256 * 1024 * 1024
 
 
 def compress(data: bytes, level: int) -> bytes:
-    """Compress with zlib at this level; if the result is large, with LZMA, if this Python has it.
+    """Compress with zlib at this level; if the result is large, what is repeated far apart is written once.
 
     A state may have a document several times: as the input, and as the argument of each step that takes it. zlib's
-    window of 32 KiB does not see that. LZMA at its lowest level compresses some ten MiB per second.
+    window of 32 KiB does not see that. LZMA does, but takes so long that Temporal would take a workflow task on a busy
+    machine for deadlocked.
     """
     compressed = zlib.compress(data, level)
     if len(compressed) < _LARGE:
         return compressed
-    try:
-        import lzma
-    except ImportError:  # Python was built without it
+    parts, rest = _fold(data)
+    if len(rest) == len(data):
         return compressed
-    with_window = {"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": _WINDOW}
-    return min(compressed, lzma.compress(data, lzma.FORMAT_XZ, filters=[with_window]), key=len)
+    return _FOLDED + zlib.compress(json.dumps(parts).encode() + b"\n" + rest, level)
 
 
 def decompress(compressed: bytes) -> bytes:
-    """The reverse of :func:`compress`. Raises ValueError if it is malformed, or if this Python cannot read it."""
-    if not compressed.startswith(_XZ):
-        try:
+    """The reverse of :func:`compress`. Raises ValueError if it is malformed."""
+    try:
+        if not compressed.startswith(_FOLDED):
             return zlib.decompress(compressed)
-        except zlib.error as error:
-            raise ValueError(f"the state is malformed: {error}") from error
-    try:
-        import lzma
-    except ImportError:
-        raise ValueError("the state needs the module lzma, which this Python was built without") from None
-    try:
-        return lzma.decompress(compressed, memlimit=_MEMORY_LIMIT)
-    except lzma.LZMAError as error:
+        parts, _, rest = zlib.decompress(compressed[len(_FOLDED) :]).partition(b"\n")
+        return _unfold(json.loads(parts), rest)
+    except (zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"the state is malformed: {error}") from error
+
+
+def _fold(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
+    """What the data is made of, part by part: ``(-1, n)`` are the next n bytes of the second value, ``(p, n)`` are n
+    bytes that occur in the data from p on, before this part.
+    """
+    parts: list[tuple[int, int]] = []
+    rest: list[bytes] = []
+    written = at = 0
+    while at + _PROBE <= len(data):
+        earlier = data.find(data[at : at + _PROBE], 0, at)
+        if earlier < 0:
+            at += _STEP
+            continue
+        back = min(at - written, earlier, _STEP)  # what begins earlier was found there
+        before = _common(data[at - back : at][::-1], data[earlier - back : earlier][::-1])
+        start, earlier = at - before, earlier - before
+        length = _common(data[start:], data[earlier:start])
+        if length < _STEP:
+            at += _STEP
+            continue
+        if start > written:
+            parts.append((-1, start - written))
+            rest.append(data[written:start])
+        parts.append((earlier, length))
+        written = at = start + length
+    if written < len(data):
+        parts.append((-1, len(data) - written))
+        rest.append(data[written:])
+    return parts, b"".join(rest)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """The length of the longest common beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _unfold(parts: list[tuple[int, int]], rest: bytes) -> bytes:
+    data = bytearray()
+    taken = 0
+    for start, length in parts:
+        if length < 0 or len(data) + length > _MAX_BYTES or start >= len(data):
+            raise ValueError("it has a part that is nowhere")
+        if start < 0:
+            data += rest[taken : taken + length]
+            taken += length
+        else:
+            data += data[start : start + length]
+    return bytes(data)

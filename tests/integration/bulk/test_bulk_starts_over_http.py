@@ -15,6 +15,7 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.control import acceptance, shared_starts
+from saga_workers.control import start as saga_start
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
@@ -164,6 +165,7 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
 ) -> None:
     """Temporal refuses the whole input of the workflow; a server may allow less than ours does."""
     monkeypatch.setattr(shared_starts, "MAX_INPUT_BYTES", 16_000_000)
+    monkeypatch.setattr(saga_start, "MAX_BULK_INPUT", 16_000_000)
     bank.open_accounts(4)
     starter = await bank.client.starter("withdrawal")
     assert bank.client.ledger is not None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import zlib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sagas.protocol.compression import compress, decompress
+from sagas.protocol.compression import _fold, _unfold, compress, decompress
 
 DOCUMENT = random.Random(7).randbytes(1_500_000)
 
@@ -24,7 +27,22 @@ def test_small_states_are_what_earlier_versions_read() -> None:
     assert compress(b"state " * 1000, 6)[:1] == b"\x78"
 
 
-@pytest.mark.parametrize("data", [b"none", b"\x78\x9c", b"\xfd7zXZ\x00", compress(DOCUMENT * 2, 1)[:-9]])
+NOWHERE = b"saga-folded\n" + zlib.compress(b"[[-1, 2], [7, 2]]\nab")
+BOMB = b"saga-folded\n" + zlib.compress(b"[[-1, 2], " + b", ".join([b"[0, 900000000]"] * 9) + b"]\nab")
+NO_PARTS = b"saga-folded\n" + zlib.compress(b'{"a": 1}\nab')
+
+
+@pytest.mark.parametrize("data", [b"none", b"\x78\x9c", compress(DOCUMENT * 2, 1)[:-9], NOWHERE, BOMB, NO_PARTS])
 def test_what_is_malformed_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="the state is malformed"):
         decompress(data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300_000)), max_size=12))
+def test_any_mixture_is_restored(pieces: list[tuple[int, int]]) -> None:
+    """Repetitions that overlap, follow each other, or begin in the middle of others."""
+    sources = (DOCUMENT, DOCUMENT[70_000:], DOCUMENT[700_000:], b"a" * 300_000)
+    data = b"".join(sources[source][:length] for source, length in pieces)
+    parts, rest = _fold(data)
+    assert _unfold(parts, rest) == data
