@@ -22,7 +22,7 @@ NOTHING_DONE = "3:3:"
 """A snapshot in which no row is visible: 3 is the first transaction of a cluster."""
 
 PUBLISHED_BEFORE = "pg_visible_in_snapshot(o.xid, p.done)"
-READ_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
+PUBLISHED_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
 """Whether a row ``o`` of the outbox was published in an earlier window, or in the current one: ``p`` is its shard's
 row of the progress."""
 
@@ -34,7 +34,7 @@ SELECT {_COMMON}, shown AS status,
     AS published_at
 FROM (SELECT o.*, CAST(CASE WHEN o.status = 'SUSPENDED' THEN 'NEW' WHEN o.status <> 'NEW' THEN o.status
     WHEN {PUBLISHED_BEFORE} THEN 'PUBLISHED'
-    WHEN {READ_NOW} THEN 'PUBLISHED'
+    WHEN {PUBLISHED_NOW} THEN 'PUBLISHED'
     ELSE 'NEW' END AS varchar(12)) AS shown FROM saga_outbox o LEFT JOIN {PROGRESS_TABLE} p ON p.shard = o.shard) AS e
 """.strip()
 

@@ -21,6 +21,7 @@ from saga_cli.render.text import (
     progress_text,
     reason_text,
     shorten,
+    to_html,
     to_plain,
     to_rich,
 )
@@ -28,7 +29,6 @@ from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
-from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
 STATE_STYLES = {
@@ -69,15 +69,10 @@ pre { overflow-x: auto; white-space: pre-wrap }
 
 def view_page(view: SagaView) -> str:
     """The view as one HTML page that needs nothing but itself: what :func:`print_view` prints, and the whole JSON."""
-    lines = "\n".join(map(_html_line, view_lines(view, now=datetime.now(UTC))))
+    lines = "\n".join(map(to_html, view_lines(view, now=datetime.now(UTC))))
     document = escape(to_json(view.to_json(), indent=2))
     body = f"<pre>{lines}</pre>\n<details><summary>JSON</summary><pre>{document}</pre></details>"
     return html_page(f"{view.id}: {view.saga} {view.state}", body, _PAGE_STYLE)
-
-
-def _html_line(line: Line) -> str:
-    spans = ((escape(printable_line(text)), style) for text, style in line)
-    return "".join(f'<span class="{style}">{text}</span>' if style else text for text, style in spans).rstrip()
 
 
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:

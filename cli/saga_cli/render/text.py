@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from sagas.text.printable import printable_line
@@ -28,6 +29,12 @@ def to_rich(line: Line) -> Any:
     from rich.text import Text
 
     return Text.assemble(*((printable_line(text), style) for text, style in line))
+
+
+def to_html(line: Line) -> str:
+    """The line as HTML; the words of its styles are classes."""
+    spans = ((escape(printable_line(text)), style) for text, style in line)
+    return "".join(f'<span class="{style}">{text}</span>' if style else text for text, style in spans).rstrip()
 
 
 def join_names(names: Sequence[str], limit: int = 12) -> str:

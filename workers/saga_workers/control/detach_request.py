@@ -10,16 +10,18 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.claims import Claim
 from saga_workers.control.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
-from saga_workers.control.no_answer import MAY_STILL_HAPPEN, NoAnswer
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, describe_run, no_poller_message
+from saga_workers.temporal.temporal_runs import (
+    MAY_STILL_HAPPEN,
+    START_WORKER_HELP,
+    NoAnswer,
+    count_pollers,
+    describe_run,
+    no_poller_message,
+)
 from sagas.bulk.wire_format import DETACH_UPDATE
 from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
-
-
-class DidNotLeave(NoAnswer):
-    """No worker has answered for the bulk workflow."""
 
 
 async def leave_bulk_workflow(
@@ -30,7 +32,7 @@ async def leave_bulk_workflow(
     ``cancel``: a request as the saga's own update `cancel` takes it, which is processed before the saga leaves.
 
     Afterwards the saga has a workflow of its own, or it has ended and is in the ledger. Raises RefusedError if its bulk
-    workflow was closed by Temporal, DidNotLeave if no worker answers, LedgerUnavailable.
+    workflow was closed by Temporal, NoAnswer if no worker answers, LedgerUnavailable.
     """
     claim = None if ledger is None else await ledger.bulk_claim(saga_id)
     if ledger is None or claim is None or claim.bulk_id is None:
@@ -46,7 +48,7 @@ async def leave_bulk_workflow(
     queue = described.run.task_queue
     if not await count_pollers(temporal, queue):
         message = f"{no_poller_message(queue)}, so {saga_id} cannot leave its bulk workflow"
-        raise DidNotLeave(message, help=START_WORKER_HELP)
+        raise NoAnswer(message, help=START_WORKER_HELP)
     await _request(temporal, claim, cancel)
     return True
 
@@ -57,10 +59,10 @@ async def _request(temporal: Temporal, claim: Claim, cancel: Mapping[str, Any] |
     try:
         await update_bulk_workflow(temporal, claim.bulk_id, DETACH_UPDATE, arguments)
     except TimeoutError:
-        raise DidNotLeave(
+        raise NoAnswer(
             f"{claim.saga_id} has not left its bulk workflow {claim.bulk_id} within {UPDATE_TIMEOUT:g} s; the request "
             f"is not recorded, but {MAY_STILL_HAPPEN}",
             help=f"check `{saga_command('show', claim.saga_id)}` before you repeat it",
         ) from None
     except WorkflowUpdateFailedError as error:
-        raise DidNotLeave(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error
+        raise NoAnswer(f"{claim.saga_id} cannot leave its bulk workflow: {error.cause}") from error

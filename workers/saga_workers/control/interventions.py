@@ -21,11 +21,12 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.control.detach_request import leave_bulk_workflow
-from saga_workers.control.no_answer import MAY_STILL_HAPPEN, NoAnswer
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
+    MAY_STILL_HAPPEN,
     START_WORKER_HELP,
+    NoAnswer,
     RunDescription,
     count_pollers,
     describe_run,

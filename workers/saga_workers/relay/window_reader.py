@@ -22,7 +22,7 @@ from saga_activities.guard.outbox_postgresql import (
     NOTHING_DONE,
     PROGRESS_TABLE,
     PUBLISHED_BEFORE,
-    READ_NOW,
+    PUBLISHED_NOW,
     STATUS_VIEW,
 )
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
@@ -119,7 +119,7 @@ _MINE = f"WITH mine AS (SELECT 1 FROM {PROGRESS_TABLE} WHERE shard = :shard AND 
 _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
 # No self-join: with statistics from before a large transaction the planner takes the outbox for empty, and joins each
 # of its rows with each.
-_PUBLISHED = f"({PUBLISHED_BEFORE} OR {READ_NOW})"
+_PUBLISHED = f"({PUBLISHED_BEFORE} OR {PUBLISHED_NOW})"
 _RECORD_EVENTS = text(
     f"{_MINE} UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now "
     f"WHERE COALESCE(o.status, '') = '{NEW}' AND o.event_id = ANY(:ids) AND {_IF_MINE} "
@@ -145,7 +145,7 @@ _REOPEN_WINDOW = (
     text(
         f"UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.xid >= pg_snapshot_xmin(p.done) "
-        f"AND {READ_NOW} AND NOT {PUBLISHED_BEFORE}"
+        f"AND {PUBLISHED_NOW} AND NOT {PUBLISHED_BEFORE}"
     ),
     text(f"UPDATE saga_outbox SET status = '{NEW}' WHERE event_id = ANY(:ids) AND status IN ('{NEW}', '{PUBLISHED}')"),
     text(f"UPDATE {PROGRESS_TABLE} SET reading = done, last_id = 0 WHERE shard = :shard AND reader = :reader"),

@@ -35,7 +35,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
-from sagas.errors import UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import DETACHED_HEADER, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import ViewState
 
@@ -244,6 +244,13 @@ def nobody_answers(queue: str) -> str:
 
 
 START_WORKER_HELP = "saga worker    (or saga dev up)"
+
+MAY_STILL_HAPPEN = "a worker that returns soon may still process it"
+"""Of an update: Temporal keeps one that no worker has accepted for as long as it has the run in memory."""
+
+
+class NoAnswer(SagaError):
+    """No worker has answered a request to a running saga, or to its bulk workflow."""
 
 
 # The definition of a run: the one it was started with, whatever the project's files contain now.

@@ -14,14 +14,14 @@ from saga_activities.kafka.record_codec import check_headers
 from saga_activities.messaging.kafka_request import DONE, FAILED, REJECTED
 from saga_workers.client import Client
 from saga_workers.control.acceptance import NotClaimed
-from saga_workers.control.detach_request import DidNotLeave, leave_bulk_workflow
+from saga_workers.control.detach_request import leave_bulk_workflow
 from saga_workers.control.interventions import signal_message
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.temporal_runs import NoAnswer, describe_run
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
@@ -107,7 +107,7 @@ class SagaTrigger:
                     await self._signal(one.trigger, message, one.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
-            except (LedgerUnavailable, DidNotLeave, NotClaimed) as error:
+            except (LedgerUnavailable, NoAnswer, NotClaimed) as error:
                 raise DependencyUnavailable(error.message) from error
 
     async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
