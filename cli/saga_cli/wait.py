@@ -87,8 +87,13 @@ async def follow_saga(
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             view = await read_view(temporal, saga_id, web_ui=web_ui, ledger=ledger)
             view = await with_blocking_checked(temporal, view)
+            ended = view.state in FINAL_STATES or view.source == "ledger"
+            if ended:
+                # The answer that the run has closed is on its way: after the command's event loop is closed, the SDK
+                # would print a traceback for it.
+                await asyncio.wait({closed}, timeout=_FIRST_POLL)
             yield view
-            if view.state in FINAL_STATES or view.source == "ledger":
+            if ended:
                 return
             if view.bulk_workflow is not None:  # it has no run yet whose end could be waited for
                 await asyncio.sleep(interval)
