@@ -82,16 +82,12 @@ async def follow_saga(
                 raise
 
     closed = asyncio.ensure_future(end())
-    follows_run = True
+    follows_run, ended = True, False
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             view = await read_view(temporal, saga_id, web_ui=web_ui, ledger=ledger)
             view = await with_blocking_checked(temporal, view)
             ended = view.state in FINAL_STATES or view.source == "ledger"
-            if ended:
-                # The answer that the run has closed is on its way: after the command's event loop is closed, the SDK
-                # would print a traceback for it.
-                await asyncio.wait({closed}, timeout=_FIRST_POLL)
             yield view
             if ended:
                 return
@@ -107,6 +103,10 @@ async def follow_saga(
                 closed.result()
                 await asyncio.sleep(_FIRST_POLL if poll else 0)
     finally:
+        if ended:
+            # The answer that the run has closed is on its way: after the command's event loop is closed, the SDK would
+            # print a traceback for it.
+            await asyncio.wait({closed}, timeout=_FIRST_POLL)
         closed.cancel()
         await asyncio.gather(closed, return_exceptions=True)
 
