@@ -13,6 +13,10 @@ _PROBE = 64
 """Every so many bytes it is looked whether the next few occur earlier, in something that is at least as long. So the
 time is bounded."""
 
+_MIN_WINDOW_BITS = 9
+_SMALL_MEMORY = 5
+"""zlib's `memLevel`."""
+
 _FOLDED = b"saga-folded\n"
 _MAX_BYTES = 256 * 1024 * 1024
 
@@ -24,13 +28,23 @@ def compress(data: bytes, level: int) -> bytes:
     window of 32 KiB does not see that. LZMA does, but takes so long that Temporal would take a workflow task on a busy
     machine for deadlocked.
     """
-    compressed = zlib.compress(data, level)
+    compressed = _deflate(data, level)
     if len(compressed) < _LARGE:
         return compressed
     parts, rest = _fold(data)
     if len(rest) == len(data):
         return compressed
-    return _FOLDED + zlib.compress(json.dumps(parts).encode() + b"\n" + rest, level)
+    return _FOLDED + _deflate(json.dumps(parts).encode() + b"\n" + rest, level)
+
+
+def _deflate(data: bytes, level: int) -> bytes:
+    """As zlib.compress, with a window of the data's size and small tables if that is below 32 KiB: setting up the usual
+    ones takes several times as long as compressing a small state.
+    """
+    window_bits = min(max(len(data).bit_length(), _MIN_WINDOW_BITS), zlib.MAX_WBITS)
+    memory = zlib.DEF_MEM_LEVEL if window_bits == zlib.MAX_WBITS else _SMALL_MEMORY
+    compressor = zlib.compressobj(level, zlib.DEFLATED, window_bits, memory)
+    return compressor.compress(data) + compressor.flush()
 
 
 def decompress(compressed: bytes) -> bytes:
