@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_workers.trigger.retry import PoisonMessage
-from saga_workers.trigger.saga_trigger import TriggerExpressions
+from saga_workers.trigger.saga_trigger import MAX_FILL_TIME, TriggerExpressions, fill_time
 from saga_workers.trigger.trigger_process import make_plan
 from sagas import Event, Message, bridge, consumer
 from sagas.actions import Actions
@@ -22,7 +22,7 @@ from sagas.consumers import (
     message_id,
 )
 from sagas.definition.loader import parse_text
-from sagas.definition.model import KafkaTrigger
+from sagas.definition.model import BulkTrigger, KafkaTrigger
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
@@ -189,3 +189,13 @@ def test_a_message_outside_of_a_consumer_has_no_database() -> None:
         with pytest.raises(UsageError, match="only a consumer"):
             use()
     assert Event("t", None, 1).headers == {}
+
+
+def test_events_wait_for_others_only_where_all_of_them_share_workflows() -> None:
+    def waiting(*waits: float) -> list[KafkaTrigger]:
+        return [KafkaTrigger("t", bulk=BulkTrigger(wait=wait)) for wait in waits]
+
+    assert fill_time(waiting(0.3, 0.06)) == pytest.approx(0.02)
+    assert fill_time(waiting(5.0)) == MAX_FILL_TIME
+    assert fill_time(waiting(0.0)) == 0
+    assert fill_time([*waiting(0.3), KafkaTrigger("t", signal="paid")]) == 0

@@ -54,6 +54,8 @@ class FakeClient:
 
     def __init__(self, properties: dict[str, Any], batches: list[tuple[list[int], Callable[[Any], None]]]) -> None:
         self._on_commit = properties["on_commit"]
+        self.properties = properties
+        self.waited: list[float] = []
         self._batches = batches
         self.given: list[int] = []
         self.committed: list[int] = []
@@ -70,7 +72,8 @@ class FakeClient:
             return None
         return Read(self._batches[0][0][0])
 
-    def consume(self, *_: Any) -> list[Read]:
+    def consume(self, _: int, timeout: float) -> list[Read]:
+        self.waited.append(timeout)
         offsets, between = self._batches.pop(0)
         between(self)
         return [Read(offset) for offset in offsets[1:]]
@@ -159,3 +162,29 @@ async def test_an_assignment_while_much_is_pending_does_not_prevent_the_pause(mo
     go_on.set()
     stop.set()
     await running
+
+
+@pytest.mark.parametrize(("fill_time", "fetch"), [(0.0, None), (0.02, 20)])
+async def test_a_reader_with_a_fill_time_waits_for_more_at_the_broker_and_here(
+    fill_time: float, fetch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[FakeClient] = []
+
+    def make(properties: dict[str, Any]) -> FakeClient:
+        clients.append(FakeClient(properties, [([0, 1], nothing)]))
+        return clients[0]
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", make)
+    handled: list[int] = []
+
+    async def handle(record: ConsumedRecord) -> None:
+        handled.append(record.offset)
+
+    settings = KafkaSettings(bootstrap_servers="nowhere:1")
+    reader, stop = TopicReader(settings, "group", "orders", handle, fill_time=fill_time), asyncio.Event()
+    running = asyncio.create_task(reader.run(stop, 5))
+    await until(lambda: handled == [0, 1])
+    stop.set()
+    await running
+    assert clients[0].properties.get("fetch.wait.max.ms") == fetch
+    assert clients[0].waited == [fill_time]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ from sagas.protocol.saga_view import SagaView
 
 MAX_ATTEMPTS = 5
 
+MAX_FILL_TIME = 0.1
+"""Seconds. A reader that waits cannot stop."""
+
 
 class SagaTrigger:
     """Passes the events of one topic to the triggers of one saga; the handler of a TopicReader."""
@@ -64,6 +67,11 @@ class SagaTrigger:
     def most_shared(self) -> int:
         """The most events that are started together; 0 if each is started on its own."""
         return max((one.trigger.bulk.max for one in self._triggers if one.trigger.bulk is not None), default=0)
+
+    @property
+    def fill_time(self) -> float:
+        """See :func:`fill_time`."""
+        return fill_time([one.trigger for one in self._triggers])
 
     @property
     def ordered(self) -> bool:
@@ -132,7 +140,7 @@ class SagaTrigger:
         if bulk is None or ledger is None:
             return starter
         if one.shared is None:
-            one.shared = SharedStarts(starter, ledger, limit=bulk.max, wait=bulk.wait)
+            one.shared = SharedStarts(starter, ledger, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
         return one.shared
 
     async def _signal(
@@ -183,6 +191,16 @@ class _Trigger:
     trigger: KafkaTrigger
     values: TriggerExpressions
     shared: SharedStarts | None = None
+
+
+def fill_time(triggers: Sequence[KafkaTrigger]) -> float:
+    """Seconds that the broker, and then the reader, may wait for further events after a first one; 0 unless all of the
+    triggers have `bulk`.
+
+    Each of them has a third of the shortest `wait`. What is left of it is for the workflow that the events share.
+    """
+    waits = [one.bulk.wait for one in triggers if one.bulk is not None]
+    return min(min(waits) / 3, MAX_FILL_TIME) if waits and len(waits) == len(triggers) else 0.0
 
 
 class SagaNotFound(AttemptFailed):

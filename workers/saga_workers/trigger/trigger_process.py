@@ -181,7 +181,14 @@ class TriggerTasks:
         # While two workflows start, the next one fills.
         most = 3 * handle.most_shared + MAX_CONCURRENT_STARTS
         return TopicReader(
-            self._settings, group, topic, handle, concurrency=most, ordered=handle.ordered, max_pending=2 * most
+            self._settings,
+            group,
+            topic,
+            handle,
+            concurrency=most,
+            ordered=handle.ordered,
+            max_pending=2 * most,
+            fill_time=handle.fill_time,
         )
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
