@@ -10,8 +10,8 @@ from tests.faults.cells import Cell, cells
 from tests.faults.feature_matrix import FEATURE_ROWS
 from tests.faults.matrix import ROWS
 
-EVERY_POSITION = ("02", "03", "05", "24")
-"""Rows where the position matters most: a worker is killed around the commit, the commit is lost, a cancel arrives."""
+EVERY_POSITION = ("02", "03")
+"""Rows where the position matters most: a worker is killed around the commit."""
 
 MET_ELSEWHERE = ("broker-cut", "broker-killed", "commit-late", "message-overtaken", "poison-command")
 """Rows with Kafka that tests/integration/messaging visits, too: each costs a relay and seconds of waiting."""

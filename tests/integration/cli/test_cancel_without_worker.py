@@ -111,6 +111,7 @@ async def test_a_cancel_past_the_commit_point_has_no_later_effect(
     assert (await cli.saga("watch", id, "--timeout", "60s")).code == 0
 
 
+@pytest.mark.slow
 async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

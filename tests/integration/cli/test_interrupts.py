@@ -110,6 +110,7 @@ async def test_interrupt_while_the_server_does_not_answer(tmp_path: Path, args: 
         assert await interrupted(child, asked.wait) == ("", message)
 
 
+@pytest.mark.slow
 async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLine) -> None:
     file = cli.folder / "asks.jsonl"
     file.write_text("{}\n" * 2000)

@@ -106,7 +106,7 @@ async def test_a_native_cancel_after_an_update_cancel_is_not_the_reason(env: Env
 async def test_a_cancel_that_races_the_end_of_a_step_loses_no_effect(env: Environment, native: bool) -> None:
     """The cancel and the end of the attempt often share one workflow task: the end must not get lost."""
     async with env.serving(LINE.replace("400ms", "1ms")) as client:
-        for number in range(30):
+        for number in range(15):
             await _race(env, client, number, native)
 
 

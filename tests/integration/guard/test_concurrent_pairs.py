@@ -173,7 +173,7 @@ async def send(
     raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
 
 
-@pytest.mark.parametrize("parts", [pytest.param(6, id="a sixth"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", [pytest.param(12, id="a twelfth"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase, parts: int) -> None:
     """The databases take turns: half of the cases meet one of them, each pair all; `make test-long` runs all."""
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]

@@ -161,7 +161,7 @@ CORPUS = (
 
 
 def test_an_outcome_is_what_the_response_justifies() -> None:
-    check(responses(), 150, CORPUS)
+    check(responses(), 75, CORPUS)
 
 
 @pytest.mark.slow

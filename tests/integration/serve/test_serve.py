@@ -166,6 +166,7 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
     assert TOKEN not in endpoint.process.tail(1000)
 
 
+@pytest.mark.slow
 async def test_many_concurrent_requests(engine_env: Environment, endpoint: Endpoint) -> None:
     async with engine_env.serving(PLAIN) as client:
         stories = await asyncio.gather(*(run_saga(client, "line", INPUT) for _ in range(5)))

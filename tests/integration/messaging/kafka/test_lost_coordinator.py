@@ -13,6 +13,7 @@ from saga_activities.kafka.transactional_producer import KafkaTransactionError, 
 from tests.helpers.kafka_broker import BrokerProcess
 
 
+@pytest.mark.slow
 def test_offsets_that_are_never_answered_end_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next producer of the transactional id ends the transaction, and goes on."""
     monkeypatch.setattr(transactional_producer, "_OFFSETS_TIMEOUT", 3.0)
