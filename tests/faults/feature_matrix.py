@@ -67,6 +67,7 @@ FEATURE_ROWS: tuple[Row, ...] = (
         {"A": COMPLETED, "C": REFUSED},
         split=False,
         edit=locks.LOCKED,
+        slow=True,
     ),
     Row(
         "36",
@@ -85,6 +86,7 @@ FEATURE_ROWS: tuple[Row, ...] = (
         split=False,
         targets=automatic.TAKE,
         edit=automatic.AUTOMATIC,
+        slow=True,
     ),
     Row(
         "37",

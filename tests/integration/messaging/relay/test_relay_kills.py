@@ -99,6 +99,7 @@ def written(env: OutboxEnvironment, topic: str) -> tuple[int, int]:
     return len(env.broker.read_committed(topic)), len(env.broker.read_uncommitted(topic))
 
 
+@pytest.mark.slow
 async def test_p9_killed_before_anything_is_sent(env: OutboxEnvironment, reached: Reached) -> None:
     topic = await asyncio.to_thread(env.broker.create_topic)
     relay = await started(env.relay())
