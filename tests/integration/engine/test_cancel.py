@@ -106,7 +106,7 @@ async def test_a_native_cancel_after_an_update_cancel_is_not_the_reason(env: Env
 async def test_a_cancel_that_races_the_end_of_a_step_loses_no_effect(env: Environment, native: bool) -> None:
     """The cancel and the end of the attempt often share one workflow task: the end must not get lost."""
     async with env.serving(LINE.replace("400ms", "1ms")) as client:
-        for number in range(15):
+        for number in range(30):
             await _race(env, client, number, native)
 
 
@@ -211,7 +211,7 @@ async def test_a_thread_cannot_be_interrupted_so_its_end_is_awaited(env: Environ
 
 async def test_a_heartbeating_pivot_does_not_receive_the_cancel(env: Environment) -> None:
     definition = """
-        saga: deaf
+        saga: uninterruptible
         steps:
           - {id: a, uses: book, compensate: unbook}
           - {id: p, uses: book, heartbeat: 300ms, timeout: 10s, pivot: true}
@@ -227,7 +227,7 @@ async def test_a_heartbeating_pivot_does_not_receive_the_cancel(env: Environment
 
     env.plan["do p"] = [beat]
     async with env.serving(definition) as client:
-        saga = await begin(client, "deaf")
+        saga = await begin(client, "uninterruptible")
         await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel") == "recorded"
         story = await finished(client, saga)

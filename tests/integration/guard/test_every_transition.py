@@ -49,7 +49,7 @@ async def _prepared(guard_database: GuardDatabase, path: Sequence[Event]) -> Ent
 
 async def test_random_orders_over_two_generations(guard_database: GuardDatabase) -> None:
     dice = random.Random(7)
-    for _ in range(20):
+    for _ in range(40):
         first = new_address()
         states, watches = {1: State(), 2: State()}, {1: Watch(), 2: Watch()}
         path: list[str] = []

@@ -36,9 +36,6 @@ PREFETCH_FACTOR = 16
 """Messages held in memory for each one that is being processed."""
 LOG_AGAIN_AFTER = 60.0
 
-_FILLED_FETCH = 256 * 1024
-"""Bytes with which a fetch is answered before the fill time has passed."""
-
 
 @dataclass(frozen=True, slots=True)
 class _WorkItem:
@@ -93,9 +90,8 @@ class TopicReader:
         from confluent_kafka import Consumer
 
         self._stop = stop
-        properties = {**self._fetch_properties(), **member_properties(self._settings, self.group)}
-        properties |= {**self._broker_health.properties(), "on_commit": self._on_commit}
-        self._client = Consumer(properties)
+        properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
+        self._client = Consumer({**properties, **self._broker_health.properties(), "on_commit": self._on_commit})
         try:
             self._client.subscribe(
                 [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
@@ -107,12 +103,6 @@ class TopicReader:
             await self._executor.stop()
             await self._in_thread(self._client.close)
             self._thread.shutdown(wait=False)
-
-    def _fetch_properties(self) -> dict[str, Any]:
-        """A fetch of one message takes a broker about as much CPU as one of many."""
-        if not self._fill_time:
-            return {}
-        return {"fetch.min.bytes": _FILLED_FETCH, "fetch.wait.max.ms": round(self._fill_time * 1000)}
 
     def health(self) -> str | None:
         """None, or why nothing can be read at present."""

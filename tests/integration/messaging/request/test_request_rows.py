@@ -240,7 +240,7 @@ async def test_a_refused_undo_is_sent_again_only_by_a_new_call(setup: RequestSet
 
 async def test_a_concurrent_attempt_and_reply_never_miss_each_other(setup: RequestSetup) -> None:
     """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
-    for round in range(40):
+    for round in range(100):
         setup.saga_id = f"trip-{uuid.uuid4()}"
         assert await setup.attempt(1) is None
         reported, (_, found) = await asyncio.gather(setup.attempt(2), setup.reply("done", round))

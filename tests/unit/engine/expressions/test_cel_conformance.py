@@ -191,7 +191,7 @@ def boolean_expressions(draw: st.DrawFn, depth: int = 3) -> str:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(boolean_expressions(), integer_expressions(), list_expressions()))
 def test_agrees_on_generated_expressions(source: str) -> None:
     assert_agree(source, CONTEXT)

@@ -16,7 +16,7 @@ from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.runner import Runner
 
-EXAMPLES = int(os.environ.get("SAGA_EXAMPLES", "1500"))
+EXAMPLES = int(os.environ.get("SAGA_EXAMPLES", "2000"))
 SEEN: Counter[str] = Counter()
 
 MUST_BE_SEEN = {
