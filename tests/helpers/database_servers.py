@@ -18,7 +18,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from saga_workers.devstack.ports import HOST, choose_ports
+from saga_workers.devstack.ports import HOST
+from tests.helpers.free_ports import free_port
 
 TIMEOUT = 180.0
 
@@ -94,10 +95,6 @@ class DatabaseServer:
 
     def _tail(self) -> str:
         return "\n".join((self.folder / "server.log").read_text(errors="replace").splitlines()[-30:])
-
-
-def free_port() -> int:
-    return choose_ports({"port": None}, {}, ())["port"]
 
 
 @contextmanager

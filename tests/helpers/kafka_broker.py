@@ -14,8 +14,8 @@ import pytest
 
 from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.kafka_server import KafkaServer, create_class_archive
-from saga_workers.devstack.ports import choose_ports
 from sagas.settings import KafkaSettings
+from tests.helpers.free_ports import free_ports
 from tests.helpers.processes import Process
 
 TIMEOUT = 60.0
@@ -210,7 +210,7 @@ class BrokerProcess(Broker, Process):
             create_class_archive(found)
         except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
-        ports = choose_ports({"port": None, "controller": None}, {}, ())
+        ports = free_ports("port", "controller")
         own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
         for key, value in (more or {}).items():
             own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))

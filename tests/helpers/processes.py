@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from saga_workers.devstack.ports import HOST, choose_ports
+from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import http_get
 from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, closed_http_api, find_temporal
 from tests.helpers.forked_commands import ForkedCommand
+from tests.helpers.free_ports import free_port, free_ports
 
 TIMEOUT = 180.0
 """Seconds that a start may take: the machine may be busy with other tests."""
@@ -70,9 +71,12 @@ class Process:
 
     def wait(self, timeout: float = TIMEOUT) -> None:
         end = time.monotonic() + timeout
-        while not self._ready():
+        while True:
+            ready = self._ready()
             if not self.running:
                 raise AssertionError(f"{self.name} ended at once:\n{self.tail()}")
+            if ready:
+                return
             if time.monotonic() > end:
                 raise AssertionError(f"{self.name} was not ready after {timeout} s:\n{self.tail()}")
             time.sleep(0.05)
@@ -110,7 +114,7 @@ class TemporalServer(Process):
 
     def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        ports = choose_ports(dict.fromkeys(("port", "ui", "http", "metrics")), {}, ())
+        ports = free_ports("port", "ui", "http", "metrics")
         self.address = f"{HOST}:{ports['port']}"
         self.web_ui = f"http://{HOST}:{ports['ui']}"
         argv = [find_temporal(), "server", "start-dev", "--log-level", "error", "--ip", HOST]
@@ -152,7 +156,7 @@ class CommandProcess(Process):
         fresh: bool = False,
         first: Callable[[], None] | None = None,
     ) -> None:
-        port = self.health_port = choose_ports({"health": None}, {}, ())["health"]
+        port = self.health_port = free_port()
         verb, *options = words
         argv = [verb, "--health", f"{HOST}:{port}", *options]
         if fresh:

@@ -12,7 +12,7 @@ from pathlib import Path
 from saga_workers.devstack.locked_jars import LockedJars
 from saga_workers.devstack.ports import HOST
 from sagas.errors import SagaError
-from tests.helpers.database_servers import free_port
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import Process
 from tests.helpers.spark_servers import accepts_connections
 

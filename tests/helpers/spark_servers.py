@@ -12,7 +12,7 @@ import psutil
 import pyspark
 
 from saga_workers.devstack.ports import HOST
-from tests.helpers.database_servers import free_port
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import Process
 
 HOME = Path(pyspark.__file__).parent

@@ -25,8 +25,9 @@ from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.model import Definition
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.database_servers import DatabaseServer, free_port
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import CommandProcess, Process, TemporalServer
 from tests.patterns.pattern import Pattern

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.devstack.service import http_get
-from tests.helpers.database_servers import free_port
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import Process, TemporalServer
 
 ROOT = Path(__file__).parents[3]

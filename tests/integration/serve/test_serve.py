@@ -15,8 +15,9 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
 from sagas import Rejected
-from tests.helpers.database_servers import HOST, free_port
+from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import CommandProcess, TemporalServer
 from tests.integration.engine.environment import Environment, begin, handle, open_environment, resolve, run_saga, until
 

@@ -16,8 +16,9 @@ from temporalio.client import Client as Temporal
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import start_request
 from saga_workers.serve.api_tokens import TokenBucket
-from tests.helpers.database_servers import HOST, free_port
+from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 from tests.helpers.processes import CommandProcess, TemporalServer, WorkerProcess
 
 TOML = """

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.config import consumer_config, producer_config
-from saga_workers.devstack.ports import choose_ports
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
+from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 
 
@@ -81,7 +81,7 @@ def test_the_maximum_transaction_timeout_is_read(kafka: Broker) -> None:
 
 
 def test_an_unreachable_broker_gives_a_one_line_error() -> None:
-    port = choose_ports({"port": None}, {}, ())["port"]
+    port = free_port()
     cluster = KafkaAdmin(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"), timeout=2.0)
     with pytest.raises(KafkaOperationError, match=f"Kafka at 127.0.0.1:{port} cannot be used: .*refused") as caught:
         cluster.topics()

@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from saga_activities.kafka.config import consumer_config, producer_config
-from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.trigger.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
 
@@ -218,7 +218,7 @@ async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path
 
 async def test_an_unreachable_broker_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
     doctor_project = DoctorProject(tmp_path, kafka)
-    port = choose_ports({"port": None}, {}, ())["port"]
+    port = free_port()
     settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
     doctor_project.project = Project(settings)
     [found] = (await doctor_project.examine()).values()

@@ -22,7 +22,6 @@ from saga_spark.inputs.kafka_input import freeze_topic
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.kafka.topic_sink import TopicSink
 from saga_spark.sinks.sink import Publication
-from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.relay_status import relay_status
@@ -31,6 +30,7 @@ from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
 from tests.integration.spark.staged_outputs import stage
@@ -89,7 +89,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[BrokerProcess]:
     """Users with ACLs at one address; at ``tls`` (below) any TLS client."""
-    port = choose_ports({"port": None}, {}, ())["port"]
+    port = free_port()
     tls = {
         "listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{{controller}}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port}",

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from saga_activities.guard import EntryKey
-from saga_workers.devstack.ports import choose_ports
 from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
 from saga_workers.relay.relay_process import run_relay
@@ -25,6 +24,7 @@ from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
+from tests.helpers.free_ports import free_port
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 from tests.integration.messaging.relay.events_environment import (
@@ -155,7 +155,7 @@ async def saga_relay(env: EventsEnvironment, *options: str) -> tuple[int, str]:
 
 
 async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironment) -> None:
-    nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
+    nobody = f"127.0.0.1:{free_port()}"
     async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)

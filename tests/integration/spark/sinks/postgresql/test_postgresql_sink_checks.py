@@ -19,7 +19,8 @@ from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
 from saga_spark.sinks.sink import CommitConflict
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected
-from tests.helpers.database_servers import DatabaseServer, free_port
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.free_ports import free_port
 from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_warehouse
 
 
