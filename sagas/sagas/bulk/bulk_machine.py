@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_callable
+from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, Traveller, why_not_shared
 from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
@@ -54,9 +55,6 @@ CANCELS_DEPARTING = "cancels-departing"
 
 COUNTS_LOST_ATTEMPTS = "counts-lost-attempts"
 """The Temporal patch id: all attempts of a chunk that is lost count, not only one."""
-
-_WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
-"""Timers that run beside the steps: nothing waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,7 @@ class BulkMachine:
     """The sagas of one bulk workflow. ``chunk_size`` limits the calls of a chunk.
 
     ``changed``: whether a change of what the machine does, by its Temporal patch id, holds for this run.
+    ``happy_path`` False: each saga has a machine of its own from the beginning. It does the same, and takes longer.
     """
 
     def __init__(
@@ -131,6 +130,7 @@ class BulkMachine:
         *,
         chunk_size: int,
         changed: Callable[[str], bool] | None = None,
+        happy_path: bool = True,
     ) -> None:
         self.definition = definition
         self._changed = changed or _always
@@ -147,6 +147,8 @@ class BulkMachine:
         self._cancelled_departing: set[str] = set()
         self._recording = False
         self._work = WorkMeter()
+        shares = happy_path and why_not_shared(definition) is None
+        self._path = HappyPath(definition, plan, variables) if shares else None
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -156,21 +158,25 @@ class BulkMachine:
         """Start the sagas. ``alone``: those that get a workflow of their own at once, with the reason."""
         why = why_no_member(self.definition)
         for saga in sagas:
-            machine = Machine(
-                self.definition,
-                saga.input,
-                saga.id,
-                generation=saga.generation,
-                variables=self._variables,
-                plan=self._plan,
-            )
-            member = self.members[saga.id] = Member(saga.id, machine, saga.labels)
+            member = self.members[saga.id] = Member(saga.id, self._new_progress(saga), saga.labels)
             reason = (alone or {}).get(saga.id) or why
             if reason is not None:
                 member.why_leaving = reason  # its own workflow starts the machine
             else:
                 self._apply(member, Started(at=at))
         return self._commands(at)
+
+    def _new_progress(self, saga: NewSaga) -> Machine | Traveller:
+        if self._path is not None:
+            return Traveller(self._path, saga.id, saga.input, saga.generation)
+        return Machine(
+            self.definition,
+            saga.input,
+            saga.id,
+            generation=saga.generation,
+            variables=self._variables,
+            plan=self._plan,
+        )
 
     def begin_task(self, work: WorkMeter) -> None:
         """A new workflow task begins. The sagas share its time for expressions; see :meth:`Machine.begin_task`."""
@@ -247,7 +253,7 @@ class BulkMachine:
                 self._apply(self.members[id], event)
         if saga_ids is None:
             departing = self._detaching | self._refused
-            self._cancelled_departing |= {id for id in departing if self.members[id].machine.started_at is not None}
+            self._cancelled_departing |= {id for id in departing if self.members[id].progress.started_at is not None}
         return self._commands(event.at)
 
     def due_cancels(self, saga_ids: Iterable[str]) -> list[str]:
@@ -266,7 +272,7 @@ class BulkMachine:
             return False
         if id in self._detaching | self._refused and self._changed(CANCELS_DEPARTING):
             return False
-        return member.machine.started_at is not None
+        return member.progress.started_at is not None
 
     def detach_all(self, why: str, at: float) -> list[BulkCommand]:
         """Let every saga leave that has not ended."""
@@ -317,16 +323,13 @@ class BulkMachine:
     # --- one saga ----------------------------------------------------------------------------------------------
 
     def _apply(self, member: Member, event: MachineEvent) -> None:
-        machine = member.machine
-        machine.begin_task(_always, self._work)
-        commands = machine.next(event)
-        for command in commands:
+        for command in member.next(event, self._work):
             self._execute(member, command, event.at)
         if member.is_active and not (member.calls or member.retries or self._waits_shortly(member)):
             self._leave(member, "it waits for something other than a shared call")
 
     def _waits_shortly(self, member: Member) -> bool:
-        return any(id not in _WHOLE_SAGA_TIMERS for id in member.timers)
+        return any(id not in WHOLE_SAGA_TIMERS for id in member.timers)
 
     def _execute(self, member: Member, command: Command, at: float) -> None:
         match command:
@@ -344,7 +347,7 @@ class BulkMachine:
                 elif member.why_leaving is None:
                     self._start_call(member, PendingCall(command, at, size=_size(command)), at)
             case StartTimer():
-                waits = command.id not in _WHOLE_SAGA_TIMERS
+                waits = command.id not in WHOLE_SAGA_TIMERS
                 if not member.is_active:
                     if command.id == PAUSE:
                         member.timers[PAUSE] = at + command.seconds

@@ -1,13 +1,15 @@
-"""One saga of a bulk workflow: its machine, and what it is waiting for."""
+"""One saga of a bulk workflow: its progress, and what it is waiting for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sagas.bulk.happy_path import Traveller
 from sagas.definition.model import Retry, backoff
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
-from sagas.protocol.messages import Call, CallEnded, Finish
+from sagas.protocol.messages import Call, CallEnded, Command, Finish, MachineEvent
 from sagas.protocol.outcomes import Outcome
 
 LONGEST_WAIT = 5.0
@@ -39,13 +41,15 @@ class PendingCall:
 
 @dataclass(slots=True)
 class Member:
-    """``timers`` are the machine's, with the time at which each fires; ``retries`` those of calls to repeat.
+    """``progress`` is its machine, or its state on the happy path.
+
+    ``timers`` are the machine's, with the time at which each fires; ``retries`` those of calls to repeat.
 
     ``why_leaving``: the saga leaves as soon as none of its calls is performed; ``left`` it has.
     """
 
     id: str
-    machine: Machine
+    progress: Machine | Traveller
     labels: Mapping[str, str]
     calls: dict[str, PendingCall] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
@@ -57,6 +61,21 @@ class Member:
     recorded: bool = False
 
     @property
+    def machine(self) -> Machine:
+        """Its machine. If it was on the happy path, it leaves it, which changes nothing of what it does."""
+        if isinstance(self.progress, Traveller):
+            self.progress = self.progress.machine()
+        return self.progress
+
+    def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command]:
+        """Apply one event and return the resulting commands. ``work``: of the workflow task."""
+        if isinstance(self.progress, Traveller) and (commands := self.progress.next(event, work)) is not None:
+            return commands
+        machine = self.machine
+        machine.begin_task(lambda: True, work)
+        return machine.next(event)
+
+    @property
     def is_performing(self) -> bool:
         return any(pending.performed for pending in self.calls.values())
 
@@ -64,7 +83,7 @@ class Member:
     def may_leave(self) -> bool:
         """It is leaving, and nothing of it is performed here any more."""
         leaving = self.why_leaving is not None and self.finish is None and not self.left
-        return leaving and not self.is_performing and not self.machine.paused
+        return leaving and not self.is_performing and not self.progress.paused
 
     @property
     def is_active(self) -> bool:
@@ -72,7 +91,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        return self.machine.state
+        return self.progress.state
 
     def attempt_ended(self, pending: PendingCall, outcome: Outcome, at: float) -> CallEnded | float | str:
         """Judge one more attempt: the end of the call, seconds until it is repeated, or why the saga leaves.

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import Operation, Probe, StepDefinition, checked_entry
+from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import Definition, Operation, Probe, StepDefinition, checked_entry
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
@@ -36,16 +38,17 @@ def expression_context(
     run: SagaRun, entry: LedgerEntry | None = None, *, key: str | None = None, with_own_result: bool = False
 ) -> dict[str, Any]:
     """The names an expression may use. ``with_own_result``: include the entry's own result, as in a compensation."""
+    saga = saga_names(run.definition, run.saga_id, run.started_at)
     names: dict[str, Any] = {
         "input": run.input,
         "steps": run.step_values,
         "vars": run.variables,
-        "saga": _saga_names(run),
+        "saga": {**saga, "reason": run.reason},
     }
     if entry is None:
         return names
     forward_key = idempotency_key(run.saga_id, entry.id, entry.generation)
-    names["step"] = {"key": key or forward_key, "forward_key": forward_key}
+    names["step"] = step_names(forward_key, key)
     if entry.index is not None:
         names["item"] = (run.record(entry).items or [])[entry.index]
         names["index"] = entry.index
@@ -55,13 +58,14 @@ def expression_context(
     return names
 
 
-def _saga_names(run: SagaRun) -> dict[str, Any]:
-    return {
-        "id": run.saga_id,
-        "name": run.definition.saga,
-        "started_at": format_timestamp(run.started_at),
-        "reason": run.reason,
-    }
+def saga_names(definition: Definition, saga_id: str, started_at: float | None) -> dict[str, Any]:
+    """The value of ``saga`` in expressions, while there is no reason to roll back."""
+    return {"id": saga_id, "name": definition.saga, "started_at": format_timestamp(started_at), "reason": None}
+
+
+def step_names(forward_key: str, key: str | None = None) -> dict[str, Any]:
+    """The value of ``step``. ``key``: that of the call, if it is not the forward one."""
+    return {"key": key or forward_key, "forward_key": forward_key}
 
 
 def failure_cause(entry: LedgerEntry) -> dict[str, object]:
@@ -90,8 +94,14 @@ def forward_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
     """The arguments of a forward attempt. An operator's corrected arguments take precedence."""
     if entry.override is not None:
         return entry.override
-    step = run.step(entry)
-    return _render_arguments(run, (step.id, "do"), step.do, expression_context(run, entry))
+    return render_forward_arguments(run.plan, run.work, run.step(entry), expression_context(run, entry))
+
+
+def render_forward_arguments(
+    plan: ExecutionPlan, work: WorkMeter, step: StepDefinition, names: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of the forward call of a step. ``names``: see :func:`expression_context`."""
+    return _render_arguments(plan, work, (step.id, "do"), step.do, names)
 
 
 def operation_arguments(
@@ -106,17 +116,16 @@ def operation_arguments(
     if run.reason is None:
         # `on_failure: continue` compensates one step while the saga goes on: the step's own failure is the reason.
         names["saga"]["reason"] = failure_cause(entry)
-    return _render_arguments(run, (entry.step, place), op, names)
+    return _render_arguments(run.plan, run.work, (entry.step, place), op, names)
 
 
-def _render_arguments(run: SagaRun, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]) -> dict[str, Any]:
+def _render_arguments(
+    plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]
+) -> dict[str, Any]:
     arguments = dict(op.with_ or {})
     # `result` of http is an expression over the response, evaluated by the worker that receives it.
     late = {"result": arguments.pop("result")} if op.uses == "http" and "result" in arguments else {}
-    try:
-        return {**run.plan.compiled_template(place, arguments).render(names, run.work), **late}
-    except ExpressionError as error:
-        raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
+    return {**_render(plan, work, place, arguments, names), **late}
 
 
 def notification_arguments(run: SagaRun, number: int, op: Operation, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def notification_arguments(run: SagaRun, number: int, op: Operation, event: Mapp
     names["steps"] = {
         id: {**run.step_values.get(id, never), "state": overall_state(rec)} for id, rec in run.steps.items()
     }
-    return _render_arguments(run, ("notify", str(number)), op, names)
+    return _render_arguments(run.plan, run.work, ("notify", str(number)), op, names)
 
 
 def should_run(run: SagaRun, step: StepDefinition) -> bool:
@@ -150,7 +159,12 @@ def for_each_items(run: SagaRun, step: StepDefinition) -> list[Any]:
 
 
 def evaluate_output(run: SagaRun) -> Any:
-    return _evaluate(run, ("output",), run.definition.output, expression_context(run))
+    return render_output(run.plan, run.work, run.definition, expression_context(run))
+
+
+def render_output(plan: ExecutionPlan, work: WorkMeter, definition: Definition, names: Mapping[str, Any]) -> Any:
+    """The output of the saga. ``names``: see :func:`expression_context`."""
+    return _render(plan, work, ("output",), definition.output, names)
 
 
 def lock_keys(run: SagaRun) -> Any:
@@ -221,7 +235,15 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
         if isinstance(source, str) and "${{" not in source and place[-1] not in ("for_each", "output"):
             run.work.begin_value()
             return compile_expression(source).evaluate(names, run.work)
-        return run.plan.compiled_template(place, source).render(names, run.work)
+    except ExpressionError as error:
+        raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
+    return _render(run.plan, run.work, place, source, names)
+
+
+def _render(plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], value: Any, names: Mapping[str, Any]) -> Any:
+    """Evaluate the expressions in a value at this path of the definition."""
+    try:
+        return plan.compiled_template(place, value).render(names, work)
     except ExpressionError as error:
         raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
 

@@ -169,10 +169,13 @@ class Machine:
         return dump_compact(self._run)
 
     @classmethod
-    def restore(cls, snapshot: Mapping[str, Any]) -> Machine:
-        """Restore a machine from a snapshot; :meth:`reissue` returns the commands that were in flight."""
+    def restore(cls, snapshot: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Machine:
+        """Restore a machine from a snapshot; :meth:`reissue` returns the commands that were in flight.
+
+        ``plan``: as for a new machine; then the snapshot has the definition itself instead of its JSON.
+        """
         machine = cls.__new__(cls)
-        machine._run = load_run(snapshot)
+        machine._run = load_run(snapshot, plan)
         return machine
 
     def reissue(self, at: float) -> list[Command]:

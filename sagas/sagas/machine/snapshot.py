@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.arguments import publish_result
 from sagas.machine.state import Flight, LedgerEntry, LockState, OperationState, ParkedOperation, SagaRun, StepRecord
@@ -139,19 +140,23 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
     return data
 
 
-def load_run(data: Mapping[str, Any]) -> SagaRun:
-    """Restore the run from the result of :func:`dump_run`. Raises ValueError for an unknown snapshot version."""
+def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> SagaRun:
+    """Restore the run from the result of :func:`dump_run`. Raises ValueError for an unknown snapshot version.
+
+    ``plan``: that of the definition, if the caller has both; then ``definition`` is the definition itself.
+    """
     if data.get("version") != SNAPSHOT_VERSION:
         raise ValueError(
             f"the snapshot has version {data.get('version')!r}; this engine reads version {SNAPSHOT_VERSION}"
         )
     run = SagaRun(
-        from_snapshot(data["definition"]),
+        data["definition"] if plan is not None else from_snapshot(data["definition"]),
         data["input"],
         data["saga_id"],
         data["generation"],
         data["variables"],
         data["parent"],
+        plan,
     )
     for name, key in RUN_KEYS.items():
         value = data[key]

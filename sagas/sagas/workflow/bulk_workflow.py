@@ -122,7 +122,7 @@ class BulkWorkflow:
         machine.begin_task(task_meter())
         commands = machine.start(sagas, at, alone=self._alone)
         if self.observer is not None:
-            began = sum(1 for member in machine.members.values() if member.machine.started_at is not None)
+            began = sum(1 for member in machine.members.values() if member.progress.started_at is not None)
             self.observer.started(header.definition.saga, began)
         self._execute(commands)
         if self._cancelled:
@@ -317,18 +317,18 @@ class BulkWorkflow:
         """The state of a saga that leaves or has ended."""
         assert self._machine is not None
         member = self._machine.members[id]
-        machine = member.machine
+        progress = member.progress
         summary = {
             "saga_id": id,
-            "state": machine.state,
-            "generation": machine.highest_generation,
-            "started_at": machine.started_at,
-            "ended_at": machine.ended_at,
+            "state": progress.state,
+            "generation": progress.highest_generation,
+            "started_at": progress.started_at,
+            "ended_at": progress.ended_at,
             "labels": dict(member.labels),
             "input_digest": self._digests[id],
             "why": member.why_leaving,
         }
-        return encode_state(summary, machine.compact_snapshot())
+        return encode_state(summary, progress.compact_snapshot())
 
     async def _record(self, sagas: Sequence[str]) -> None:
         machine = self._machine
@@ -344,7 +344,7 @@ class BulkWorkflow:
             await self._send(RECORD_ACTIVITY, request, part, f"record the ends of {len(part)} sagas")
         if self.observer is not None:
             for member in (machine.members[id] for id in sagas):
-                began, ended = member.machine.started_at or at, member.machine.ended_at or at
+                began, ended = member.progress.started_at or at, member.progress.ended_at or at
                 reason = (member.finish.reason if member.finish else None) or {}
                 self.observer.ended(machine.definition.saga, member.state, reason.get("kind") or "", ended - began)
         self._execute(self._current().recorded(sagas, workflow.time()))

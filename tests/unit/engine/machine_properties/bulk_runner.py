@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from sagas.bulk import bulk_machine
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, ChunkCall, Detach, NewSaga, PerformChunk, Record, Wake
+from sagas.bulk.happy_path import Traveller
 from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, StepDefinition
@@ -47,6 +49,40 @@ class Life(Runner):
         return answer
 
 
+class TwinMachine:
+    """Two bulk machines that get the same events: one with a machine for each saga, which the oracles observe, and one
+    whose sagas share the happy path. Both must give the same commands, and have the same states."""
+
+    def __init__(self, definition: Definition, *, chunk_size: int) -> None:
+        plan = ExecutionPlan(definition)
+        self._observed = BulkMachine(definition, plan, {}, chunk_size=chunk_size, happy_path=False)
+        self._sharing = BulkMachine(definition, plan, {}, chunk_size=chunk_size)
+        self.shared = 0
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._observed, name)
+        return partial(self._call, name) if callable(attribute) else attribute
+
+    def begin_task(self, work: WorkMeter) -> None:
+        self._observed.begin_task(work)
+        self._sharing.begin_task(WorkMeter())
+
+    def _call(self, name: str, *args: Any, **more: Any) -> Any:
+        answer = getattr(self._observed, name)(*args, **more)
+        with patch.object(bulk_machine, "Machine", Machine):  # not one that an oracle observes
+            twin = getattr(self._sharing, name)(*args, **more)
+        if answer != twin:
+            raise Violation("happy path", f"{name}: {twin} instead of {answer}")
+        for own, other in zip(self._observed.members.values(), self._sharing.members.values(), strict=True):
+            self.shared += isinstance(other.progress, Traveller) and other.progress.point is not None
+            for one in ("state", "started_at", "ended_at", "highest_generation"):
+                if getattr(own.progress, one) != getattr(other.progress, one):
+                    raise Violation("happy path", f"{own.id}: another {one} after {name}")
+            if own.progress.compact_snapshot() != other.progress.compact_snapshot():
+                raise Violation("happy path", f"{own.id}: another state after {name}")
+        return answer
+
+
 class BulkRunner:
     """Several sagas of one definition, from their start in one bulk machine to all of their ends."""
 
@@ -62,7 +98,8 @@ class BulkRunner:
             for n in range(choices.pick((3, 2, 4, 1)))
             for id in [f"random-{n}"]
         }
-        self.bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=choices.pick((10, 1, 2)))
+        twin = self.twin = TwinMachine(definition, chunk_size=choices.pick((10, 1, 2)))
+        self.bulk: BulkMachine = twin  # pyright: ignore[reportAttributeAccessIssue]
         self.sagas = [NewSaga(id, case.input, {}, case.generation) for id in self.lives]
         self.chunks: dict[int, PerformChunk] = {}
         self.detaching: Sequence[str] = ()
@@ -91,6 +128,8 @@ class BulkRunner:
                 self.seen.add(f"ended here {life.machine.state}")
                 life.check_end()
             self.seen |= life.seen
+        if self.twin.shared:
+            self.seen.add("happy path")
 
     def _observing(self) -> AbstractContextManager[Any]:
         """Every machine that the bulk machine creates shows its events to the oracle of its saga."""

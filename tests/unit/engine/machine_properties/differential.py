@@ -11,7 +11,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from unittest.mock import patch
@@ -293,6 +292,24 @@ class Kept:
     why_left: str | None = None
 
 
+def _record(own: Kept, event: MachineEvent) -> None:
+    own.events.append(description(event))
+    match event:
+        case Started():
+            own.order.append(Recorded("start", "", event.at))
+        case TimerFired():
+            own.order.append(Recorded("timer", event.id, event.at))
+        case CancelRequested():
+            own.order.append(Recorded("cancel", event.message, event.at))
+        case CallEnded() if event.attempts == 0:
+            own.order.append(Recorded("cancelled", event.id, event.at))
+        case CallEnded():
+            was_attempted = own.order[-1].kind == "attempt" and own.order[-1].id == event.id
+            own.repeats = own.repeats or not was_attempted  # cancelled between two attempts
+        case _:
+            pass
+
+
 class Together:
     """The sagas of one bulk workflow, whose chunks end in an order of ``source``."""
 
@@ -320,9 +337,7 @@ class Together:
         self._cancels = cancels
 
     def run(self) -> None:
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(bulk_machine, "Machine", self._recording_machine()))
-            stack.enter_context(patch.object(bulk_machine, "Member", self._recording_member()))
+        with patch.object(bulk_machine, "Member", self._recording_member()):
             self._take(self.bulk.start(self._sagas, self.now))
             for number in range(LIMIT):
                 if self.bulk.finished:
@@ -342,33 +357,6 @@ class Together:
             return ended(member.machine, kept.world, kept.events, self.now)
         return ended(kept.left.machine, kept.world, kept.events + kept.left.events[1:], kept.left.now)
 
-    def _recording_machine(self) -> type[Machine]:
-        kept = self.kept
-
-        class RecordingMachine(Machine):
-            def next(self, event: MachineEvent) -> list[Command]:
-                own = kept[self._run.saga_id]
-                if isinstance(event, AttemptsMade):  # its own workflow goes on with the call
-                    return super().next(event)
-                own.events.append(description(event))
-                match event:
-                    case Started():
-                        own.order.append(Recorded("start", "", event.at))
-                    case TimerFired():
-                        own.order.append(Recorded("timer", event.id, event.at))
-                    case CancelRequested():
-                        own.order.append(Recorded("cancel", event.message, event.at))
-                    case CallEnded() if event.attempts == 0:
-                        own.order.append(Recorded("cancelled", event.id, event.at))
-                    case CallEnded():
-                        was_attempted = own.order[-1].kind == "attempt" and own.order[-1].id == event.id
-                        own.repeats = own.repeats or not was_attempted  # cancelled between two attempts
-                    case _:
-                        pass
-                return super().next(event)
-
-        return RecordingMachine
-
     def _recording_member(self) -> type[Member]:
         kept = self.kept
 
@@ -376,6 +364,11 @@ class Together:
             def attempt_ended(self, pending: PendingCall, outcome: Outcome, at: float) -> CallEnded | float | str:
                 kept[self.id].order.append(Recorded("attempt", pending.call.id, at))
                 return Member.attempt_ended(self, pending, outcome, at)
+
+            def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command]:
+                if not isinstance(event, AttemptsMade):  # its own workflow goes on with the call
+                    _record(kept[self.id], event)
+                return Member.next(self, event, work)
 
         return RecordingMember
 

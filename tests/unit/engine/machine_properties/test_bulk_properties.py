@@ -29,6 +29,7 @@ MUST_BE_SEEN = {
     "ended here COMPLETED", "ended here COMPENSATED", "chunk lost", "chunk lost after its commit", "chunk given up",
     "time ran out", "somebody acts", "all leave", "leaves: it is parked", "leaves: somebody acts on it",
     "leaves: only calls with a guard are shared", "PARKED", "RESIDUE", "late", "cancel accepted", "undone later",
+    "happy path",
 }  # fmt: skip
 
 

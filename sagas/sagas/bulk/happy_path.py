@@ -1,0 +1,323 @@
+"""The happy path: what the machines of most sagas of a bulk workflow decide alike is decided once.
+
+As long as every call is done at its first attempt, the decisions of a machine depend on the definition and on the
+times of the events, not on inputs and results; not for every definition, see :func:`why_not_shared`. So the machine
+handles each event for one saga only, and its commands and its state, a :class:`PathPoint`, serve all others with the
+same events. What depends on a saga's own values is computed for each: arguments, keys, sizes of results, the output.
+
+Whatever else happens to a saga, it gets a machine of its own, restored from the state of its point with its own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
+
+from sagas.bulk.batchable import why_no_member, why_not_batchable
+from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import Definition
+from sagas.expressions.limits import WorkMeter
+from sagas.machine import arguments
+from sagas.machine.arguments import TASK_STEPS, DefinitionError
+from sagas.machine.machine import Machine
+from sagas.machine.snapshot import expand
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    CancelTimer,
+    Command,
+    Finish,
+    MachineEvent,
+    RecordState,
+    Started,
+    StartTimer,
+)
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import idempotency_key
+
+WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
+"""Timers that run beside the steps: nothing waits for them."""
+
+
+def why_not_shared(definition: Definition) -> str | None:
+    """Why the machines of a definition may decide differently on the happy path; None if they cannot."""
+    if (why := why_no_member(definition)) is not None:
+        return why
+    for step in definition.steps:
+        if step.if_ is not None or step.for_each is not None or step.do.uses == "require":
+            return f"{step.id} depends on values"
+        if step.confirm is not None or step.savepoint is not None or step.fairness_key is not None:
+            return f"{step.id} has more than one call, or one of a special kind"
+        if (why := why_not_batchable(step)) is not None:
+            return why
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _StepState:
+    """A step in the state of a point: its record, and its entry (None: it has not begun), without a saga's own values.
+
+    ``keeps_arguments``: the state contains the arguments of the step.
+    """
+
+    id: str
+    record: Mapping[str, Any]
+    entry: Mapping[str, Any] | None
+    keeps_arguments: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PathPoint:
+    """After the same events: the commands of the last one, and the state, both without a saga's own values."""
+
+    commands: tuple[Command, ...]
+    state: Mapping[str, Any]
+    steps: tuple[_StepState, ...]
+    next: dict[tuple[str, float], PathPoint] = field(default_factory=dict)
+    """The point after one more event, by the call that is done, and the time."""
+
+
+class HappyPath:
+    """The points of one definition that sagas of a bulk workflow have reached."""
+
+    def __init__(self, definition: Definition, plan: ExecutionPlan, variables: Mapping[str, Any]) -> None:
+        self.definition = definition
+        self.plan = plan
+        self.variables = variables
+        self.begins: dict[tuple[float, int], PathPoint] = {}
+        """The first points, by the time of the start and the generation."""
+
+
+class Traveller:
+    """One saga on the happy path. A machine would be in the same state, and give the same commands."""
+
+    __slots__ = ("_arguments", "_generation", "_input", "_kept_bytes", "_output", "_path", "_saga", "_values", "point")
+
+    def __init__(self, path: HappyPath, saga_id: str, input: Any, generation: int) -> None:
+        self.point: PathPoint | None = None
+        """None before the start."""
+        self._path = path
+        self._input = input
+        self._generation = generation
+        self._saga: dict[str, Any] = {"id": saga_id}
+        self._kept_bytes = 0
+        self._values: dict[str, dict[str, Any]] = {}
+        """The value of ``steps`` in expressions."""
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._output: Any = None
+
+    @property
+    def state(self) -> str:
+        return "RUNNING" if self.point is None else self.point.state["state"]
+
+    @property
+    def started_at(self) -> float | None:
+        return None if self.point is None else self.point.state["started_at"]
+
+    @property
+    def ended_at(self) -> float | None:
+        return None if self.point is None else self.point.state.get("ended_at")
+
+    @property
+    def highest_generation(self) -> int:
+        return self._generation
+
+    paused = False
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command] | None:
+        """The commands for this event; None: nothing has changed, and the event is one for :meth:`machine`."""
+        counted = work.steps, work.work
+        commands = None
+        if isinstance(event, CallEnded) and self.point is not None and _is_first_success(event):
+            commands = self._call_done(self.point, event, work)
+        elif isinstance(event, Started) and self.point is None:
+            commands = self._begin(event, work)
+        if commands is None:
+            work.steps, work.work = counted  # the machine evaluates everything once more
+        return commands
+
+    def _begin(self, event: Started, work: WorkMeter) -> Sequence[Command] | None:
+        begins, key = self._path.begins, (event.at, self._generation)
+        point = begins.get(key) or self._explore(event)
+        if point is None:
+            return None
+        begins[key] = point
+        before, self._saga = self._saga, arguments.saga_names(self._path.definition, self._saga["id"], event.at)
+        commands = self._go_to(point, work)
+        if commands is None:
+            self._saga = before
+        else:
+            self._kept_bytes = arguments.budgeted_size(self._input)
+        return commands
+
+    def _call_done(self, point: PathPoint, event: CallEnded, work: WorkMeter) -> Sequence[Command] | None:
+        result, kept_bytes = arguments.fit_into_budget(self._kept_bytes, event.outcome.result)
+        if result is not event.outcome.result or event.id in self._values:
+            return None
+        key = (event.id, event.at)
+        next_point = point.next.get(key) or self._explore(event)
+        if next_point is None:
+            return None
+        point.next[key] = next_point
+        self._values[event.id] = {"result": result, "results": None, "state": "DONE"}
+        commands = self._go_to(next_point, work)
+        if commands is None:
+            del self._values[event.id]
+        else:
+            self._kept_bytes = kept_bytes
+        return commands
+
+    def _go_to(self, point: PathPoint, work: WorkMeter) -> Sequence[Command] | None:
+        made: dict[str, dict[str, Any]] = {}
+        commands: list[Command] = []
+        try:
+            for command in point.commands:
+                if work.exceeds(TASK_STEPS):
+                    return None  # a machine leaves the rest to a timer
+                commands.append(self._own(command, made, work))
+        except DefinitionError:
+            return None
+        self.point = point
+        self._arguments |= made
+        return commands
+
+    def _own(self, command: Command, made: dict[str, dict[str, Any]], work: WorkMeter) -> Command:
+        """A command of the point with this saga's own values. Raises DefinitionError."""
+        path = self._path
+        if isinstance(command, Call):
+            key = idempotency_key(self._saga["id"], command.entry, command.generation)
+            names = {**self._names(), "step": arguments.step_names(key)}
+            step = path.plan.steps[command.step]
+            own = made[command.step] = arguments.render_forward_arguments(path.plan, work, step, names)
+            return _with_own_values(command, key, own)
+        if isinstance(command, Finish) and path.definition.output is not None:
+            self._output = arguments.render_output(path.plan, work, path.definition, self._names())
+            return Finish(command.state, command.committed, self._output, command.reason)
+        return command
+
+    def _names(self) -> dict[str, Any]:
+        return {"input": self._input, "steps": self._values, "vars": self._path.variables, "saga": self._saga}
+
+    # --- the state ---------------------------------------------------------------------------------------------
+
+    def compact_snapshot(self) -> dict[str, Any]:
+        """The state, as :meth:`Machine.compact_snapshot` gives it."""
+        if self.point is None:
+            return self._new_machine().compact_snapshot()
+        own = {**self.point.state, "input": self._input, "saga_id": self._saga["id"], "kept_bytes": self._kept_bytes}
+        if self._output is not None:
+            own["output"] = self._output
+        own["steps"] = [self._own_step(step) for step in self.point.steps]
+        return own
+
+    def _own_step(self, step: _StepState) -> Mapping[str, Any]:
+        if step.entry is None:
+            return step.record
+        entry = dict(step.entry)
+        if step.keeps_arguments:
+            entry["arguments"] = self._arguments[step.id]
+        done = self._values.get(step.id)
+        if done is not None and done["result"] is not None:
+            entry["result"] = done["result"]
+        return {**step.record, "entries": [entry]}
+
+    def machine(self) -> Machine:
+        """A machine of its own in this state."""
+        if self.point is None:
+            return self._new_machine()
+        path = self._path
+        return Machine.restore(expand(self.compact_snapshot(), path.definition), path.plan)
+
+    def _new_machine(self) -> Machine:
+        path = self._path
+        return Machine(
+            path.definition,
+            self._input,
+            self._saga["id"],
+            generation=self._generation,
+            variables=path.variables,
+            plan=path.plan,
+        )
+
+    def _explore(self, event: MachineEvent) -> PathPoint | None:
+        """The next point, as the machine of this saga reaches it; None if it leaves the happy path."""
+        machine = self.machine()
+        commands = machine.next(event)
+        state = machine.compact_snapshot()
+        if not all(map(_is_usual, commands)) or not _is_happy(state):
+            return None
+        steps = tuple(map(_step_state, state["steps"]))
+        shared = {name: value for name, value in state.items() if name not in _OWN_VALUES}
+        return PathPoint(tuple(commands), shared, steps)
+
+
+def _is_first_success(event: CallEnded) -> bool:
+    outcome = event.outcome
+    return event.attempts == 1 and outcome == Outcome.done(outcome.result, attempt=1)
+
+
+# --- what may be shared: only what is known to be so ------------------------------------------------------------------
+
+_OWN_VALUES = frozenset({"input", "saga_id", "kept_bytes", "output", "steps"})
+
+_STATE = _OWN_VALUES | {
+    *("version", "generation", "variables", "now", "timers", "flights", "state", "phase", "steps_open"),
+    *("started_at", "committed_at", "ended_at", "deadline_at"),
+}
+_RECORD = frozenset({"id", "needs_open", "entries", "running", "closed", "settled", "begun"})
+_ENTRY = frozenset(
+    {
+        *("id", "step", "generation", "state", "outcome", "result", "word", "attempts", "made", "arguments"),
+        *("started_at", "ended_at", "last_end", "flight", "undo"),
+    }
+)
+
+
+def _is_usual(command: Command) -> bool:
+    match command:
+        case Call():
+            return command.op == "do" and command.earlier_attempts == 0 and command.fairness_key is None
+        case StartTimer() | CancelTimer():
+            return command.id in WHOLE_SAGA_TIMERS
+        case Finish() | RecordState():
+            return command.state in ("COMMITTED", "COMPLETED") and command.reason is None
+    return False
+
+
+def _is_happy(state: Mapping[str, Any]) -> bool:
+    """Every call has been done at its first attempt, or is in flight; nothing else has happened."""
+    if not state.keys() <= _STATE or state["state"] not in ("RUNNING", "COMMITTED", "COMPLETED"):
+        return False
+    for record in state["steps"]:
+        entries = record.get("entries", ())
+        if not record.keys() <= _RECORD or len(entries) > 1:
+            return False
+        for entry in entries:
+            if not entry.keys() <= _ENTRY or entry["state"] not in ("RUNNING", "DONE") or entry.get("undo"):
+                return False
+    return True
+
+
+def _step_state(record: Mapping[str, Any]) -> _StepState:
+    without = {name: value for name, value in record.items() if name != "entries"}
+    if not record.get("entries"):
+        return _StepState(record["id"], without, None, keeps_arguments=False)
+    (entry,) = record["entries"]
+    shared = {name: value for name, value in entry.items() if name not in ("arguments", "result")}
+    return _StepState(record["id"], without, shared, "arguments" in entry)
+
+
+_CALL_NAMES = [one.name for one in fields(Call)]
+_KEY, _ARGUMENTS = _CALL_NAMES.index("key"), _CALL_NAMES.index("arguments")
+_call_values = attrgetter(*_CALL_NAMES)
+
+
+def _with_own_values(call: Call, key: str, own_arguments: Mapping[str, Any]) -> Call:
+    """The call with another key and other arguments; `replace` takes three times as long."""
+    values = list(_call_values(call))
+    values[_KEY], values[_ARGUMENTS] = key, own_arguments
+    return Call(*values)
