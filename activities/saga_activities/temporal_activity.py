@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -48,8 +49,9 @@ from sagas.protocol.payloads import (
 )
 from sagas.settings.masking import mask
 from sagas.settings.project import Project
+from sagas.text.fast_json import decode_json
 from sagas.workflow import SagaApplicationError
-from sagas.workflow.limits import STATE_LIMIT
+from sagas.workflow.limits import STATE_LIMIT, json_payload
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
@@ -88,13 +90,13 @@ class SagaActivities:
                 type=REFUSED_TYPE,
                 non_retryable=True,
             )
+        if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
+            return await _perform_bulk_activity(self._bulk, info.activity_type, args[0].payload)
         argument = activity.payload_converter().from_payload(args[0].payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info.activity_type, argument)
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument)
-        if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
-            return await _perform_bulk_activity(self._bulk, info.activity_type, argument)
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
@@ -159,10 +161,11 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
     raise to_application_error(outcome, attempt.number)
 
 
-async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Mapping[str, Any]) -> Any:
+async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload) -> RawValue:
     info = activity.info()
     try:
-        return await bulk.perform(activity_type, request, _attempt_context(info.workflow_type or "", None))
+        attempt = _attempt_context(info.workflow_type or "", None)
+        return RawValue(json_payload(await bulk.perform(activity_type, decode_json(request.data), attempt)))
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
             message = f"the argument of {activity_type} is not a request of a bulk workflow"

@@ -8,8 +8,10 @@ that the statement must return (SELECT, RETURNING) or affect; any other number r
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
@@ -83,22 +85,34 @@ def has_one_statement(arguments: Mapping[str, Any]) -> bool:
     return (isinstance(run, str | Mapping) or len(run) == 1) and not arguments.get("emit")
 
 
-@dataclass(frozen=True, slots=True)
+@lru_cache(maxsize=2048)
+def returns_no_rows(statement: str) -> bool:
+    """Whether this is certain of the text of a statement, so that its result is an empty list."""
+    return _CHANGES.match(statement) is not None and _RETURNING.search(statement) is None
+
+
+_CHANGES = re.compile(r"\s*(insert|update|delete)\b", re.IGNORECASE)
+_RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
 class SharedStatement:
     """The only statement of a `sql` step that writes no events, with the parameters of one call."""
 
     statement: Mapping[str, Any]
+    text: str
     parameters: Mapping[str, Any]
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> SharedStatement:
         """That of a step for which :func:`has_one_statement` holds."""
-        (statement,) = _statements(arguments)
-        return SharedStatement(statement, _bind_parameters(statement.get("params"), "postgresql"))
-
-    @property
-    def text(self) -> str:
-        return self.statement["sql"]
+        run = arguments["run"]
+        if isinstance(run, str):
+            statement, text = arguments, run
+        else:
+            (statement,) = _statements(arguments)
+            text = statement["sql"]
+        return SharedStatement(statement, text, _bind_parameters(statement.get("params"), "postgresql"))
 
     async def run_for_all(self, raw: Any, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
         """Run the statement once for each of ``parameters`` on psycopg's connection ``raw``.
@@ -113,7 +127,8 @@ class SharedStatement:
         cursor = raw.cursor()
         await cursor.executemany(query, parameters, returning=True)
         async for _ in cursor.results():
-            results.append(await read_result(cursor))
+            without_rows = cursor.description is None
+            results.append(StatementResult(None, cursor.rowcount) if without_rows else await read_result(cursor))
         return results
 
     def judge(self, returned: StatementResult) -> list[dict[str, Any]]:

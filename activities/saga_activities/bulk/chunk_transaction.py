@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite
 from saga_activities.guard.transaction_runner import begin_transaction
+from sagas.text.fast_json import encode_json
 
 _ROWS = "json_array_elements(%s::json) AS r"
 """One JSON text for all rows: an array of the driver for each column would take several times the CPU."""
@@ -54,28 +54,29 @@ class PostgresChunk(PostgresTransaction):
     _lock_share = _LOCK_SHARE
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
-        values = [(*_key(row.key), row.op, row.reason, row.args_hash, row.result) for row in rows]
-        cursor = await self._send(_INSERT, (self._scheduled_at, json.dumps(values), self._scheduled_at))
-        won = {tuple(row) for row in await cursor.fetchall()}
-        return [(*_key(row.key), row.op) in won for row in rows]
+        keys = [(*_key(row.key), row.op) for row in rows]
+        values = [(*key, row.reason, row.args_hash, row.result) for key, row in zip(keys, rows, strict=True)]
+        cursor = await self._send(_INSERT, (self._scheduled_at, _rows(values), self._scheduled_at))
+        won = set(await cursor.fetchall())
+        return [key in won for key in keys]
 
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
         await self.check_watermark()
-        cursor = await self._send(_SELECT, (json.dumps([_key(key) for key in keys]),))
+        cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
         found: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
             found.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, result)
         return [found.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
-        await self._send(_DELETE, (json.dumps([(*_key(key), op) for key, op in rows]),))
+        await self._send(_DELETE, (_rows([(*_key(key), op) for key, op in rows]),))
 
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
         if stored := [(*_key(key), write.op, write.result) for key, write in writes if write.result is not None]:
-            await self._send(_STORE, (json.dumps(stored),))
+            await self._send(_STORE, (_rows(stored),))
         for decision, status in HELD_EVENT_STATUS.items():
             if held := [_key(key) for key, write in writes if write.held == decision]:
-                await self._send(_HELD, (status, json.dumps(held)))
+                await self._send(_HELD, (status, _rows(held)))
 
     def new_session(self) -> SqlSession:
         """A session for one action: its errors concern no other one."""
@@ -92,6 +93,10 @@ class PostgresChunk(PostgresTransaction):
     def raw(self) -> Any:
         """The driver's connection, for statements in a pipeline."""
         return self._raw
+
+
+def _rows(values: Sequence[Any]) -> str:
+    return encode_json(values).decode()
 
 
 def _key(key: EntryKey) -> tuple[str, str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from saga_activities.bodies.sql_action import returns_no_rows
 from saga_activities.guard import rules
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.session import SqlSession
@@ -78,8 +79,9 @@ class RowSet(Protocol):
 class _EntryTransaction:
     """The transaction as the script of one entry sees it; it has the methods that the rules use."""
 
-    def __init__(self, key: EntryKey) -> None:
+    def __init__(self, key: EntryKey, expected: str | None) -> None:
         self._key = key
+        self._expected = expected
 
     @property
     def sql(self) -> SqlSession:
@@ -88,6 +90,8 @@ class _EntryTransaction:
     async def insert(
         self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
+        if op == reason == "do":
+            result = self._expected
         return await RowInsert(self._key, op, reason, args_hash, result)  # pyright: ignore[reportReturnType]
 
     async def rows(self) -> Mapping[str, GuardRow]:
@@ -100,11 +104,14 @@ class EntryScript:
 
     ``error`` is what its action, or the guard, has raised; then its rows must not be committed. ``postponed``: its
     action is left to the next chunk, because this one has no more time, or no room for its result.
+
+    ``expected``: the result with which the row of `do` is inserted; if it turns out so, the row is not written twice.
     """
 
     invocation: Invocation
     key: EntryKey
     coroutine: Coroutine[Any, Any, ScriptResult]
+    expected: str | None = None
     request: _Request | None = None
     result: ScriptResult | None = None
     error: BaseException | None = None
@@ -113,21 +120,21 @@ class EntryScript:
 
     def go_on(self, answer: Any = None) -> None:
         """Continue with the answer to its request, up to the next request or the end."""
-        self._continue(lambda: self.coroutine.send(answer))
+        self._continue(self.coroutine.send, answer)
 
     def fail(self, error: BaseException) -> None:
         """Continue with an exception of its action."""
-        self._continue(lambda: self.coroutine.throw(error))
+        self._continue(self.coroutine.throw, error)
 
     def postpone(self) -> None:
         """End without a result: the action was not run, or what it did is rolled back."""
         self.coroutine.close()
         self.request, self.result, self.postponed = None, None, True
 
-    def _continue(self, step: Callable[[], Any]) -> None:
+    def _continue(self, step: Callable[[Any], Any], answer: Any) -> None:
         self.request = None
         try:
-            self.request = step()
+            self.request = step(answer)
         except StopIteration as ended:
             self.result = ended.value
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this entry
@@ -140,13 +147,22 @@ class EntryScript:
 
     @property
     def stored(self) -> RowWrite | None:
-        return self.result.row_write if self.result is not None and self.result.commit else None
+        write = self.result.row_write if self.result is not None and self.result.commit else None
+        stands = write is not None and write.op == "do" and write.result == self.expected and write.held is None
+        return None if stands else write
 
 
 def make_script(invocation: Invocation, args_hash: str | None) -> EntryScript:
     """The script of a call with a guard. Raises ValueError for an id that no guard row can have."""
     key = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
-    return EntryScript(invocation, key, _script(invocation, args_hash, _EntryTransaction(key)))
+    expected = _expected_result(invocation)
+    return EntryScript(invocation, key, _script(invocation, args_hash, _EntryTransaction(key, expected)), expected)
+
+
+def _expected_result(invocation: Invocation) -> str | None:
+    """What the guard stores of a `sql` step that certainly returns no rows: known before it runs."""
+    run = invocation.arguments.get("run") if invocation.action == "sql" else None
+    return "[]" if isinstance(run, str) and returns_no_rows(run) else None
 
 
 def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine[Any, Any, ScriptResult]:

@@ -12,6 +12,9 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import to_json
+
+from sagas.text.fast_json import decode_json
 from sagas.text.json_values import MAX_DEPTH
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
@@ -19,9 +22,6 @@ MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class UnusableResult(ValueError):
@@ -81,20 +81,18 @@ def encode(result: Any) -> str | None:
     plain = to_json_value(result)
     if isinstance(plain, dict) and MARKER_KEY in plain:
         raise UnusableResult(f"a result must not contain the key {MARKER_KEY!r}: it is reserved for the guard")
-    text = _ENCODER.encode(plain)
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > MAX_RESULT_BYTES:
-        raise UnusableResult(f"the result has {size} bytes; at most {MAX_RESULT_BYTES} are allowed")
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(plain, separators=(",", ":"))  # a lone surrogate: only an escape can hold it
-    return text
+        data = to_json(plain)
+    except ValueError:  # half a surrogate pair: only an escape can hold it
+        data = json.dumps(plain, separators=(",", ":")).encode()
+    if len(data) > MAX_RESULT_BYTES:
+        raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_RESULT_BYTES} are allowed")
+    return data.decode()
 
 
 def decode(text: str | None) -> Any:
     """The result a row holds."""
-    return None if text is None else json.loads(text)
+    return None if text is None else decode_json(text)
 
 
 def encode_marker(marker: str, **details: Any) -> str:

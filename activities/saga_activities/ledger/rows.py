@@ -21,6 +21,7 @@ from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.payloads import compress_state, decompress_state
 from sagas.protocol.saga_view import SagaView
+from sagas.text.fast_json import encode_json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """What a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
@@ -145,7 +146,7 @@ def insert_together(
     chosen = ", ".join(_from_json(number, column.type) for number, column in enumerate(table.c))
     source = sa.text(f"select {chosen} from json_array_elements(cast(:rows as json)) as r").columns(*table.c)
     values = [[_json_value(row[column.name]) for column in table.c] for row in rows]
-    return insert.from_select([column.name for column in table.c], source), {"rows": json.dumps(values)}
+    return insert.from_select([column.name for column in table.c], source), {"rows": encode_json(values).decode()}
 
 
 def _from_json(number: int, type: sa.types.TypeEngine[Any]) -> str:

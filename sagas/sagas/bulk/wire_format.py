@@ -7,7 +7,6 @@ as one chunk, give sagas a workflow of their own, and record final states.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from sagas.protocol.payloads import (
     encode_guard,
     idempotency_key,
 )
+from sagas.text.fast_json import decode_json, encode_json
 
 CLAIM_ACTIVITY = "saga.claim"
 CHUNK_ACTIVITY = "saga.chunk"
@@ -171,20 +171,17 @@ def _decode_outcome(data: Any, attempt: int) -> Outcome:
 # --- states of sagas -------------------------------------------------------------------------------------------------
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
 def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any] | None) -> str:
     """One line: the summary of a saga, and the compact snapshot of its machine, if it is not too large.
 
     Without a machine the summary has the ``view`` of the saga, which tells why it is not there.
     """
-    return f"{_ENCODER.encode(summary)}\t{'' if machine is None else _ENCODER.encode(machine)}"
+    return f"{encode_json(summary).decode()}\t{'' if machine is None else encode_json(machine).decode()}"
 
 
 def state_summary(line: str) -> dict[str, Any]:
     """The summary in a line of :func:`encode_state`."""
-    return json.loads(line.partition("\t")[0])
+    return decode_json(line.partition("\t")[0])
 
 
 def pack_states(lines: Sequence[str]) -> str:
@@ -198,5 +195,5 @@ def unpack_states(packed: str) -> list[tuple[dict[str, Any], str]]:
     states = []
     for line in lines:
         summary, _, machine = line.partition("\t")
-        states.append((json.loads(summary), machine))
+        states.append((decode_json(summary), machine))
     return states

@@ -36,11 +36,12 @@ from sagas.presentation.bulk_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, pack_state
+from sagas.text.fast_json import decode_json
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
-from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
+from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, json_payload, limit_summary
 from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
@@ -213,14 +214,14 @@ class BulkWorkflow:
         first, attempt, lost = command.calls[0].call, 1, None
         outcomes: Sequence[Outcome | None] = ()
         assert self._machine is not None
-        chunk = workflow.payload_converter().to_payload(encode_chunk(command.calls, self._machine.definition.saga))
+        chunk = json_payload(encode_chunk(command.calls, self._machine.definition.saga))
         await self._wait_for_room(len(chunk.data))
         try:
             result = await workflow.execute_activity(
                 CHUNK_ACTIVITY,
                 RawValue(chunk),
                 activity_id=f"{first.id.partition('#')[0]}~{command.id}",
-                result_type=dict,
+                result_type=RawValue,
                 summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
                 start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
                 heartbeat_timeout=_heartbeat_timeout(first),
@@ -230,8 +231,9 @@ class BulkWorkflow:
                     backoff_coefficient=1.0,
                 ),
             )
-            outcomes = decode_outcomes(result, len(command.calls))
-            attempt = int(result["attempt"])
+            ended = decode_json(result.payload.data)
+            outcomes = decode_outcomes(ended, len(command.calls))
+            attempt = int(ended["attempt"])
         except ActivityError as error:
             lost = error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -298,10 +300,10 @@ class BulkWorkflow:
 
     async def _send(self, name: str, request: Mapping[str, Any], lines: Sequence[str], summary: str) -> dict[str, Any]:
         """Perform an activity with states of sagas; one that no payload carries is described instead."""
-        payload = workflow.payload_converter().to_payload({**request, "sagas": pack_states(lines)})
+        payload = json_payload({**request, "sagas": pack_states(lines)})
         if len(payload.data) > PAYLOAD_LIMIT:
             described = pack_states([self._describe(line) for line in lines])
-            payload = workflow.payload_converter().to_payload({**request, "sagas": described})
+            payload = json_payload({**request, "sagas": described})
         await self._wait_for_room(len(payload.data))
         return await _perform(name, RawValue(payload), summary)
 

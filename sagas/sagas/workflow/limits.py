@@ -13,6 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
+from sagas.text.fast_json import encode_json
 from sagas.text.json_values import encodable
 from sagas.text.markdown import markdown_text
 
@@ -49,6 +50,11 @@ def to_payload(value: Any, what: str) -> Payload:
     if size > PAYLOAD_LIMIT:
         raise DefinitionError(f"{what} has {size:,} bytes; Temporal accepts {PAYLOAD_LIMIT:,}")
     return payload
+
+
+def json_payload(value: Any) -> Payload:
+    """The payload of a value that is JSON and may be large, as those of bulk execution are."""
+    return Payload(metadata={"encoding": b"json/plain"}, data=encode_json(value))
 
 
 def view_payload(view: SagaView) -> tuple[dict[str, Any], Payload]:
