@@ -51,7 +51,7 @@ from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.text.fast_json import decode_json
 from sagas.workflow import SagaApplicationError
-from sagas.workflow.limits import STATE_LIMIT, json_payload
+from sagas.workflow.limits import STATE_LIMIT
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
@@ -161,11 +161,11 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
     raise to_application_error(outcome, attempt.number)
 
 
-async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload) -> RawValue:
+async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload) -> Any:
     info = activity.info()
     try:
         attempt = _attempt_context(info.workflow_type or "", None)
-        return RawValue(json_payload(await bulk.perform(activity_type, decode_json(request.data), attempt)))
+        return await bulk.perform(activity_type, decode_json(request.data), attempt)
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
             message = f"the argument of {activity_type} is not a request of a bulk workflow"
@@ -208,7 +208,7 @@ def _attempt_context(saga: str, traceparent: str | None) -> AttemptContext:
         number=info.attempt,
         scheduled_at=info.current_attempt_scheduled_time.timestamp(),
         deadline=(info.started_time + timeout).timestamp(),
-        heartbeat=_heartbeat(),
+        heartbeat=_no_heartbeat if info.is_local else _heartbeat(),
         logger=activity.logger,
         traceparent=traceparent,
         saga=saga,
@@ -226,6 +226,10 @@ def _heartbeat() -> Callable[[Any], None]:
         loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *values))
 
     return beat
+
+
+def _no_heartbeat(_: Any = None) -> None:
+    """A local activity has none: the SDK would take the server's refusal for a cancel."""
 
 
 def _must_end() -> bool:

@@ -53,6 +53,8 @@ and the ledger know what has been done."""
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
 
+_LEDGER_WORK = frozenset({CLAIM_ACTIVITY, RECORD_ACTIVITY})
+
 CANCELLED = "the bulk workflow was cancelled"
 
 _LEVELS_AROUND_INPUTS = 3
@@ -66,6 +68,9 @@ MAX_STATES_BYTES = 512 * 1024
 
 SPREADS_CHUNKS = "spreads-chunks"
 """The Temporal patch id of the limit of one task's chunks; only a run that has reached the limit has its marker."""
+
+LEDGER_WORK_LOCAL = "ledger-work-local"
+"""The Temporal patch id: claims and final states are written by local activities."""
 
 OUTLASTS_REFUSALS = "outlasts-refusals"
 """The Temporal patch id: a worker that refuses what a begun run needs is asked again, until another one answers."""
@@ -214,7 +219,7 @@ class BulkWorkflow:
         first, attempt, lost = command.calls[0].call, 1, None
         outcomes: Sequence[Outcome | None] = ()
         assert self._machine is not None
-        chunk = json_payload(encode_chunk(command.calls, self._machine.definition.saga))
+        chunk = workflow.payload_converter().to_payload(encode_chunk(command.calls, self._machine.definition.saga))
         await self._wait_for_room(len(chunk.data))
         try:
             result = await workflow.execute_activity(
@@ -442,9 +447,15 @@ async def _perform(
 ) -> dict[str, Any]:
     try:
         return await perform_until_answered(
-            name, request, summary, timeout=_ENGINE_TIMEOUT, heartbeat=HEARTBEAT, may_end=may_end
+            name,
+            request,
+            summary,
+            timeout=_ENGINE_TIMEOUT,
+            heartbeat=HEARTBEAT,
+            may_end=may_end,
+            local=name in _LEDGER_WORK and workflow.patched(LEDGER_WORK_LOCAL),
         )
-    except ActivityError as error:
+    except FailureError as error:
         raise refused_error(activity_message(error)) from None
 
 

@@ -73,15 +73,20 @@ def _closing_message(finish: Finish, reason: Mapping[str, Any]) -> str:
     return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no reason was given'}"
 
 
-def activity_message(error: ActivityError) -> str:
+def activity_failure(error: FailureError) -> BaseException | None:
+    """What has failed in an activity. A local activity's failure is not wrapped in an ActivityError."""
+    return error.cause if isinstance(error, ActivityError) else error
+
+
+def activity_message(error: FailureError) -> str:
     """The error message of the activity itself."""
-    cause = error.cause
+    cause = activity_failure(error)
     return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
 
 
 def activity_outcome(error: FailureError) -> Outcome:
-    """The outcome of an activity's last attempt. A local activity's failure is not wrapped in an ActivityError."""
-    cause = error.cause if isinstance(error, ActivityError) else error
+    """The outcome of an activity's last attempt."""
+    cause = activity_failure(error)
     if isinstance(cause, ApplicationError):
         return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
     if isinstance(cause, TimeoutError):
