@@ -141,7 +141,7 @@ async def _is_gone(worker: object) -> bool:
 async def frozen_before_insert(env: CellEnvironment) -> None:
     """A zombie: its worker freezes with the chunk's first statement in flight, which arrives after all sagas ended."""
     proxy, worker = env.proxies["database"], await env.worker()
-    proxy.arm(f'"{env.target.step}", 1, "do", "{env.target.op}"'.encode(), "hold")
+    proxy.arm(f'"{env.target.step}",1,"do","{env.target.op}"'.encode(), "hold")
     await env.start()
     await env.until(lambda: _truth(proxy.triggered > 0), "the first statement")
     worker.freeze()
