@@ -26,12 +26,9 @@ from sagas.protocol.payloads import input_digest
 MAX_INPUT_BYTES = 1024 * 1024
 """Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
 
-_MAX_CONCURRENT = 2
-"""Bulk workflows that are started and not claimed yet; meanwhile the next one grows, so that busy workers get few large
-ones."""
-
 _BUSY_FOR = 1.0
-"""Seconds after which a workflow no longer counts for this limit: without a worker the next callers must not wait."""
+"""Seconds after which the next bulk workflow starts although a worker has not claimed the one before: without a worker
+the callers must not wait for each other."""
 
 _MAX_UNCLAIMED = 10_000
 _UNCLAIMED_FOR = timedelta(seconds=60)
@@ -68,7 +65,8 @@ class SharedStarts:
         self._limit = limit
         self._wait = wait
         self._open: _Batch | None = None
-        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._unanswered = asyncio.Lock()
+        """While one bulk workflow is not claimed yet, the next one grows, so that busy workers get few large ones."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
 
@@ -116,7 +114,7 @@ class SharedStarts:
                     await batch.full.wait()
             except TimeoutError:
                 pass
-            await self._places.acquire()
+            await self._unanswered.acquire()
             try:
                 if self._open is batch:
                     self._open = None
@@ -125,7 +123,7 @@ class SharedStarts:
                 answering = asyncio.create_task(self._answer(starts))
                 await asyncio.wait({answering}, timeout=_BUSY_FOR)
             finally:
-                self._places.release()
+                self._unanswered.release()
             await answering
             await self._answer_repeats(batch.repeats)
         except Exception as error:  # noqa: BLE001 - each caller raises it
