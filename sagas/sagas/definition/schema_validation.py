@@ -53,11 +53,19 @@ def charge(steps: int = 1) -> None:
             raise TooComplex
 
 
-def first_errors(schema: Any, value: Any, maximum: int) -> list[Any]:
-    """At most ``maximum`` errors of a value. Raises TooComplex, or UsageError for a reference that leads nowhere."""
+def canonical_schema(schema: Any) -> str:
+    """The text of a schema, by which its validator is kept."""
+    return json.dumps(schema, sort_keys=True)
+
+
+def first_errors(canonical: str, value: Any, maximum: int) -> list[Any]:
+    """At most ``maximum`` errors of a value. Raises TooComplex, or UsageError for a reference that leads nowhere.
+
+    ``canonical``: the :func:`canonical_schema`.
+    """
     from referencing.exceptions import Unresolvable
 
-    validator = _validator(_canonical(schema))
+    validator = _validator(canonical)
     try:
         return list(islice(validator.iter_errors(value), maximum))
     except Unresolvable as error:
@@ -72,10 +80,6 @@ def bounded() -> Iterator[None]:
         yield
     finally:
         _steps.reset(token)
-
-
-def _canonical(schema: Any) -> str:
-    return json.dumps(schema, sort_keys=True)
 
 
 @lru_cache(maxsize=64)
