@@ -67,3 +67,16 @@ async def test_a_run_from_before_work_counted_keeps_its_course(name: str, monkey
     monkeypatch.setattr(expression_work, "task_meter", WorkMeter)
     monkeypatch.setattr(bulk_workflow, "task_meter", WorkMeter)
     assert isinstance(await replay(path), NondeterminismError)
+
+
+async def test_a_run_from_before_its_ledger_work_was_local_keeps_its_activities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [path] = [one for one in HISTORIES if one.name == "bulk.1.json.gz"]
+    honest = bulk_workflow.perform_until_answered
+
+    async def locally(*args: Any, **more: Any) -> Any:
+        return await honest(*args, **{**more, "local": True})
+
+    monkeypatch.setattr(bulk_workflow, "perform_until_answered", locally)
+    assert isinstance(await replay(path), NondeterminismError)

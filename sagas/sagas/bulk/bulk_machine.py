@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_callable
-from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, Traveller, why_not_shared
+from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_shared
 from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
@@ -166,9 +166,9 @@ class BulkMachine:
                 self._apply(member, Started(at=at))
         return self._commands(at)
 
-    def _new_progress(self, saga: NewSaga) -> Machine | Traveller:
+    def _new_progress(self, saga: NewSaga) -> Machine | HappyPathSaga:
         if self._path is not None:
-            return Traveller(self._path, saga.id, saga.input, saga.generation)
+            return HappyPathSaga(self._path, saga.id, saga.input, saga.generation)
         return Machine(
             self.definition,
             saga.input,

@@ -90,7 +90,7 @@ class HappyPath:
         """The first points, by the time of the start and the generation."""
 
 
-class Traveller:
+class HappyPathSaga:
     """One saga on the happy path. A machine would be in the same state, and give the same commands."""
 
     __slots__ = ("_arguments", "_generation", "_input", "_kept_bytes", "_output", "_path", "_saga", "_values", "point")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sagas.bulk.happy_path import Traveller
+from sagas.bulk.happy_path import HappyPathSaga
 from sagas.definition.model import Retry, backoff
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
@@ -49,7 +49,7 @@ class Member:
     """
 
     id: str
-    progress: Machine | Traveller
+    progress: Machine | HappyPathSaga
     labels: Mapping[str, str]
     calls: dict[str, PendingCall] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class Member:
     @property
     def machine(self) -> Machine:
         """Its machine. If it was on the happy path, it leaves it, which changes nothing of what it does."""
-        if isinstance(self.progress, Traveller):
+        if isinstance(self.progress, HappyPathSaga):
             self.progress = self.progress.machine()
         return self.progress
 
     def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command]:
         """Apply one event and return the resulting commands. ``work``: of the workflow task."""
-        if isinstance(self.progress, Traveller) and (commands := self.progress.next(event, work)) is not None:
+        if isinstance(self.progress, HappyPathSaga) and (commands := self.progress.next(event, work)) is not None:
             return commands
         machine = self.machine
         machine.begin_task(lambda: True, work)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
-from sagas.bulk.happy_path import Traveller, why_not_shared
+from sagas.bulk.happy_path import HappyPathSaga, why_not_shared
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Compensation, Definition, Operation, Retry, Savepoint, StepDefinition
 from sagas.expressions.limits import WorkMeter
@@ -60,9 +60,9 @@ class Pair:
             for name in ("state", "started_at", "ended_at", "highest_generation", "paused"):
                 assert getattr(own.progress, name) == getattr(other.progress, name)
             assert own.progress.compact_snapshot() == other.progress.compact_snapshot()
-            shares = isinstance(own.progress, Traveller)
+            shares = isinstance(own.progress, HappyPathSaga)
             self.seen[f"{'shares' if shares else 'left the path'} {own.state}"] += 1
-            assert not isinstance(other.progress, Traveller)
+            assert not isinstance(other.progress, HappyPathSaga)
 
 
 def random_definition(source: random.Random) -> Definition:
@@ -236,7 +236,7 @@ def test_most_sagas_have_no_machine() -> None:
         bulk.chunk_ended(
             chunk.id, [Outcome.done(attempt=1, marker="sealed") if sealed else done] * len(chunk.calls), 3.0
         )
-    assert [isinstance(one.progress, Traveller) for one in bulk.members.values()] == [True] * 5 + [False]
+    assert [isinstance(one.progress, HappyPathSaga) for one in bulk.members.values()] == [True] * 5 + [False]
     assert bulk.counts() == {"COMPLETED": 5, "COMPENSATED": 1}
 
 

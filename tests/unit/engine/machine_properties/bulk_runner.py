@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from sagas.bulk import bulk_machine
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, ChunkCall, Detach, NewSaga, PerformChunk, Record, Wake
-from sagas.bulk.happy_path import Traveller
+from sagas.bulk.happy_path import HappyPathSaga
 from sagas.bulk.wire_format import decode_chunk, decode_outcomes, encode_chunk, encode_outcomes
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, StepDefinition
@@ -74,7 +74,7 @@ class TwinMachine:
         if answer != twin:
             raise Violation("happy path", f"{name}: {twin} instead of {answer}")
         for own, other in zip(self._observed.members.values(), self._sharing.members.values(), strict=True):
-            self.shared += isinstance(other.progress, Traveller) and other.progress.point is not None
+            self.shared += isinstance(other.progress, HappyPathSaga) and other.progress.point is not None
             for one in ("state", "started_at", "ended_at", "highest_generation"):
                 if getattr(own.progress, one) != getattr(other.progress, one):
                     raise Violation("happy path", f"{own.id}: another {one} after {name}")
