@@ -130,6 +130,8 @@ class HappyPathSaga:
 
     def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command] | None:
         """The commands for this event; None: nothing has changed, and the event is one for :meth:`machine`."""
+        if work.exceeds(TASK_STEPS):
+            return None  # a machine leaves the rest to a timer, also where no command would follow
         counted = work.steps, work.work
         commands = None
         if isinstance(event, CallEnded) and self.point is not None and _is_first_success(event):

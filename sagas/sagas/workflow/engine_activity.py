@@ -81,7 +81,8 @@ async def _perform_locally(
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     except FailureError as error:
-        _raise_if_final(error, may_end)
+        if not is_cancelled_exception(error):  # nobody cancels it; the SDK does when it evicts the run
+            _raise_if_final(error, may_end)
         raise _LocalAttemptFailed from None
 
 

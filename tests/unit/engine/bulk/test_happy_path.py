@@ -32,6 +32,8 @@ class Pair:
     sharing: BulkMachine
     separate: BulkMachine
     seen: Counter[str] = field(default_factory=Counter)
+    meters: tuple[WorkMeter, WorkMeter] = field(default_factory=lambda: (WorkMeter(), WorkMeter()))
+    calls: int = 0
 
     @classmethod
     def of(cls, definition: Definition, chunk_size: int) -> Pair:
@@ -44,9 +46,13 @@ class Pair:
         return cls(one, other)
 
     def call(self, name: str, *args: Any, **more: Any) -> list[BulkCommand]:
-        meters = WorkMeter(), WorkMeter()
-        for bulk, meter in zip((self.sharing, self.separate), meters, strict=True):
-            bulk.begin_task(meter)
+        """Call a method of both. Three calls in a row are in one workflow task."""
+        if self.calls % 3 == 0:
+            self.meters = WorkMeter(), WorkMeter()
+            for bulk, meter in zip((self.sharing, self.separate), self.meters, strict=True):
+                bulk.begin_task(meter)
+        self.calls += 1
+        meters = self.meters
         answers = [getattr(bulk, name)(*args, **more) for bulk in (self.sharing, self.separate)]
         assert answers[0] == answers[1]
         assert (meters[0].steps, meters[0].work) == (meters[1].steps, meters[1].work)
@@ -212,6 +218,25 @@ def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeyp
     monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
     for seed in range(150):
         live(seed)
+
+
+def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task's expressions have taken long when a call ends whose sibling is still open."""
+    monkeypatch.setattr(arguments, "TASK_STEPS", 3)
+    monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
+    do = Operation(uses="shop.take", with_={}, connection="shop")
+    first = StepDefinition(id="a", name="A", kind="compensatable", do=do, guarantee="guarded")
+    heavy = replace(do, with_={"list": "${{ input.items.map(item, item) }}"})
+    last = replace(first, id="c", do=heavy, needs=("a", "b"))
+    definition = Definition(saga="order", steps=(first, replace(first, id="b"), last))
+    pair = Pair.of(definition, 1)
+    started = pair.call("start", [NewSaga(id, {"items": [1, 2, 3, 4, 5]}, {}) for id in IDS[:2]], 1.0)
+    chunk = {(one.calls[0].call.id, one.calls[0].saga_id): one.id for one in started if isinstance(one, PerformChunk)}
+    done = [Outcome.done(attempt=1)]
+    pair.call("chunk_ended", chunk["a", IDS[0]], done, 2.0)
+    pair.call("woken", 2.0)
+    pair.call("chunk_ended", chunk["b", IDS[0]], done, 3.0)  # begins a task, and evaluates the arguments of c
+    assert any(isinstance(one, Wake) for one in pair.call("chunk_ended", chunk["a", IDS[1]], done, 3.0))
 
 
 def test_a_result_beyond_the_budget_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
