@@ -8,11 +8,11 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 
-def encode_json(value: Any) -> bytes:
-    """A JSON value as JSON, in ASCII. Raises TypeError or ValueError if it is none."""
+def encode_json(value: Any, *, ensure_ascii: bool = True) -> bytes:
+    """A JSON value as JSON, in ASCII or UTF-8. Raises TypeError or ValueError if it is none."""
     try:
-        return to_json(value, ensure_ascii=True)
-    except ValueError:  # half a surrogate pair, or deep nesting
+        return to_json(value, ensure_ascii=ensure_ascii)
+    except ValueError:  # deep nesting, or half a surrogate pair, which only an escape can hold
         return json.dumps(value, separators=(",", ":")).encode()
 
 
