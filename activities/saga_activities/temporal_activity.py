@@ -27,7 +27,7 @@ from saga_activities.attempt_context import (
 )
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
-from saga_activities.concurrency.cancellation import uncancellable
+from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities

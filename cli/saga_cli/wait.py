@@ -67,7 +67,7 @@ async def follow_saga(
     from temporalio.client import WorkflowFailureError
     from temporalio.service import RPCError, RPCStatusCode
 
-    from saga_activities.concurrency.backoff import Backoff
+    from saga_activities.concurrency import Backoff
     from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of, with_blocking_checked
 
     async def end() -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.actions import Absent, Done, Unknown, action
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.consumers import Message, bridge, consumer
 from sagas.actions.step import Event, Step
-from sagas.consumers import Message, bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
 
 if TYPE_CHECKING:

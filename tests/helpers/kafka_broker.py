@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
-from saga_workers.devstack.kafka_server import KafkaServer, create_class_archive
+from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaServer, KafkaUnavailableError, create_class_archive
 from sagas.settings import KafkaSettings
 from tests.helpers.free_ports import free_ports
 from tests.helpers.processes import Process

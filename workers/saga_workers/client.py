@@ -16,7 +16,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_workers.control import interventions
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import SagaStarter, StartRequest, StartResult, no_ledger_error

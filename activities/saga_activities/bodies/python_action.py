@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from saga_activities.concurrency.cancellation import uncancellable
+from saga_activities.concurrency import uncancellable
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 

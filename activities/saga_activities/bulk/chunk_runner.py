@@ -20,7 +20,7 @@ from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
 from saga_activities.bulk.result_room import result_size
-from saga_activities.concurrency.cancellation import uncancellable
+from saga_activities.concurrency import uncancellable
 from saga_activities.guard.database_errors import (
     ClassifiedError,
     classify_database_error,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency.cancellation import uncancellable
+from saga_activities.concurrency import uncancellable
 from saga_activities.guard import database_errors, rules
 from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTransaction, SqliteTransaction
 from saga_activities.guard.postgresql import PostgresTransaction

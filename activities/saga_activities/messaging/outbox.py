@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.result_codec import UnusableResult, to_json_value

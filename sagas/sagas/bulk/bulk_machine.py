@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_callable
-from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_shared
+from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
 from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
@@ -147,7 +147,7 @@ class BulkMachine:
         self._cancelled_departing: set[str] = set()
         self._recording = False
         self._work = WorkMeter()
-        shares = happy_path and why_not_shared(definition) is None
+        shares = happy_path and why_not_on_happy_path(definition) is None
         self._path = HappyPath(definition, plan, variables) if shares else None
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -238,7 +238,11 @@ class BulkMachine:
         ``cancel``: it is cancelled first; afterwards, in its own workflow, it could end before the cancel arrives.
         """
         member = self.members[saga_id]
-        if cancel is not None and member.is_active and member.machine.cancel_response() in ("accepted", "recorded"):
+        if (
+            cancel is not None
+            and member.is_active
+            and member.leave_happy_path().cancel_response() in ("accepted", "recorded")
+        ):
             self._apply(member, cancel)
         self._leave(member, why)
         return self._commands(at)
@@ -264,7 +268,9 @@ class BulkMachine:
 
     def cancel_responses(self, saga_ids: Iterable[str]) -> dict[str, CancelResponse]:
         """What a cancel means for each of the sagas that are here, and have not ended."""
-        return {id: self.members[id].machine.cancel_response() for id in saga_ids if self._may_be_cancelled(id)}
+        return {
+            id: self.members[id].leave_happy_path().cancel_response() for id in saga_ids if self._may_be_cancelled(id)
+        }
 
     def _may_be_cancelled(self, id: str) -> bool:
         member = self.members.get(id)
@@ -318,7 +324,7 @@ class BulkMachine:
 
     def view(self, saga_id: str, at: float) -> SagaView:
         """The view of one saga. Raises KeyError for an id that is not a member's."""
-        return self.members[saga_id].machine.view(at)
+        return self.members[saga_id].leave_happy_path().view(at)
 
     # --- one saga ----------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """The happy path: what the machines of most sagas of a bulk workflow decide alike is decided once.
 
 As long as every call is done at its first attempt, the decisions of a machine depend on the definition and on the
-times of the events, not on inputs and results; not for every definition, see :func:`why_not_shared`. So the machine
-handles each event for one saga only, and its commands and its state, a :class:`PathPoint`, serve all others with the
-same events. What depends on a saga's own values is computed for each: arguments, keys, sizes of results, the output.
+times of the events, not on inputs and results; :func:`why_not_on_happy_path` names the definitions for which that does
+not hold. So the machine handles each event for one saga only, and its commands and its state, a :class:`PathPoint`,
+serve all others with the same events. What depends on a saga's own values is computed for each: arguments, keys, sizes
+of results, the output.
 
 Whatever else happens to a saga, it gets a machine of its own, restored from the state of its point with its own values.
 """
@@ -41,7 +42,7 @@ WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
 
 
-def why_not_shared(definition: Definition) -> str | None:
+def why_not_on_happy_path(definition: Definition) -> str | None:
     """Why the machines of a definition may decide differently on the happy path; None if they cannot."""
     if (why := why_no_member(definition)) is not None:
         return why

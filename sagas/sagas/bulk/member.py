@@ -60,9 +60,8 @@ class Member:
     finish: Finish | None = None
     recorded: bool = False
 
-    @property
-    def machine(self) -> Machine:
-        """Its machine. If it was on the happy path, it leaves it, which changes nothing of what it does."""
+    def leave_happy_path(self) -> Machine:
+        """Its machine; if it was on the happy path, it goes on with a machine of its own, as it would have without."""
         if isinstance(self.progress, HappyPathSaga):
             self.progress = self.progress.machine()
         return self.progress
@@ -71,7 +70,7 @@ class Member:
         """Apply one event and return the resulting commands. ``work``: of the workflow task."""
         if isinstance(self.progress, HappyPathSaga) and (commands := self.progress.next(event, work)) is not None:
             return commands
-        machine = self.machine
+        machine = self.leave_happy_path()
         machine.begin_task(lambda: True, work)
         return machine.next(event)
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sagas.actions import Actions, load_actions
-from sagas.consumers import MessageHandlers, load_message_handlers
+from sagas.actions.consumers import MessageHandlers, load_message_handlers
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.loader import find_definition_files, load_definitions
 from sagas.definition.model import Definition

@@ -32,7 +32,7 @@ from sagas.bulk.wire_format import (
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
 from sagas.machine.view import shrink_view
-from sagas.presentation.bulk_details import bulk_details
+from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, pack_state
@@ -396,7 +396,7 @@ class BulkWorkflow:
     def machine_state(self, saga_id: str) -> str | None:
         if self._machine is None or saga_id not in self._machine.members:
             return None
-        return pack_state(self._machine.members[saga_id].machine.snapshot())
+        return pack_state(self._machine.members[saga_id].leave_happy_path().snapshot())
 
     @workflow.query(name="counts", description="How many sagas are in each state.")
     def counts(self) -> dict[str, int]:

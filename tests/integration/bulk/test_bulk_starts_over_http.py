@@ -18,9 +18,8 @@ from saga_workers.control import acceptance, shared_starts
 from saga_workers.control import start as saga_start
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.runtime.http_server import HttpServer
-from saga_workers.serve.api import SagaApi
+from saga_workers.serve.api import SagaApi, bulk_wait_seconds
 from saga_workers.serve.api_tokens import Callers
-from saga_workers.serve.bulk_wait import bulk_wait
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import UsageError
 from sagas.settings import load_settings
@@ -39,7 +38,7 @@ async def serving(project: Project, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     settings = replace(project.settings, serve=serve)
     client = Client(await connect(settings), Project(settings))
     async with using_ledger(settings) as ledger:
-        wait = bulk_wait(settings)
+        wait = bulk_wait_seconds(settings)
         api = SagaApi(client.temporal, Callers(settings), client, ledger=ledger, bulk_wait=wait)
         async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
             headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
@@ -198,4 +197,4 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
 def test_a_bulk_wait_that_is_not_possible(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "saga.toml").write_text(f'{text}\n[connections.bank]\nurl = "sqlite+aiosqlite:///bank.db"\n')
     with pytest.raises(UsageError, match=message):
-        bulk_wait(load_settings(config=str(tmp_path / "saga.toml")))
+        bulk_wait_seconds(load_settings(config=str(tmp_path / "saga.toml")))

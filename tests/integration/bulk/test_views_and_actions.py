@@ -15,8 +15,8 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.batch.batch_control import cancel_members
 from saga_workers.control import bulk_updates
-from saga_workers.control.member_cancels import cancel_members
 from saga_workers.control.start import BulkRow
 from saga_workers.doctor import checks
 from saga_workers.doctor.checks import check_claims

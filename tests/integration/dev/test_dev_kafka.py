@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from saga_activities.kafka.admin import KafkaAdmin
-from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
+from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import start_mark

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
+from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaUnavailableError
 from tests.integration.dev.conftest import SAGA, Project
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")

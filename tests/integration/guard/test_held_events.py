@@ -7,7 +7,7 @@ import time
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, list_undecided
 from sagas.errors import RefusedError
 from tests.helpers.free_ports import free_port

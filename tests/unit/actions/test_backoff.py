@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from saga_activities.concurrency import backoff
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities import concurrency
+from saga_activities.concurrency import Backoff
 
 
 def test_delays_grow_up_to_the_longest() -> None:
@@ -18,7 +18,7 @@ def test_delays_grow_up_to_the_longest() -> None:
 
 def test_delays_restart_after_a_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(concurrency, "time", SimpleNamespace(monotonic=lambda: now))
     delays = Backoff(1.0, 4.0).restarting()
     assert [next(delays) for _ in range(4)] == [1.0, 2.0, 4.0, 4.0]
     now = 8.0

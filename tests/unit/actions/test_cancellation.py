@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from saga_activities.concurrency.cancellation import uncancellable
+from saga_activities.concurrency import uncancellable
 
 
 async def test_the_result_counts_despite_cancellations() -> None:

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from saga_workers.devstack import kafka_server
-from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
-from saga_workers.devstack.kafka_server import broker_unavailable_reason, create_class_archive
+from saga_workers.devstack.kafka_server import (
+    KAFKA_JARS,
+    KafkaUnavailableError,
+    broker_unavailable_reason,
+    create_class_archive,
+)
 
 
 @pytest.fixture

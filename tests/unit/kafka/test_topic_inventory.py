@@ -126,7 +126,7 @@ def test_projects_that_need_kafka(
         ("from sagas import bridge\n@bridge('raw', to='clean')\ndef clean(message): ...", True),
         ("import sagas\n@sagas.consumer('raw', connection='shop')\ndef book(message): ...", True),
         ("from sagas import consumer as on\n@on(\n 'raw', connection='shop')\nasync def book(message): ...", True),
-        ("import sagas.consumers as c\ndef f(m): ...\ng = c.bridge('raw', to='clean')(f)", True),
+        ("import sagas.actions.consumers as c\ndef f(m): ...\ng = c.bridge('raw', to='clean')(f)", True),
         ("from sagas import action\n# one day a @consumer(…)\n'@bridge('", False),
         ("from shop import consumer\nimport sagas\n@consumer('raw')\ndef book(message): ...", False),
         ("from sagas import consumer\n", False),

@@ -23,7 +23,7 @@ from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
 from saga_workers.trigger.retry import AttemptFailed, PoisonMessage, retry_until_done
-from sagas.consumers import Bridge, Message
+from sagas.actions.consumers import Bridge, Message
 
 ENGINE_HEADERS = ("ce_id", "ce_source", "ce_type", "ce_time", "sagaid", "sagakey", "sagareplyto", "sagaoutcome")
 NAMES = st.sampled_from([*ENGINE_HEADERS, "sagabridge", "sagadlqreason", "content-type", "traceparent", ""]) | st.text(

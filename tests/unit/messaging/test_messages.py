@@ -13,7 +13,7 @@ from saga_workers.trigger.saga_trigger import MAX_FILL_TIME, TriggerExpressions,
 from saga_workers.trigger.trigger_process import make_plan
 from sagas import Event, Message, bridge, consumer
 from sagas.actions import Actions
-from sagas.consumers import (
+from sagas.actions.consumers import (
     HANDLER_ATTRIBUTE,
     MAX_ID_LENGTH,
     MAX_NAME_LENGTH,

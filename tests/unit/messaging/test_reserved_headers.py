@@ -11,8 +11,8 @@ import pytest
 from saga_activities.messaging.outbox import read_events
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
+from sagas.actions.consumers import Bridge, Message
 from sagas.actions.step import Event, Step
-from sagas.consumers import Bridge, Message
 from sagas.errors import UsageError
 from sagas.protocol.payloads import Invocation
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.batches import BATCH_LABEL
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
+from saga_workers.control.bulk_updates import update_bulk_workflow
 from saga_workers.control.interventions import ask_each
-from saga_workers.control.member_cancels import cancel_members
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import describe_run, first_input, list_runs, visible_state
+from saga_workers.temporal.temporal_runs import count_pollers, describe_run, first_input, list_runs, visible_state
 from saga_workers.views.saga_view import FINAL_STATES
+from sagas.bulk.wire_format import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.machine import CancelResponse
 from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord
@@ -202,3 +204,33 @@ async def _failed_in_temporal(temporal: Temporal, batch: str, task_queue: str, s
         described = await describe_run(temporal, run.id, run.run_id)
         if described is not None:
             sagas.append(FailedSaga(run.id, run.workflow_type, await first_input(temporal, described)))
+
+
+async def cancel_members(
+    temporal: Temporal, ledger: RunLedger, saga_ids: Sequence[str], request: Mapping[str, Any]
+) -> dict[str, str]:
+    """Cancel those of the sagas that bulk workflows run; returns what the cancel means for each of them.
+
+    Those that have left or ended, and those whose bulk workflow does not answer, are missing: they have to be asked one
+    by one. ``request``: as the update `cancel` of a single saga takes it. Raises LedgerUnavailable.
+    """
+    members: dict[str, list[str]] = {}
+    for id, claim in (await ledger.claims(saga_ids)).items():
+        if claim.bulk_id is not None:
+            members.setdefault(claim.bulk_id, []).append(id)
+    answers = await asyncio.gather(
+        *(_cancel_members_of(temporal, bulk_id, ids, request) for bulk_id, ids in members.items())
+    )
+    return {id: answer for one in answers for id, answer in one.items()}
+
+
+async def _cancel_members_of(
+    temporal: Temporal, bulk_id: str, saga_ids: Sequence[str], request: Mapping[str, Any]
+) -> Mapping[str, str]:
+    described = await describe_run(temporal, bulk_id)
+    if described is None or not described.run.running or not await count_pollers(temporal, described.run.task_queue):
+        return {}
+    try:
+        return await update_bulk_workflow(temporal, bulk_id, CANCEL_UPDATE, [list(saga_ids), request]) or {}
+    except (TimeoutError, WorkflowUpdateFailedError):
+        return {}

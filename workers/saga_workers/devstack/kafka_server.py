@@ -21,12 +21,21 @@ from typing import Any, ClassVar
 
 from saga_activities.kafka.config import require_client
 from saga_spark.runner.java import QUIET_OPTIONS, java_identity, write_class_archive
-from saga_workers.devstack.kafka_jars import KAFKA_JARS, KafkaUnavailableError
+from saga_workers.devstack.locked_jars import LockedJars
 from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST, choose_ports, is_open
 from saga_workers.devstack.service import Service
 from saga_workers.devstack.start_failure import cause, full_disk
 from sagas.errors import SagaError
+
+
+class KafkaUnavailableError(SagaError):
+    """The embedded Kafka is not available on this machine."""
+
+
+KAFKA_JARS = LockedJars(
+    Path(__file__).with_name("kafka.lock"), "kafka", "the embedded Kafka", "44 MB", KafkaUnavailableError
+)
 
 _JVM_OPTIONS = (
     "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",

@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import claims
 from saga_activities.ledger.rows import RunRecord, make_record

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED

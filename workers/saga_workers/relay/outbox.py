@@ -10,7 +10,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Metric
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
 from saga_workers.relay.wakeup import Wakeup

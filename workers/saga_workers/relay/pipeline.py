@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from saga_workers.relay.event_reader import EventReader, Portion
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event
+from saga_workers.relay.readers.event_reader import EventReader, Portion
 from saga_workers.runtime.logs import fields
 
 log = logging.getLogger("saga.relay")

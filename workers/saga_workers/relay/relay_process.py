@@ -13,7 +13,7 @@ from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client

@@ -11,19 +11,19 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
-from saga_workers.relay.event_reader import EventReader
 from saga_workers.relay.lease import LEASE_TERM, RENEWAL_INTERVAL, Lease, hold_lease
-from saga_workers.relay.marked_reader import MarkedReader
 from saga_workers.relay.outbox import Outbox, ShardState
 from saga_workers.relay.pipeline import Pipeline
 from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
 from saga_workers.relay.publisher import Publisher
+from saga_workers.relay.readers.event_reader import EventReader
+from saga_workers.relay.readers.marked_reader import MarkedReader
+from saga_workers.relay.readers.window_reader import WindowReader
 from saga_workers.relay.transaction_recovery import recover_transactions
-from saga_workers.relay.window_reader import WindowReader
 from saga_workers.runtime.databases import driver_message
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError

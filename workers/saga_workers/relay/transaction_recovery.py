@@ -20,8 +20,8 @@ from saga_activities.kafka import hanging_transactions, range_reader
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.transactional_producer import TransactionalProducer
 from saga_workers.relay import progress_record
-from saga_workers.relay.event_reader import EventReader
 from saga_workers.relay.outbox import Outbox
+from saga_workers.relay.readers.event_reader import EventReader
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings

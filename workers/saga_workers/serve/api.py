@@ -32,13 +32,14 @@ from saga_workers.runtime.http_server import HttpServer, error_response, http_ap
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, Scope
-from saga_workers.serve.bulk_wait import MAX_SHARED, bulk_wait, why_not_shared
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import FINAL_STATES, read_view
+from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.definition.times import parse_duration
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -56,6 +57,12 @@ REQUEST_TIMEOUT = 15.0
 """Seconds until a request times out, including the wait for its turn, but not the `wait` of a start."""
 
 DEFAULT_MAX_BODY_BYTES = 1_000_000
+
+MAX_SHARED = 500
+"""Sagas that share a workflow. Callers wait for all of them to be claimed."""
+
+MAX_BULK_WAIT = 1.0
+"""Seconds that a start may wait for others."""
 
 MAX_SHARED_STARTS = MAX_MEMBERS
 """Maximum concurrent starts that share workflows; further ones wait."""
@@ -202,7 +209,13 @@ class SagaApi:
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
         """What gathers the starts of this saga; None if each has a workflow of its own."""
         definition = starter.definition
-        if self._bulk_wait <= 0 or client.ledger is None or why_not_shared(definition) is not None:
+        # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
+        if (
+            self._bulk_wait <= 0
+            or client.ledger is None
+            or why_no_member(definition)
+            or why_not_batchable(definition.steps[0])
+        ):
             return None
         if definition.saga not in self._shared:
             self._shared[definition.saga] = SharedStarts(starter, client.ledger, limit=MAX_SHARED, wait=self._bulk_wait)
@@ -276,6 +289,25 @@ def _ledger_is_down(error: LedgerUnavailable, about: str) -> Response:
     return error_response(503, "the ledger does not answer", {"Retry-After": "5"})
 
 
+def bulk_wait_seconds(settings: Settings) -> float:
+    """`[serve] bulk_wait` in seconds; 0 if each saga has a workflow of its own.
+
+    Raises UsageError if it is too long, or there is no ledger.
+    """
+    seconds = parse_duration(settings.serve.get("bulk_wait", "0s"))
+    if seconds > MAX_BULK_WAIT:
+        raise UsageError(
+            f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which each caller would wait",
+            help='write a duration such as bulk_wait = "20ms"',
+        )
+    if seconds > 0 and settings.ledger.get("connection") is None:
+        raise UsageError(
+            "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
+            help="set [ledger] connection in saga.toml, and run saga setup",
+        )
+    return seconds
+
+
 async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -283,7 +315,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     server.
     """
     callers = Callers(settings)
-    wait = bulk_wait(settings)
+    wait = bulk_wait_seconds(settings)
     stop = stop_on_signals()
     temporal = await connect(settings)
     client = Client(temporal, Project(settings)) if callers.may_start else None

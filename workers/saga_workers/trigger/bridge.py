@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -34,9 +34,9 @@ from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
 from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
+from sagas.actions.consumers import Bridge, Message
 from sagas.actions.step import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
-from sagas.consumers import Bridge, Message
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, decode, decode_headers, raw_headers
-from sagas.consumers import Message, message_id
+from sagas.actions.consumers import Message, message_id
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
 
@@ -47,7 +47,7 @@ class ConsumedRecord:
 
     @cached_property
     def id(self) -> str:
-        """See :class:`sagas.consumers.Message`."""
+        """See :class:`sagas.actions.consumers.Message`."""
         return message_id(self.headers, self.topic, self.partition, self.offset)
 
     def message(self) -> Message:

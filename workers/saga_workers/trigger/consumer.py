@@ -31,9 +31,9 @@ from saga_workers.trigger.retry import (
     retry_until_done,
 )
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas.actions.consumers import Consumer, Message
 from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME
-from sagas.consumers import Consumer, Message
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.text.printable import printable

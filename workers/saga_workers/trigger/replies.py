@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table

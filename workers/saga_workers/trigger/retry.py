@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
 from sagas.text.printable import printable_line

@@ -27,7 +27,7 @@ from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.views.saga_view import read_view
-from sagas.consumers import Message
+from sagas.actions.consumers import Message
 from sagas.definition.model import Definition, KafkaTrigger
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError

@@ -31,7 +31,7 @@ from saga_workers.trigger.retry import ProcessStopping, sleep_or_stop
 from saga_workers.trigger.saga_trigger import SagaTrigger
 from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
-from sagas.consumers import Bridge, Consumer
+from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.settings.project import Project

@@ -1,6 +1,6 @@
 """Iceberg tables: staged Parquet files become data files of the table, in one commit whose snapshot has the commit tag.
 
-Publishing compares the table with what was read before (see catalog.py) and does not retry: a conflict is for the
+Publishing compares the table with what was read before (see commit.py) and does not retry: a conflict is for the
 caller to resolve. The first publication creates a missing table from its schema. Reverting it leaves an empty table,
 because a publisher that was suspended before its first commit could create a dropped table again.
 """

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from saga_activities.concurrency.backoff import Backoff
+from saga_activities.concurrency import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client

@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import event_row
-from saga_workers.relay import marked_reader
-from saga_workers.relay.event_reader import Portion
-from saga_workers.relay.marked_reader import MarkedReader
+from saga_workers.relay.readers import marked_reader
+from saga_workers.relay.readers.event_reader import Portion
+from saga_workers.relay.readers.marked_reader import MarkedReader
 from saga_workers.relay.relay_process import run_relay
 from sagas.actions.step import Event
 from sagas.settings import Settings

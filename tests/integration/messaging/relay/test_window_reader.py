@@ -15,10 +15,10 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
-from saga_workers.relay import window_reader
-from saga_workers.relay.event_reader import Portion, Superseded
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
-from saga_workers.relay.window_reader import WindowReader
+from saga_workers.relay.readers import window_reader
+from saga_workers.relay.readers.event_reader import Portion, Superseded
+from saga_workers.relay.readers.window_reader import WindowReader
 from sagas.actions.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker

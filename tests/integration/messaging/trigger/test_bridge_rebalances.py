@@ -17,7 +17,7 @@ from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.group_config import member_properties
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, bridge
-from sagas.consumers import HANDLER_ATTRIBUTE
+from sagas.actions.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.trigger.trigger_environment import fully_consumed, until

@@ -22,7 +22,7 @@ from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
-from sagas.consumers import HANDLER_ATTRIBUTE
+from sagas.actions.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_url

@@ -25,8 +25,8 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.trigger.trigger_process import TriggerTasks, make_plan
 from sagas.actions import ACTION_ATTRIBUTE as ACTION
 from sagas.actions import Actions
-from sagas.consumers import HANDLER_ATTRIBUTE as READER
-from sagas.consumers import MessageHandlers
+from sagas.actions.consumers import HANDLER_ATTRIBUTE as READER
+from sagas.actions.consumers import MessageHandlers
 from sagas.settings import KafkaSettings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer

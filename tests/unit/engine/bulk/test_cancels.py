@@ -36,7 +36,7 @@ def test_it_runs_no_further_step_after_it_has_left() -> None:
     bulk.detach("order-1", "somebody acts on it", 1.0, cancel=CancelRequested(1.0, who="me", message="wrong order"))
     done = Outcome.done({}, attempt=1)
     assert bulk.chunk_ended(first.id, [done], 2.0) == [Detach(("order-1",))]
-    alone = Machine.restore(bulk.members["order-1"].machine.snapshot())
+    alone = Machine.restore(bulk.members["order-1"].leave_happy_path().snapshot())
     assert alone.view(3.0).state == "COMPENSATING"
     assert [one.action for one in alone.reissue(3.0) if isinstance(one, Call)] == ["refund"]
 
@@ -46,7 +46,7 @@ def test_one_whose_first_call_has_not_begun_ends_at_once() -> None:
     bulk.start([NewSaga("order-1", {}, {})], 0.0, alone={"order-1": "it may have been started on its own"})
     bulk.detach("order-1", "somebody acts on it", 1.0, cancel=CancelRequested(1.0))
     assert bulk.members["order-1"].why_leaving == "it may have been started on its own"
-    assert bulk.members["order-1"].machine.started_at is None
+    assert bulk.members["order-1"].leave_happy_path().started_at is None
 
 
 def test_many_are_cancelled_where_they_are() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
-from sagas.bulk.happy_path import HappyPathSaga, why_not_shared
+from sagas.bulk.happy_path import HappyPathSaga, why_not_on_happy_path
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Compensation, Definition, Operation, Retry, Savepoint, StepDefinition
 from sagas.expressions.limits import WorkMeter
@@ -145,7 +145,7 @@ def live(seed: int) -> Counter[str]:
     """The sagas of one bulk workflow, until all have ended or left."""
     source = random.Random(seed)
     definition = random_definition(source)
-    assert why_not_shared(definition) is None
+    assert why_not_on_happy_path(definition) is None
     percent = source.choice((0, 0, 5, 30))
     pair = Pair.of(definition, source.choice((2, 10)))
     chunks: list[PerformChunk] = []
@@ -281,5 +281,5 @@ def test_what_depends_on_values_or_is_not_batchable_is_not_shared(change: dict[s
     step = StepDefinition(
         id="pay", name="Pay", kind="compensatable", do=Operation(uses="shop.pay", with_={}, connection="shop")
     )
-    assert why_not_shared(Definition(saga="order", steps=(step,))) is None
-    assert why_not_shared(Definition(saga="order", steps=(replace(step, **change),))) is not None
+    assert why_not_on_happy_path(Definition(saga="order", steps=(step,))) is None
+    assert why_not_on_happy_path(Definition(saga="order", steps=(replace(step, **change),))) is not None

@@ -273,11 +273,12 @@ class BulkRunner:
         if any(item.saga_id == id for chunk in self.chunks.values() for item in chunk.calls):
             raise Violation("bulk", f"{id} leaves while a call of it is performed")
         self.seen.add(f"leaves: {member.why_leaving}")
-        state = expand(json.loads(json.dumps(member.machine.compact_snapshot())), to_snapshot(self.bulk.definition))
-        if json.dumps(state, sort_keys=True) != json.dumps(member.machine.snapshot(), sort_keys=True):
+        machine = member.leave_happy_path()
+        state = expand(json.loads(json.dumps(machine.compact_snapshot())), to_snapshot(self.bulk.definition))
+        if json.dumps(state, sort_keys=True) != json.dumps(machine.snapshot(), sort_keys=True):
             raise Violation("snapshot", "the compact snapshot is another one")
         life.left = True
-        if member.machine.started_at is None:
+        if machine.started_at is None:
             life.machine = Machine.restore(state)
             life.feed(Started(self.now))
         else:

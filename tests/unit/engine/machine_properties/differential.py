@@ -354,7 +354,7 @@ class Together:
     def ended(self, id: str) -> Ended:
         kept, member = self.kept[id], self.bulk.members[id]
         if kept.left is None:
-            return ended(member.machine, kept.world, kept.events, self.now)
+            return ended(member.leave_happy_path(), kept.world, kept.events, self.now)
         return ended(kept.left.machine, kept.world, kept.events + kept.left.events[1:], kept.left.now)
 
     def _recording_member(self) -> type[Member]:
@@ -414,12 +414,13 @@ class Together:
 
     def _leave(self, id: str, kept: Kept) -> None:
         member = self.bulk.members[id]
-        state = expand(json.loads(json.dumps(member.machine.compact_snapshot())), to_snapshot(self._definition))
+        machine = member.leave_happy_path()
+        state = expand(json.loads(json.dumps(machine.compact_snapshot())), to_snapshot(self._definition))
         kept.left = alone = Alone(Machine.restore(state), kept.world)
         kept.why_left = member.why_leaving
         kept.order.append(Recorded("left", "", self.now))
         alone.now = self.now
-        if member.machine.started_at is None:
+        if machine.started_at is None:
             alone.feed(Started(self.now))
             kept.order.append(Recorded("start", "", self.now))
             kept.events.append("Started")

@@ -26,9 +26,9 @@ from saga_activities.guard.outbox_postgresql import (
     STATUS_VIEW,
 )
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
-from saga_workers.relay.event_reader import Portion, Superseded
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
-from saga_workers.relay.statements import STATEMENT_TIMEOUT, StatementRows, run_statement
+from saga_workers.relay.readers.event_reader import Portion, Superseded
+from saga_workers.relay.readers.statements import STATEMENT_TIMEOUT, StatementRows, run_statement
 
 FOUND_AHEAD = 200_000
 """Ids to find in one scan of a window."""
@@ -165,7 +165,7 @@ _ADOPT = (
 
 
 class WindowReader:
-    """The new events of one shard, an :class:`saga_workers.relay.event_reader.EventReader`."""
+    """The new events of one shard, an :class:`saga_workers.relay.readers.event_reader.EventReader`."""
 
     record_version = 2
 

@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED
-from saga_workers.relay.event_reader import Portion
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
-from saga_workers.relay.statements import run_statement
+from saga_workers.relay.readers.event_reader import Portion
+from saga_workers.relay.readers.statements import run_statement
 
 FOUND_AHEAD = 50_000
 """Ids to find in one scan, besides those in flight."""
@@ -50,7 +50,7 @@ _REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE
 
 
 class MarkedReader:
-    """The new events of one shard, an :class:`saga_workers.relay.event_reader.EventReader`."""
+    """The new events of one shard, an :class:`saga_workers.relay.readers.event_reader.EventReader`."""
 
     record_version = 1
 

@@ -1,7 +1,7 @@
 """What the relay needs of a shard's rows: read the new events, and record what is published.
 
-On PostgreSQL :mod:`saga_workers.relay.window_reader` records one row for each shard; on the other databases
-:mod:`saga_workers.relay.marked_reader` marks each event.
+On PostgreSQL :mod:`saga_workers.relay.readers.window_reader` records one row for each shard; on the other databases
+:mod:`saga_workers.relay.readers.marked_reader` marks each event.
 """
 
 from __future__ import annotations

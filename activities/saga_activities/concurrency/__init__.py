@@ -1,1 +1,0 @@
-"""Asyncio: waits between attempts, and work that a cancellation must not interrupt."""
