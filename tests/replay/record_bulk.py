@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from saga_workers.control.start import BulkRow
@@ -50,6 +51,7 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
             ("bulk", "transfer", sagas),
             ("bulk-left", "waiting", [{"id": f"x-{number}", "waits": number == 2} for number in range(1, 4)]),
             ("bulk-retried", "retried", [{"id": "y-1"}]),
+            ("bulk-rested", "resting", [{"id": f"z-{number}", "rest": f"{number}s"} for number in (1, 2, 6)]),
         ):
             starter = await client.starter(saga)
             handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
@@ -61,6 +63,10 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
         with contextlib.suppress(WorkflowFailureError):
             await client.temporal.get_workflow_handle("y-1").result()
         written += await _write(client, "y-1", "bulk-retried+detached")
+        for id in ("z-1", "z-2", "z-6"):
+            with contextlib.suppress(RPCError):  # one that has not left
+                await client.temporal.get_workflow_handle(id).result()
+        written += await _write(client, "z-6", "bulk-rested+detached")
         written += await record_batch(client)
         await client.close()
     return written

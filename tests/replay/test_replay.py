@@ -41,7 +41,7 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in HISTORIES}
-    assert recorded >= {one.name for one in SCENARIOS} | {"batch", "bulk", "bulk-left", "bulk-retried"}
+    assert recorded >= {one.name for one in SCENARIOS} | {"batch", "bulk", "bulk-left", "bulk-rested", "bulk-retried"}
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sagas.builtins import messaging
 from sagas.builtins.registry import BUILTINS
+from sagas.definition import times
 from sagas.definition.model import Definition, Operation, StepDefinition
-from sagas.protocol.messages import Call, GuardSpec
+from sagas.machine.builtin_actions import WAIT_SUFFIX
+from sagas.protocol.messages import Call, GuardSpec, StartTimer
 
 _SHARED_BUILTINS = frozenset({"sql", messaging.EMIT, messaging.PUBLISH, messaging.RELEASE, messaging.DROP})
-_WITHOUT_CALL = frozenset({"require"})
+WAITS_INSIDE = "waits-inside"
+"""The Temporal patch id: a saga stays for a `wait` of at most five seconds."""
+
+LONGEST_WAIT = 5.0
+"""Seconds: a saga that has to wait longer leaves its bulk workflow."""
 
 
 def why_not_batchable(step: StepDefinition) -> str | None:
@@ -40,12 +46,34 @@ def why_not_callable(call: Call) -> str | None:
     )
 
 
+def may_wait(definition: Definition, timer: StartTimer, changed: Callable[[str], bool]) -> bool:
+    """Whether a saga waits for this timer in its bulk workflow. ``changed``: as for the bulk machine."""
+    if timer.seconds > LONGEST_WAIT:
+        return False
+    if not timer.id.endswith(WAIT_SUFFIX):
+        return True
+    step = definition.step(timer.id.removesuffix(WAIT_SUFFIX).partition("#")[0])
+    return "signal" not in (step.do.with_ or {}) and changed(WAITS_INSIDE)
+
+
 def _why_not_operation(operation: Operation) -> str | None:
-    if operation.uses in _WITHOUT_CALL:
+    if operation.uses == "require":
         return None
+    if operation.uses == "wait":
+        return _why_not_wait(operation.with_ or {})
     return _why_not_guarded(operation) or _why_not(
         operation.uses, operation.connection, operation.with_ or {}, operation.task_queue, local=operation.local
     )
+
+
+def _why_not_wait(arguments: Mapping[str, Any]) -> str | None:
+    if "signal" in arguments:
+        return "`wait` for a signal needs a workflow of its own"
+    try:
+        is_short = times.to_seconds(arguments.get("for")) <= LONGEST_WAIT
+    except ValueError:  # an expression, or `until`
+        is_short = False
+    return None if is_short else f"`wait` may take more than {LONGEST_WAIT:g}s"
 
 
 def _why_not_guarded(guarded: Operation | GuardSpec) -> str | None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sagas.bulk.batchable import why_no_member, why_not_callable
+from sagas.bulk.batchable import may_wait, why_no_member, why_not_callable
 from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
-from sagas.bulk.member import LONGEST_WAIT, Member, PendingCall, end_of_call
+from sagas.bulk.member import Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.expressions.limits import WorkMeter
@@ -357,7 +357,7 @@ class BulkMachine:
                 if not member.is_active:
                     if command.id == PAUSE:
                         member.timers[PAUSE] = at + command.seconds
-                elif waits and (command.seconds > LONGEST_WAIT or command.id.endswith("~wait")):
+                elif waits and not may_wait(self.definition, command, self._changed):
                     self._leave(member, command.summary or "it waits")
                 else:
                     member.timers[command.id] = at + command.seconds

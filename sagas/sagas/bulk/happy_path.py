@@ -47,8 +47,8 @@ def why_not_on_happy_path(definition: Definition) -> str | None:
     if (why := why_no_member(definition)) is not None:
         return why
     for step in definition.steps:
-        if step.if_ is not None or step.for_each is not None or step.do.uses == "require":
-            return f"{step.id} depends on values"
+        if step.if_ is not None or step.for_each is not None or step.do.uses in ("require", "wait"):
+            return f"{step.id} depends on values or waits"
         if step.confirm is not None or step.savepoint is not None or step.fairness_key is not None:
             return f"{step.id} has more than one call, or one of a special kind"
         if (why := why_not_batchable(step)) is not None:

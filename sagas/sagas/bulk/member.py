@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sagas.bulk.batchable import LONGEST_WAIT
 from sagas.bulk.happy_path import HappyPathSaga
 from sagas.definition.model import Retry, backoff
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, Command, Finish, MachineEvent
 from sagas.protocol.outcomes import Outcome
-
-LONGEST_WAIT = 5.0
-"""Seconds that a saga waits inside a bulk workflow; for a longer wait it leaves."""
 
 MAX_INFRASTRUCTURE_ERRORS = 3
 MAX_UNKNOWN_ATTEMPTS = 2

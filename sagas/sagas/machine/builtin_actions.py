@@ -18,6 +18,9 @@ from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
 REJECTED_TYPE = "Rejected"
 """The failure type of a rejection; a wait that timed out has another one."""
 
+WAIT_SUFFIX = "~wait"
+"""After the id of its entry: the id of the timer of a `wait`."""
+
 
 # --- require and wait ------------------------------------------------------------------------------------------------
 
@@ -53,7 +56,7 @@ def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
             summary = f"wait {step_arguments.get('for')}"
     except ValueError as error:
         raise DefinitionError(f"{entry.id}: {error}") from None
-    run.start_flight(f"{entry.id}~wait", "wait", entry, "do", seconds=length, summary=summary)
+    run.start_flight(entry.id + WAIT_SUFFIX, "wait", entry, "do", seconds=length, summary=summary)
     return None
 
 

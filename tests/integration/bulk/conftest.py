@@ -35,6 +35,14 @@ async def note(step: Step, text: str) -> dict:
     return {"text": text}
 
 
+@action("bank.note_again", connection="bank")
+async def note_again(step: Step, text: str) -> dict:
+    if text == "refused":
+        raise Rejected("not again")
+    await step.sql.execute("update note set text = :text where id = :id", id=step.saga_id, text=text)
+    return {"text": text}
+
+
 @action("bank.forget", connection="bank")
 async def forget(step: Step, text: str) -> None:
     await step.sql.execute("delete from note where id = :id", id=step.saga_id)
@@ -127,6 +135,16 @@ steps:
   - {id: pause, uses: wait, with: {signal: go}, if: "input.waits"}
 """
 
+RESTING = """
+saga: resting
+id: "${{ input.id }}"
+input: {type: object, properties: {id: {type: string}, rest: {type: string}, text: {type: string, default: second}}}
+steps:
+  - {id: first, uses: bank.note, with: {text: first}, compensate: bank.forget}
+  - {id: rest, uses: wait, with: {for: "${{ input.rest }}"}}
+  - {id: second, uses: bank.note_again, with: {text: "${{ input.text }}"}, compensate: bank.forget}
+"""
+
 SCHEMA = """
 create table if not exists account (id text primary key, balance int not null check (balance <= 1000000));
 create table if not exists note (id text primary key, text text);
@@ -166,7 +184,7 @@ class Bank:
 
 def write_project(folder: Path, address: str, url: str, schema: str = SCHEMA) -> Project:
     folder.mkdir(exist_ok=True)
-    for name, text in (("transfer", TRANSFER), ("withdrawal", WITHDRAWAL), ("waiting", WAITING)):
+    for name, text in (("transfer", TRANSFER), ("withdrawal", WITHDRAWAL), ("waiting", WAITING), ("resting", RESTING)):
         (folder / f"{name}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "schema.sql").write_text(schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -106,6 +107,24 @@ async def test_a_saga_that_waits_leaves_and_goes_on_alone(bank: Bank) -> None:
     view = await bank.client.view("x-2")
     assert view.state == "COMPLETED"
     assert bank.query("select count(*) from note") == [(4,)]
+
+
+async def test_a_short_wait_is_inside_the_bulk_workflow(bank: Bank) -> None:
+    """One that is undone after its wait, too; only the longest leaves."""
+    rests = {"r-0": "0s", "r-1": "1s", "r-2": "2s", "r-7": "7s"}
+    sagas = [{"id": id, "rest": rest, "text": "refused" if id == "r-1" else "ok"} for id, rest in rests.items()]
+    result = await bank.start("resting", sagas)
+    assert result["counts"] == {"COMPLETED": 2, "COMPENSATED": 1, "LEFT": 1}
+    assert result["left"] == ["r-7"]
+    await bank.client.temporal.get_workflow_handle("r-7").result()
+    assert dict(bank.query("select id, text from note")) == {"r-0": "ok", "r-2": "ok", "r-7": "ok"}
+    for id, length in (("r-1", 1), ("r-2", 2), ("r-7", 7)):
+        [rest] = [one for one in (await bank.client.view(id)).steps if one.step == "rest"]
+        assert rest.state == "DONE"
+        assert rest.started_at is not None
+        assert rest.ended_at is not None
+        waited = datetime.fromisoformat(rest.ended_at) - datetime.fromisoformat(rest.started_at)
+        assert waited.total_seconds() >= length
 
 
 @pytest.mark.parametrize("kind", ["saga.bulk", "saga.batch"])

@@ -120,7 +120,7 @@ def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (tcc["commit_point"], tcc["commits_at"]) == (None, "end")
     assert [(step["batchable"], step["why_not_batchable"]) for step in tcc["steps"]] == [(True, None)] * 3
     weekly = {step["id"]: step["why_not_batchable"] for step in document(capsys, "explain", "weekly-order")["steps"]}
-    assert weekly["approve"] == "`wait` needs a workflow of its own"
+    assert weekly["approve"] == "`wait` for a signal needs a workflow of its own"
     assert plan["steps"][0]["why_not_batchable"] == "`notify` needs a workflow of its own"
 
 
@@ -144,7 +144,7 @@ def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "↩ undone by inventory.release" in text
     assert "The commit point is place" in text
     assert "not batchable: `notify` needs a workflow of its own" in text
-    assert "not batchable: `wait` needs a workflow of its own" in output(capsys, "explain", "weekly-order")
+    assert "not batchable: `wait` for a signal needs a workflow of its own" in output(capsys, "explain", "weekly-order")
     assert "1. ↩ charge  payments.refund" in output(capsys, "explain", "checkout", "--fail", "place")
 
 

@@ -336,6 +336,8 @@ def _shareable(step: StepDefinition, stays: bool) -> StepDefinition:
     """The step with a guard. ``stays``: one that no guard makes shareable becomes a condition."""
     if step.do.guarded or step.do.uses == "require":
         return step
+    if step.do.uses == "wait" and stays:
+        return replace(step, do=replace(step.do, with_={"for": 2.0}))
     if step.kind == "read" or step.do.uses in ("saga", "wait"):
         do = Operation(uses="require", with_={"that": "${{ input.n == 7 }}", "message": "seven"})
         condition = replace(step, kind="read", do=do, compensate=None, confirm=None, probe=None)

@@ -1,0 +1,114 @@
+"""A saga stays in its bulk workflow for a short `wait`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.bulk.batchable import LONGEST_WAIT, WAITS_INSIDE, why_not_batchable
+from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
+from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import Compensation, Definition, Operation, StepDefinition
+from sagas.protocol.messages import CancelRequested
+from sagas.protocol.outcomes import Failure, Outcome
+
+DONE = Outcome.done({}, attempt=1)
+
+
+def _step(id: str, needs: tuple[str, ...], do: Operation) -> StepDefinition:
+    if do.uses == "wait":
+        return StepDefinition(id=id, name=id, kind="read", do=do, guarantee="at-least-once", needs=needs)
+    undo = Compensation((Operation(uses="refund", connection="bank"),))
+    return StepDefinition(
+        id=id, name=id, kind="compensatable", do=do, compensate=undo, guarantee="guarded", needs=needs
+    )
+
+
+def _bulk(wait: dict[str, Any], changed: bool = True) -> BulkMachine:
+    """Sagas of three steps, the second of which waits."""
+    charge = Operation(uses="charge", connection="bank")
+    pause = _step("pause", ("charge",), Operation(uses="wait", with_=wait))
+    steps = (_step("charge", (), charge), pause, _step("ship", ("pause",), charge))
+    definition = Definition(saga="order", steps=steps, digest="sha256:order")
+    return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10, changed=lambda id: changed)
+
+
+def _first_step_done(bulk: BulkMachine, inputs: tuple[dict[str, Any], ...] = ({}, {})) -> list[BulkCommand]:
+    sagas = [NewSaga(f"order-{number}", one, {}) for number, one in enumerate(inputs, 1)]
+    [chunk] = [one for one in bulk.start(sagas, 0.0) if isinstance(one, PerformChunk)]
+    return bulk.chunk_ended(chunk.id, [DONE] * len(sagas), 1.0)
+
+
+def _calls(commands: list[BulkCommand]) -> list[tuple[str, str, str]]:
+    items = [item for one in commands if isinstance(one, PerformChunk) for item in one.calls]
+    return [(item.saga_id, item.call.op, item.call.action) for item in items]
+
+
+def test_a_saga_waits_inside_and_goes_on() -> None:
+    bulk = _bulk({"for": "5s"})
+    assert _first_step_done(bulk) == [Wake(5.0)]
+    assert _calls(bulk.woken(5.9)) == []
+    assert _calls(bulk.woken(6.0)) == [("order-1", "do", "charge"), ("order-2", "do", "charge")]
+    assert bulk.counts() == {"RUNNING": 2}
+
+
+def test_each_saga_waits_as_long_as_its_input_says() -> None:
+    bulk = _bulk({"for": "${{ input.hold }}"})
+    commands = _first_step_done(bulk, ({"hold": "2s"}, {"hold": "6s"}, {"hold": "0s"}))
+    assert Detach(("order-2",)) in commands
+    assert [one for one in commands if isinstance(one, Wake)] == [Wake(0.0)]
+    assert _calls(bulk.woken(1.0)) == [("order-3", "do", "charge")]
+    assert _calls(bulk.woken(3.0)) == [("order-1", "do", "charge")]
+
+
+@pytest.mark.parametrize("wait", [{"for": "6s"}, {"signal": "go", "timeout": "2s"}, {"signal": "go"}])
+def test_a_saga_leaves_for_a_longer_wait_and_for_a_signal(wait: dict[str, Any]) -> None:
+    assert Detach(("order-1", "order-2")) in _first_step_done(_bulk(wait))
+
+
+def test_runs_of_earlier_versions_leave_for_every_wait() -> None:
+    bulk = _bulk({"for": "2s"}, changed=False)
+    assert Detach(("order-1", "order-2")) in _first_step_done(bulk)
+
+
+def test_only_a_short_wait_asks_for_the_version() -> None:
+    """The question is recorded in the history, so it must not be asked where nothing depends on it."""
+    asked: list[str] = []
+    for wait in ({"for": "2s"}, {"for": "6s"}, {"signal": "go", "timeout": "2s"}):
+        bulk = _bulk(wait)
+        bulk._changed = lambda id: not asked.append(id)  # pyright: ignore[reportPrivateUsage]
+        _first_step_done(bulk)
+    assert set(asked) == {WAITS_INSIDE}
+    assert len(asked) == 2
+
+
+def test_a_cancel_ends_the_wait() -> None:
+    bulk = _bulk({"for": "5s"})
+    _first_step_done(bulk)
+    commands = bulk.cancel(CancelRequested(2.0, who="me"), ["order-1"])
+    assert _calls(commands) == [("order-1", "undo", "refund")]
+
+
+def test_a_neighbour_that_fails_does_not_wait() -> None:
+    bulk = _bulk({"for": "5s"})
+    [chunk] = [
+        one for one in bulk.start([NewSaga(f"order-{n}", {}, {}) for n in (1, 2)], 0.0) if isinstance(one, PerformChunk)
+    ]
+    refused = Outcome("rejected", failure=Failure("Rejected", "no money"), attempt=1, retryable=False)
+    bulk.chunk_ended(chunk.id, [DONE, refused], 1.0)
+    assert bulk.counts() == {"RUNNING": 1, "COMPENSATED": 1}
+
+
+@pytest.mark.parametrize(
+    ("wait", "why"),
+    [
+        ({"for": f"{LONGEST_WAIT:g}s"}, None),
+        ({"for": "5001ms"}, "`wait` may take more than 5s"),
+        ({"for": "${{ input.hold }}"}, "`wait` may take more than 5s"),
+        ({"until": "2026-01-01T00:00:00Z"}, "`wait` may take more than 5s"),
+        ({"signal": "go", "timeout": "1s"}, "`wait` for a signal needs a workflow of its own"),
+    ],
+)
+def test_explain_says_which_waits_are_batchable(wait: dict[str, Any], why: str | None) -> None:
+    assert why_not_batchable(_step("pause", (), Operation(uses="wait", with_=wait))) == why
