@@ -11,12 +11,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saga_cli.output import warn
 from sagas.definition.input_schema import resolve_reference
 from sagas.errors import SagaError, UsageError
 from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
+from sagas.text.shell import saga_command
+
+if TYPE_CHECKING:
+    from sagas.definition.model import Definition
+    from sagas.settings.project import Project
 
 _JSON_TYPES: Mapping[type, frozenset[str]] = {
     str: frozenset({"string"}),
@@ -58,11 +63,7 @@ def parse_json(text: str, where: str) -> Any:
     Raises UsageError: not JSON, or an unreadable file. ``where`` names the option in the message.
     """
     if text == "-":
-        if sys.stdin.isatty():
-            warn("reading JSON from standard input; end with Ctrl-D")
-        text, where = sys.stdin.read(MAX_BYTES + 1), "standard input"
-        if len(text) > MAX_BYTES:
-            raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
+        text, where = read_standard_input("JSON"), "standard input"
     elif text.startswith("@"):
         path = Path(text[1:])
         where = str(path)
@@ -92,6 +93,32 @@ def _loads(text: str) -> Any:
         raise
     except ValueError:
         raise _TooLarge("has a number of more than 4,000 digits") from None
+
+
+def read_standard_input(what: str) -> str:
+    """All of standard input; ``what`` is shown to a person at a terminal. Raises UsageError: it is too large."""
+    if sys.stdin.isatty():
+        warn(f"reading {what} from standard input; end with Ctrl-D")
+    text = sys.stdin.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
+    return text
+
+
+def read_definition(source: Path, project: Project) -> Definition:
+    """The definition in a file, or for ``-`` in standard input. Raises UsageError: it cannot be read, or has errors."""
+    from sagas.definition.loader import parse_text
+
+    piped = str(source) == "-"
+    text = read_standard_input("a definition") if piped else read_text(source)
+    definition, diagnostics = parse_text(text, "standard input" if piped else str(source), project.context)
+    if definition is None:
+        first = next(one for one in diagnostics if one.severity == "error")
+        raise UsageError(
+            f"{first.file}:{first.line}:{first.column} {first.code} {first.message}",
+            help=first.help or None if piped else saga_command("validate", source),
+        )
+    return definition
 
 
 def read_text(path: Path) -> str:

@@ -198,6 +198,7 @@ COMMANDS: tuple[Command, ...] = (
         "simulate", "saga_cli.commands.write.simulate:simulate", "simulate every failure point without a server", _WRITE
     ),
     Command("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
+    Command("diff", "saga_cli.commands.write.diff:diff", "compare two versions of a definition", _WRITE),
     Command(
         "actions", "saga_cli.commands.write.actions:actions", "list the registered actions and their arguments", _WRITE
     ),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+DIFFERENCES = 8
+"""The exit code of commands that compare."""
+
+
 def wants_json() -> bool:
     return global_options().format != "human"
 

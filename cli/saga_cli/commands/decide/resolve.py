@@ -121,19 +121,11 @@ def _check_options(fields: dict[str, Any]) -> None:
 
 def _definition_snapshot(file: Path) -> dict[str, Any]:
     """The definition in a file, as a run carries it. Raises UsageError: it cannot be read, or has errors."""
-    from saga_cli.inputs import read_text
-    from sagas.definition.loader import parse_text
+    from saga_cli.inputs import read_definition
     from sagas.definition.snapshot import to_snapshot
     from sagas.settings.project import Project
 
-    definition, diagnostics = parse_text(read_text(file), str(file), Project(load_settings()).context)
-    if definition is None:
-        first = next(one for one in diagnostics if one.severity == "error")
-        raise UsageError(
-            f"{first.file}:{first.line}:{first.column} {first.code} {first.message}",
-            help=saga_command("validate", file),
-        )
-    return to_snapshot(definition)
+    return to_snapshot(read_definition(file, Project(load_settings())))
 
 
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:

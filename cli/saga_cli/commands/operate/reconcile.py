@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings, target_line, with_client
-from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn, write_page
+from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sagas.settings import Settings
 
-DIFFERENCES = 8
 LAST = "last"
 
 _SHOWN = 5

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
-from saga_cli.output import echo, make_console, print_list, warn
+from saga_cli.output import DIFFERENCES, echo, make_console, print_list, warn
 from saga_cli.shared_options import json_object, json_option, parse_duration_option
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from saga_workers.participant.participant_test import StepUnderTest
     from sagas.settings import Settings
-
-DIFFERENCES = 8
-"""Exit code: a promise is not kept."""
 
 app = typer.Typer(
     add_completion=False,
