@@ -142,8 +142,10 @@ def mariadb() -> Iterator[DatabaseServer]:
         pytest.skip("MariaDB: neither mariadbd nor mysqld is installed (Debian package mariadb-server)")
     user = ["--user=root"] if os.geteuid() == 0 else []
     with _folder("saga-mariadb-") as folder:
-        data, port = folder / "data", free_port()
-        common = ["--no-defaults", f"--datadir={data}", *user]
+        data, temporary, port = folder / "data", folder / "tmp", free_port()
+        temporary.mkdir()
+        # A server that starts deletes the temporary tables in its tmpdir, also those of others.
+        common = ["--no-defaults", f"--datadir={data}", f"--tmpdir={temporary}", *user]
         prepare = [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
         made = subprocess.run(prepare, cwd=folder, capture_output=True, text=True, check=False)
         assert made.returncode == 0, f"mariadb-install-db failed: {made.stdout}{made.stderr}"
