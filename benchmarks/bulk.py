@@ -62,7 +62,7 @@ BATCH_STEP = """
   - {{id: {id}, uses: bench.take, with: {params}, compensate: bench.give}}
 """
 LEAVING_STEP = """
-  - {id: pause, uses: wait, with: {for: 1ms}, if: input.leaves}
+  - {id: pause, uses: wait, with: {signal: go, timeout: 1ms, on_timeout: continue}, if: input.leaves}
 """
 PARAMS = '{amount: "${{ input.amount }}", id: "${{ input.account }}"}'
 INPUT = "input: {type: object, properties: {account: {type: string}, amount: {type: integer}, leaves: {type: boolean}}}"
