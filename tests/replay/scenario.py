@@ -74,6 +74,20 @@ async def refuse(client: Client, id: str) -> None:
     await client.signal(id, "go", who="ada", reject="too late")
 
 
+async def pause_and_resume(client: Client, id: str) -> None:
+    """Pause it while it waits for `go`, cancel nothing, and resume it when its next step is held back."""
+    await until(lambda: _is(client, id, "w", "RUNNING"))
+    await client.pause(id, reason="a pause", who="ada")
+    await client.signal(id, "go")
+
+    async def is_held() -> bool:
+        paused = (await client.view(id)).paused
+        return paused is not None and paused.held == ("b",)
+
+    await until(is_held)
+    await client.resume(id)
+
+
 def decide(step: str, decision: str, **more: Any) -> After:
     async def after(client: Client, id: str) -> None:
         await finished(client, id)

@@ -12,6 +12,7 @@ from tests.replay.scenario import (
     free,
     hold,
     native_cancel,
+    pause_and_resume,
     refuse,
     reply,
     saga,
@@ -338,6 +339,12 @@ SCENARIOS = (
         "locks-cancelled", (saga("locked", A, B, top=LOCKS), HOLDER), "COMPENSATED", before=hold, after=cancel_waiting
     ),
     Scenario("locks-undone", (saga("locked", A, B, top=LOCKS),), "COMPENSATED", after=undo),
+    Scenario(
+        "paused-and-resumed",
+        (saga("paused", A, "id: w, uses: wait, with: {signal: go}", B, NO),),
+        "COMPENSATED",
+        after=pause_and_resume,
+    ),
     Scenario("told-completed", (saga("told", A, top=TELL),), "COMPLETED"),
     Scenario("told-compensated", (saga("told", A, NO, top=TELL),), "COMPENSATED"),
     Scenario("told-undone", (saga("told", A, top=TELL),), "COMPENSATED", after=undo),

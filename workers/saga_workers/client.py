@@ -186,6 +186,17 @@ class Client:
         """
         return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)).answer
 
+    async def pause(self, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
+        """Let a running saga begin nothing more, in either direction, until :meth:`resume`; calls in flight go on.
+
+        Returns the view afterwards. Raises RefusedError if the saga has ended, SagaError if no worker answers.
+        """
+        return await interventions.pause(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)
+
+    async def resume(self, saga_id: str, *, who: str | None = None) -> SagaView:
+        """Let a paused saga go on; returns the view afterwards. Raises like :meth:`pause`, and if it is not paused."""
+        return await interventions.resume(self.temporal, saga_id, who=who, ledger=self.ledger)
+
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
     ) -> None:

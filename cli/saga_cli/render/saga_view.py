@@ -117,6 +117,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         if savepoint.runs > 1:
             text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
             lines.append([(text, "yellow")])
+    if view.paused and view.pause_text:
+        held = f"; held back: {', '.join(view.paused.held[:5])}" if view.paused.held else ""
+        lines.append([(view.pause_text + held, "yellow")])
+        lines.append([(f"{saga_command('resume', view.id)}    lets it go on", "dim")])
     if view.lock_wait:
         lines.append([(view.lock_wait, "yellow")])
     if view.overdue:

@@ -1,4 +1,4 @@
-"""Which operations may share a transaction with those of other sagas, and why others may not."""
+"""What sagas do inside their bulk workflow: the operations they share, the waits for which they stay, and why not."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sagas.bulk.batchable import may_wait, why_no_member, why_not_callable
+from sagas.bulk.batchable import WAITS_INSIDE, may_wait, why_no_member, why_not_callable
 from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
 from sagas.bulk.member import Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -228,7 +228,10 @@ class BulkMachine:
                 del member.retries[id]
                 self._perform_again(member, member.calls[id])
             for id in [id for id, due in member.timers.items() if due <= at]:
-                if member.timers.pop(id, None) is not None:
+                due = member.timers.get(id)
+                # The timer before may have ended this one, or begun it anew.
+                if due is not None and (due <= at or not self._changed(WAITS_INSIDE)):
+                    del member.timers[id]
                     self._apply(member, TimerFired(id, at))
         return self._commands(at)
 

@@ -242,6 +242,16 @@ class DecisionView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseView(JsonView):
+    """A pause by an operator."""
+
+    at: Timestamp
+    who: Annotated[str, "who paused the saga, as the client has said"]
+    reason: Annotated[str | None, "why"] = None
+    held: Annotated[tuple[str, ...], "the ledger ids of the steps of which a call is held back"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationView(JsonView):
     """A notification that was sent. Only the run that delivers it knows its state."""
 
@@ -300,6 +310,7 @@ class SagaView(JsonView):
         "the SQL connections on which `compensate: auto` has locked rows until it is final",
         OMITTED,
     ] = None
+    paused: Annotated[PauseView | None, "nothing begins until an operator resumes it", OMITTED] = None
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None
@@ -328,6 +339,14 @@ class SagaView(JsonView):
         first, more = locks.waits_for[0], len(locks.waits_for) - 1
         others = f" and {more} more" if more else ""
         return f"waits for {first.key}, held by {first.owner} since {first.since}{others}"
+
+    @property
+    def pause_text(self) -> str | None:
+        """Who has paused it, since when and why, as a clause; None if it is not paused."""
+        pause = self.paused
+        if pause is None:
+            return None
+        return f"paused by {pause.who} since {pause.at}" + (f": {pause.reason}" if pause.reason else "")
 
     @property
     def waits_for_a_person(self) -> bool:

@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, FailureError
 
+from sagas.bulk.batchable import WAITS_INSIDE
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
     CANCEL_UPDATE,
@@ -213,7 +214,10 @@ class BulkWorkflow:
     async def _wake(self, seconds: float) -> None:
         await workflow.sleep(timedelta(seconds=seconds), summary="the next retry or deadline of a saga")
         self._tasks.discard(_TIMER)
-        self._execute(self._current().woken(workflow.time()))
+        machine = self._current()
+        self._execute(machine.woken(workflow.time()))
+        if workflow.info().is_continue_as_new_suggested() and workflow.patched(WAITS_INSIDE):
+            self._leave_long_history(machine)
 
     async def _perform_chunk(self, command: PerformChunk) -> None:
         first, attempt, lost = command.calls[0].call, 1, None
@@ -252,7 +256,10 @@ class BulkWorkflow:
             made = attempts_made(lost, command.max_attempts) or 1
             self._execute(machine.chunk_lost(command.id, activity_outcome(lost), workflow.time(), made))
         if workflow.info().is_continue_as_new_suggested():
-            self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
+            self._leave_long_history(machine)
+
+    def _leave_long_history(self, machine: BulkMachine) -> None:
+        self._execute(machine.detach_all("the history of the bulk workflow is long", workflow.time()))
 
     async def _wait_for_room(self, size: int) -> None:
         """Wait until a command may be sent, one after the other: a timer for each would fill the history."""

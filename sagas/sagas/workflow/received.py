@@ -10,7 +10,8 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.protocol.messages import CancelRequested
+from sagas.definition.times import format_timestamp
+from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
 from sagas.workflow.limits import limit_summary
 
@@ -64,15 +65,53 @@ MAX_WORDS = 8 * 1024
 
 
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
-    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task.
+    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
+    who, reason = _who_and_reason(request)
+    return CancelRequested(at=workflow.time(), who=who, message=reason or "")
 
-    What is no string is left out: any client may send it, and the saga is cancelled all the same.
-    """
+
+def pause_state(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of an update `pause`, ``{"reason", "who"}``, as the state of an operator's pause."""
+    who, reason = _who_and_reason(request)
+    return {"at": format_timestamp(workflow.time()), "who": who or "unknown", "reason": reason or None}
+
+
+def _who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """What is no string is left out: any client may send it, and the request is carried out all the same."""
     who, reason = (
         encodable(value[:MAX_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))
     )
-    return CancelRequested(at=workflow.time(), who=who, message=reason or "")
+    return who, reason
+
+
+def to_signal_event(name: str, data: Any) -> SignalReceived:
+    """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``."""
+    if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
+        envelope = data["_saga"]
+        return SignalReceived(
+            name=name,
+            at=workflow.time(),
+            data=data.get("data"),
+            who=envelope.get("by"),
+            reject=envelope.get("reject"),
+        )
+    return SignalReceived(name=name, at=workflow.time(), data=data)
+
+
+def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
+    """The `resolve` update as an event. Raises KeyError, TypeError or AttributeError if it is malformed."""
+    return DecisionMade(
+        step=data["step"],
+        decision=data["decision"],
+        reason=data["reason"],
+        who=data.get("who") or "unknown",
+        at=workflow.time(),
+        arguments=data.get("with"),
+        definition=data.get("definition"),
+        result=data.get("result"),
+        evidence=data.get("evidence"),
+    )
 
 
 def first_value(args: Sequence[RawValue]) -> Any:

@@ -93,6 +93,7 @@ class RunStart:
     attributes: frozenset[str]
     native_cancel: bool = False
     state_recorded: bool = False
+    paused: Mapping[str, Any] | None = None
 
 
 async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
@@ -224,7 +225,14 @@ def json_or_none(data: bytes) -> Any:
     return value if json_problem(value) is None else None
 
 
-def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:
+def continuation_input(
+    machine: Machine,
+    attributes: frozenset[str],
+    *,
+    native_cancel: bool,
+    recorded: bool,
+    paused: Mapping[str, Any] | None,
+) -> Any:
     """The input for continue-as-new; None when the state is too large."""
     state = pack_state(machine.snapshot())
     if len(state) >= STATE_LIMIT:
@@ -236,6 +244,7 @@ def continuation_input(machine: Machine, attributes: frozenset[str], *, native_c
         "attributes": sorted(attributes),
         "native_cancel": native_cancel,
         "recorded": recorded,
+        **({} if paused is None else {"paused": paused}),
     }
 
 
@@ -247,6 +256,7 @@ def _continue_run(handed: Mapping[str, Any]) -> RunStart:
         frozenset(handed["attributes"]),
         handed["native_cancel"],
         handed["recorded"],
+        handed.get("paused"),
     )
 
 

@@ -24,7 +24,6 @@ from sagas.protocol.messages import (
     CancelSaga,
     CancelTimer,
     Command,
-    DecisionMade,
     Finish,
     LocksChanged,
     MachineEvent,
@@ -32,7 +31,6 @@ from sagas.protocol.messages import (
     RecordState,
     ReleaseLocks,
     ReportParked,
-    SignalReceived,
     StartSaga,
     StartTimer,
     TimerFired,
@@ -55,12 +53,17 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.received import UnreadableValue, bounded_value, cancel_event
+from sagas.workflow.operator_pause import BEGINS, OperatorPause
+from sagas.workflow.received import (
+    UnreadableValue,
+    bounded_value,
+    cancel_event,
+    pause_state,
+    to_decision_event,
+    to_signal_event,
+)
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
 from sagas.workflow.task_set import CommandContext, TaskSet
-
-LEFT_TO_NEXT_RUN = Call | StartSaga | UndoSaga | AcquireLocks
-"""The commands that a run which is about to continue as new leaves to the next one."""
 
 
 @workflow.defn(dynamic=True)
@@ -84,6 +87,7 @@ class SagaWorkflow:
         self._notifications = Notifications(context)
         self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
+        self._pause = OperatorPause()
         self._finish: Finish | None = None
         self._started = False
         self._native_cancel = False
@@ -130,6 +134,7 @@ class SagaWorkflow:
         except UnreadableValue as error:
             raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
+        self._pause = OperatorPause(opened.paused)
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
         begin_task(machine)
@@ -162,17 +167,21 @@ class SagaWorkflow:
         """Continue as new with the whole machine, unless this run has to go on."""
         machine = self._machine
         assert machine is not None
-        recorded = self._search_attributes.state_recorded
         handed = continuation_input(
-            machine, self._search_attributes.registered, native_cancel=self._native_cancel, recorded=recorded
+            machine,
+            self._search_attributes.registered,
+            native_cancel=self._native_cancel,
+            recorded=self._search_attributes.state_recorded,
+            paused=self._pause.state,
         )
         if handed is None:
             self._must_stay = True
         elif not self._closes_canceled:
             workflow.continue_as_new(handed, memo={STARTED_AT_MEMO: machine.started_at})
         self._continuing = False
+        self._pause.forget()
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, CancelCall | LEFT_TO_NEXT_RUN):
+            if isinstance(command, CancelCall | BEGINS):
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
@@ -221,8 +230,10 @@ class SagaWorkflow:
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
-        if self._continuing and isinstance(command, LEFT_TO_NEXT_RUN):
+        if self._continuing and isinstance(command, BEGINS):
             return  # it stays in flight in the machine, and the next run reissues it
+        if self._pause.holds(command):
+            return
         match command:
             case Call():
                 self._activity_calls.start(command)
@@ -307,7 +318,7 @@ class SagaWorkflow:
     def view(self) -> dict[str, Any]:
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
-        return shrink_view(self._machine.view(workflow.time()), VIEW_LIMIT).to_json()
+        return shrink_view(self._pause.shown_in(self._machine.view(workflow.time())), VIEW_LIMIT).to_json()
 
     @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
     def machine_state(self) -> str | None:
@@ -323,6 +334,23 @@ class SagaWorkflow:
         if response in ("accepted", "recorded"):
             self._feed(cancel_event(request or {}))
         return response
+
+    @workflow.update(name="pause", description="Begin nothing more, in either direction, until `resume`.")
+    async def pause(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        await workflow.wait_condition(lambda: self._started)
+        self._pause.begin(pause_state(request or {}))
+        return self.view()
+
+    @workflow.update(name="resume", description="Begin what was held back since `pause`, and go on.")
+    async def resume(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        for command in self._pause.end():
+            self._execute(command)
+        return self.view()
+
+    @resume.validator
+    def check_paused(self, request: dict[str, Any] | None = None) -> None:
+        if self._pause.state is None:
+            raise refused_error("the saga is not paused")
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
@@ -363,7 +391,7 @@ class SagaWorkflow:
         """The "current details" of the Web UI, rendered on request only."""
         if self._machine is None:
             return ""
-        return current_details(self._machine.view(workflow.time()))
+        return current_details(self._pause.shown_in(self._machine.view(workflow.time())))
 
     @property
     def machine(self) -> Machine | None:
@@ -409,38 +437,6 @@ class SagaWorkflow:
         if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
         raise closing_error(finish, document)
-
-
-# --- messages as events of the machine -------------------------------------------------------------------------------
-
-
-def to_signal_event(name: str, data: Any) -> SignalReceived:
-    """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``."""
-    if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
-        envelope = data["_saga"]
-        return SignalReceived(
-            name=name,
-            at=workflow.time(),
-            data=data.get("data"),
-            who=envelope.get("by"),
-            reject=envelope.get("reject"),
-        )
-    return SignalReceived(name=name, at=workflow.time(), data=data)
-
-
-def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
-    """The `resolve` update as an event. Raises KeyError, TypeError or AttributeError if it is malformed."""
-    return DecisionMade(
-        step=data["step"],
-        decision=data["decision"],
-        reason=data["reason"],
-        who=data.get("who") or "unknown",
-        at=workflow.time(),
-        arguments=data.get("with"),
-        definition=data.get("definition"),
-        result=data.get("result"),
-        evidence=data.get("evidence"),
-    )
 
 
 # --- search attributes, for `saga list` and the Web UI ---------------------------------------------------------------

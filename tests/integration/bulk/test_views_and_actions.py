@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -27,6 +27,7 @@ from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.project import Project
+from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_bulk_execution import transfer
@@ -46,14 +47,6 @@ async def blocked_accounts(bank: Bank) -> AsyncIterator[None]:
 async def start_bulk(bank: Bank, saga: str, inputs: Sequence[Any]) -> WorkflowHandle[Any, Any]:
     starter = await bank.client.starter(saga)
     return await starter.start_bulk([BulkRow(one["id"], starter.make_request(one)) for one in inputs])
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if holds():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it does not hold within 10 s")
 
 
 async def asked_to_leave(bulk: WorkflowHandle[Any, Any]) -> None:
@@ -113,6 +106,27 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
     await bank.client.temporal.get_workflow_handle(undo.id).result()
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
+
+
+async def _finds(bank: Bank, query: str, rows: int) -> bool:
+    return len(await asyncio.to_thread(bank.query, query)) == rows
+
+
+async def test_a_saga_that_is_paused_leaves_first(bank: Bank) -> None:
+    bulk = await start_bulk(bank, "resting", [{"id": f"r-{n}", "rest": "4s"} for n in (1, 2)])
+    await eventually(lambda: _finds(bank, "select 1 from note", 2))
+    await bank.client.pause("r-1", reason="a question", who="me")
+    assert (await bulk.result())["counts"] == {"COMPLETED": 1, "LEFT": 1}
+
+    async def is_held() -> bool:
+        paused = (await bank.client.view("r-1")).paused
+        return paused is not None and paused.held == ("second",)
+
+    await eventually(is_held)
+    assert bank.query("select text from note where id = 'r-1'") == [("first",)]
+    await bank.client.resume("r-1")
+    await bank.client.temporal.get_workflow_handle("r-1").result()
+    assert bank.query("select text from note where id = 'r-1'") == [("second",)]
 
 
 async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
@@ -177,7 +191,7 @@ async def test_a_saga_that_has_left_is_undone(bank: Bank) -> None:
     await bank.client.temporal.get_workflow_handle(undo.id).result()
     assert (await bank.client.view("seen-1")).state == "COMPENSATED"
     assert bank.query("select text from note") == []
-    await eventually(lambda: not bank.query("select 1 from saga_claim"))
+    await eventually(lambda: _finds(bank, "select 1 from saga_claim", 0))
 
 
 async def test_a_cancel_by_filter_reaches_sagas_of_bulk_workflows(
@@ -276,7 +290,7 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, mon
     assert await continue_claimed(temporal, ledger, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
-    await eventually(lambda: bank.states().get("t-1") == "COMPENSATED")
+    await eventually(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))
     assert bank.query("select saga_id from saga_claim") == [("t-2",)]
     known = sagas_of_bulk_workflows(temporal, ledger, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
     views = {one.id: one async for one in known}

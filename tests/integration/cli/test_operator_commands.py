@@ -37,6 +37,28 @@ async def test_a_parked_saga_shows_everything_an_operator_needs(cli: CommandLine
     assert stuck[0]["stuck"][0].startswith("car is parked (undo)")
 
 
+async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
+    id = await park(cli)
+    cli.break_undo(False)
+    answer = await cli.saga("pause", id, "--reason", "closed today", "--as", "anna")
+    assert (answer.code, answer.out.strip()) == (0, f"{id}: paused; nothing is in flight")
+    assert (await cli.saga("resolve", id, "car", "retry", "--reason", "mended")).code == 0
+    shown = (await cli.saga("show", id)).out
+    assert "paused by anna since" in shown
+    assert "closed today; held back: car" in shown
+    assert f"saga resume {id}    lets it go on" in shown
+    again = await cli.saga("--json", "pause", id, "--as", "ben")
+    assert again.json == {"id": id, "answer": "paused", "held": ["car"], "in_flight": []}
+    assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna"
+    resumed = await cli.saga("--json", "resume", id)
+    assert resumed.json == {"id": id, "answer": "resumed", "state": "COMPENSATING"}
+    assert (await cli.saga("--json", "watch", id)).code == 3
+    late = await cli.saga("resume", id)
+    assert late.code == 9
+    assert "has already ended COMPENSATED" in late.err
+    assert (await cli.saga("pause", "nobody")).code == 2
+
+
 async def test_retry_continues_at_the_stuck_step(cli: CommandLine) -> None:
     id = await park(cli)
     cli.break_undo(False)

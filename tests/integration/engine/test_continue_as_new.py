@@ -56,6 +56,35 @@ async def runs(client, saga: str) -> int:
     return number
 
 
+async def test_a_pause_survives_continue_as_new(env: Environment) -> None:
+    definition = """
+        saga: paused
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: b, uses: book, compensate: unbook}
+    """
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(definition) as client:
+        saga = await begin(client, "paused")
+        await wait_for_event(begun)
+        await client.pause(saga, who="mia", reason="the shop is closed")
+        go.set()
+
+        async def moved() -> bool:
+            await handle(client, saga).signal("unexpected", 1)
+            return await runs(client, saga) > 2
+
+        await until(moved)
+        paused = (await client.view(saga)).paused
+        assert paused is not None
+        assert (paused.who, paused.reason, paused.held) == ("mia", "the shop is closed", ("b",))
+        assert env.log() == ["do a"]
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert env.log() == ["do a", "do b"]
+
+
 @pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.slow), 5])
 async def test_the_compensation_stack_survives_continue_as_new(env: Environment, parallel: int) -> None:
     definition = f"""

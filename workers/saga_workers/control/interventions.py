@@ -1,4 +1,4 @@
-"""Interventions of operators: cancel, signal, resolve and undo a saga, wherever it runs; one or many of them."""
+"""Interventions of operators: cancel, pause, signal, resolve and undo a saga, wherever it runs; one or many."""
 
 from __future__ import annotations
 
@@ -184,6 +184,33 @@ def check_signal(definition: Definition, name: str) -> None:
     raise UsageError(
         f"{definition.saga} has no `wait` for the signal {name}{did_you_mean(name, tuple(names))}", help=known
     )
+
+
+async def pause(
+    temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None, ledger: RunLedger | None = None
+) -> SagaView:
+    """Let a running saga begin nothing more, in either direction, until :func:`resume`; returns the view afterwards.
+
+    What is in flight goes on. Raises RefusedError if the saga has ended, UsageError if there is no such saga.
+    """
+    request = {"reason": reason, "who": who or temporal.identity}
+    return await _answered_update(temporal, saga_id, "pause", request, ledger)
+
+
+async def resume(
+    temporal: Temporal, saga_id: str, *, who: str | None = None, ledger: RunLedger | None = None
+) -> SagaView:
+    """Let a paused saga go on; returns the view afterwards. Raises like :func:`pause`, and if it is not paused."""
+    return await _answered_update(temporal, saga_id, "resume", {"who": who or temporal.identity}, ledger)
+
+
+async def _answered_update(
+    temporal: Temporal, saga_id: str, update: str, request: Mapping[str, Any], ledger: RunLedger | None
+) -> SagaView:
+    described = await _open_run(temporal, saga_id, ledger)
+    await _require_poller(temporal, described.run.task_queue, described.run.id)
+    answer = await _execute_update(temporal, described.run.id, update, request, UPDATE_TIMEOUT)
+    return SagaView.from_json(answer)
 
 
 async def resolve(

@@ -269,13 +269,12 @@ def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
 
 
 def reported_reasons(view: SagaView) -> list[str]:
-    """Reasons that a running saga reports: parked, overdue, an operation with many attempts."""
+    """Reasons that a running saga reports: parked, paused, overdue, an operation with many attempts."""
     nested = view.blocked_steps
     reasons = [
         f"{one.step} is {'blocked' if one.step in nested else 'parked'} ({one.op}): {one.why}" for one in view.parked
     ]
-    if view.lock_wait:
-        reasons.append(view.lock_wait)
+    reasons += [one for one in (view.pause_text, view.lock_wait) if one is not None]
     if view.overdue:
         reasons.append("overdue: it runs longer than its warn_after")
     for step in view.steps:

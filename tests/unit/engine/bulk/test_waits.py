@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sagas.bulk.batchable import LONGEST_WAIT, WAITS_INSIDE, why_not_batchable
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
 from sagas.definition.analysis.step_graph import ExecutionPlan
-from sagas.definition.model import Compensation, Definition, Operation, StepDefinition
+from sagas.definition.model import Compensation, Definition, Operation, Savepoint, StepDefinition
 from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 
@@ -88,6 +89,26 @@ def test_a_cancel_ends_the_wait() -> None:
     _first_step_done(bulk)
     commands = bulk.cancel(CancelRequested(2.0, who="me"), ["order-1"])
     assert _calls(commands) == [("order-1", "undo", "refund")]
+
+
+def test_a_wait_that_begins_anew_is_a_whole_one() -> None:
+    """Both waits are over at the same moment; the end of the first leads back to the savepoint, so both begin again."""
+    charge = Operation(uses="charge", connection="bank")
+    undo = Compensation((Operation(uses="refund", connection="bank"),))
+    never = Operation(uses="require", with_={"that": "${{ false }}"})
+    steps = (
+        replace(_step("charge", (), charge), compensate=undo, savepoint=Savepoint(attempts=2)),
+        _step("one", ("charge",), Operation(uses="wait", with_={"for": "2s"})),
+        _step("other", ("charge",), Operation(uses="wait", with_={"for": "2s"})),
+        replace(_step("never", ("one",), Operation(uses="wait")), do=never),
+        _step("ship", ("other",), charge),
+    )
+    definition = Definition(saga="order", steps=steps, digest="sha256:order")
+    bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
+    assert _first_step_done(bulk, ({},)) == [Wake(2.0)]
+    bulk.woken(3.0)
+    assert {step.id: step.state for step in bulk.view("order-1", 3.0).steps}["other"] == "RUNNING"
+    assert set(bulk.members["order-1"].timers.values()) == {5.0}
 
 
 def test_a_neighbour_that_fails_does_not_wait() -> None:

@@ -1,0 +1,71 @@
+"""`saga pause` and `saga resume`: let a saga begin nothing more, and let it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import with_client
+from saga_cli.output import echo, print_document
+from saga_cli.shared_options import operator_name, print_target
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.protocol.saga_view import SagaView
+    from sagas.settings import Settings
+
+
+def pause(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+) -> int:
+    """Let a running saga begin nothing more until `saga resume`: no step, no compensation, no confirm.
+
+    Calls in flight go on, with their retries. Timers go on, too; a deadline that passes, a cancel and a decision are
+    taken, and what they begin waits for `saga resume`. Nested sagas that run already are not paused. Needs a worker of
+    that saga.
+    """
+    from saga_workers.control import interventions
+
+    view = _ask(
+        lambda client, ledger: interventions.pause(
+            client, saga_id, reason=reason, who=operator_name(as_), ledger=ledger
+        )
+    )
+    held = list(view.paused.held) if view.paused else []
+    in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
+    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    document = {"id": saga_id, "answer": "paused", "held": held, "in_flight": in_flight}
+    print_document(document, human=lambda: echo(f"{saga_id}: paused; {note}"))
+    return 0
+
+
+def resume(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+) -> int:
+    """Let a paused saga go on with what was held back."""
+    from saga_workers.control import interventions
+
+    view = _ask(lambda client, ledger: interventions.resume(client, saga_id, who=operator_name(as_), ledger=ledger))
+    document = {"id": saga_id, "answer": "resumed", "state": view.state}
+    print_document(document, human=lambda: echo(f"{saga_id}: resumed; it is {view.state}"))
+    return 0
+
+
+_IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
+
+
+def _ask(ask: Callable[[Client, Any], Awaitable[SagaView]]) -> SagaView:
+    async def run(client: Client, settings: Settings) -> SagaView:
+        from saga_workers.ledger.run_ledger import using_ledger
+
+        print_target(settings)
+        async with using_ledger(settings) as ledger:
+            return await ask(client, ledger)
+
+    return with_client(run)

@@ -1,0 +1,222 @@
+"""A saga that an operator pauses begins nothing, in either direction, until it is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from saga_workers.client import Client
+from saga_workers.views.stuck import reported_reasons
+from sagas import Rejected, Step
+from sagas.errors import RefusedError, UsageError
+from sagas.protocol.saga_view import SagaView
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    row,
+    states,
+    until,
+    wait_for_event,
+)
+
+LINE = """
+    saga: line
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: b, uses: book, compensate: unbook}
+      - {id: c, uses: work, effect: none}
+"""
+
+
+async def _held(client: Client, saga_id: str, *ids: str) -> SagaView:
+    """Wait until exactly these are held back."""
+
+    async def seen() -> bool:
+        view = await client.view(saga_id)
+        return view.paused is not None and view.paused.held == ids
+
+    await until(seen)
+    return await client.view(saga_id)
+
+
+async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        view = await client.pause(saga, reason="the shop is closed", who="mia")
+        assert view.paused is not None
+        assert (view.paused.who, view.paused.reason, view.paused.held) == ("mia", "the shop is closed", ())
+        go.set()
+        view = await _held(client, saga, "b")
+        assert states(view.to_json())["a"] == "DONE"
+        assert reported_reasons(view) == [view.pause_text]
+        assert "⏸ paused by mia" in str(await handle(client, saga).query("__temporal_workflow_metadata"))
+    async with env.again() as client:  # another worker, which replays the history
+        await _held(client, saga, "b")
+        assert env.log() == ["do a"]
+        view = await client.resume(saga)
+        assert view.paused is None
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert env.log() == ["do a", "do b", "do c"]
+
+
+async def test_a_cancel_while_paused_takes_effect_afterwards(env: Environment) -> None:
+    """The step that is held back never begins, and what was done is undone after the pause only."""
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await client.pause(saga)
+        go.set()
+        await _held(client, saga, "b")
+        assert await client.cancel(saga, reason="enough") == "accepted"
+        view = await client.view(saga)
+        assert (view.state, view.cancel_requested) == ("COMPENSATING", True)
+        assert await env.effects() == ["a"]
+        await client.resume(saga)
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert env.log() == ["do a", "undo a"]
+    assert row(story, "b")["attempts"] == 0
+
+
+async def test_a_paused_saga_undoes_nothing(env: Environment) -> None:
+    move, begun, go = gate()
+    env.plan |= {"undo b": [move], "do c": [Rejected("no")]}
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await client.pause(saga)
+        go.set()
+        await _held(client, saga, "a")
+        assert await env.effects() == ["a"]
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+async def test_the_attempts_in_flight_go_on(env: Environment) -> None:
+    """A pause holds back the next call, not the retries of this one."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def fail(step: Step) -> None:
+        begun.set()
+        await go.wait()
+        raise ValueError("not yet")
+
+    env.plan["do a"] = [fail, 7]
+    async with env.serving(LINE.replace("{id: a,", "{id: a, retry: {initial_interval: 10ms},")) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await client.pause(saga)
+        go.set()
+        await _held(client, saga, "b")
+        assert env.log() == ["do a", "do a"]
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_a_decision_while_paused_waits(env: Environment) -> None:
+    env.plan["do a"] = [Rejected("no"), 1]
+    async with env.serving(LINE.replace("{id: a,", "{id: a, on_failure: park,")) as client:
+        saga = await begin(client, "line")
+        assert (await finished(client, saga))["state"] == "PARKED"
+        await client.pause(saga)
+        await client.resolve(saga, {"step": "a", "decision": "retry", "reason": "because", "who": "ada"})
+        await _held(client, saga, "a")
+        assert env.log() == ["do a"]
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_a_nested_saga_is_not_started(env: Environment) -> None:
+    child = "saga: child\nsteps:\n  - {id: x, uses: book, compensate: unbook}\n"
+    parent = """
+        saga: parent
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: n, uses: saga, with: {name: child}}
+    """
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(parent, child) as client:
+        saga = await begin(client, "parent")
+        await wait_for_event(begun)
+        await client.pause(saga)
+        go.set()
+        await _held(client, saga, "n")
+        assert env.log() == ["do a"]
+        await client.cancel(saga)
+        await client.resume(saga)
+        story = await finished(client, saga)
+    assert story["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+async def test_a_deadline_passes_while_paused(env: Environment) -> None:
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE.replace("steps:", "deadline: 1s\n    steps:")) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await client.pause(saga)
+        go.set()
+        await _held(client, saga, "b")
+
+        async def rolled_back() -> bool:
+            return (await client.view(saga)).state == "COMPENSATING"
+
+        await until(rolled_back)
+        assert await env.effects() == ["a"]
+        await client.resume(saga)
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "deadline")
+    assert env.log() == ["do a", "undo a"]
+
+
+async def test_what_cannot_be_paused_or_resumed(env: Environment) -> None:
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE) as client:
+        with pytest.raises(UsageError, match="there is no saga"):
+            await client.resume("nobody")
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        with pytest.raises(RefusedError, match="is not paused"):
+            await client.resume(saga)
+        first = await client.pause(saga, who="mia")
+        again = await client.pause(saga, who="ben")
+        assert first.paused == again.paused, "the first pause stays"
+        go.set()
+        await client.resume(saga)
+        await finished(client, saga)
+        with pytest.raises(RefusedError, match="has already ended COMPLETED"):
+            await client.pause(saga)
+
+
+@pytest.mark.parametrize(
+    "request_", [None, {}, {"who": 7, "reason": ["x"]}, {"who": "x" * 100_000, "reason": "\ud800"}]
+)
+async def test_a_pause_by_any_client(env: Environment, request_: Any) -> None:
+    """The Web UI sends what a person has typed."""
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        view = await handle(client, saga).execute_update("pause", *([] if request_ is None else [request_]))
+        assert len(view["paused"]["who"]) < 10_000
+        with pytest.raises(WorkflowUpdateFailedError):
+            await handle(client, saga).execute_update("pause", "not an object")
+        await handle(client, saga).execute_update("resume")
+        go.set()
+        assert (await finished(client, saga))["state"] == "COMPLETED"
