@@ -99,7 +99,10 @@ def read_standard_input(what: str) -> str:
     """All of standard input; ``what`` is shown to a person at a terminal. Raises UsageError: it is too large."""
     if sys.stdin.isatty():
         warn(f"reading {what} from standard input; end with Ctrl-D")
-    text = sys.stdin.read(MAX_BYTES + 1)
+    try:
+        text = sys.stdin.read(MAX_BYTES + 1)
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not UTF-8 text") from None
     if len(text) > MAX_BYTES:
         raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
     return text

@@ -2,7 +2,8 @@
 and ends its open transaction.
 
 All calls block and must come from one thread at a time. After any error that is not retriable the producer is
-discarded: the next one's ``open`` ends its transaction, and the outcome is then read from the topic, never guessed.
+discarded: the next one's ``fence_and_open`` ends its transaction, and the outcome is then read from the topic, never
+guessed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class KafkaTransactionError(Exception):
 
 
 class TransactionalProducer:
-    """One producer: ``open``; ``begin``, ``produce`` and ``commit`` for each transaction; ``close``.
+    """One producer: ``fence_and_open``; ``begin``, ``produce`` and ``commit`` for each transaction; ``close``.
 
     ``cancelled`` may be set from any thread to make a blocking call give up. Every method raises
     :class:`KafkaTransactionError`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -10,15 +9,23 @@ from typing import Any
 from saga_cli.output import make_console, to_json
 from sagas.presentation.definition_diff import Change, DefinitionDiff
 from sagas.presentation.html_page import html_page
+from sagas.text.printable import printable_line
 
 _MAX_VALUE = 60
+_CONTEXT = 15
+"""Characters of a value; of a longer one those before the first that differs."""
 _ATTENTION = "⚠"
-_STILL_NEEDED = {"actions": "actions", "connections": "connections", "task_queues": "workers of the task queues"}
+_STILL_NEEDED = {
+    "actions": "the actions",
+    "connections": "the connections",
+    "task_queues": "workers of the task queues",
+    "sagas": "the definitions of the nested sagas",
+    "signals": "triggers for the signals",
+}
 
 
 def print_diff(found: DefinitionDiff) -> None:
     """Print the changes by step, and what they mean for running sagas."""
-    from rich.padding import Padding
     from rich.text import Text
 
     out = make_console()
@@ -28,13 +35,13 @@ def print_diff(found: DefinitionDiff) -> None:
         out.print(Text("the saga" if step is None else step, style="bold"))
         for change in changes:
             sign = (f"{_ATTENTION} ", "yellow") if change.attention else ("· ", "dim")
-            line = Text.assemble(sign, (change.field, "cyan"), f"  {_values(change)}")
-            out.print(Padding(line, (0, 0, 0, 2), expand=False))
+            line = Text.assemble("  ", sign, (printable_line(change.field), "cyan"), f"  {_values(change)}")
+            out.print(line, soft_wrap=True)
             if change.meaning is not None:
-                out.print(Padding(Text(change.meaning, style="dim"), (0, 0, 0, 6), expand=False))
+                out.print(Text(f"      {printable_line(change.meaning)}", style="dim"), soft_wrap=True)
     out.print()
     for line in _running_sagas(found):
-        out.print(Text(line))
+        out.print(Text(line), soft_wrap=True)
 
 
 def diff_page(found: DefinitionDiff) -> str:
@@ -75,8 +82,8 @@ def _running_sagas(found: DefinitionDiff) -> list[str]:
     for kind, names in found.still_needed.items():
         if names:
             lines.append(
-                f"until those have ended, and can no longer be undone, keep the {_STILL_NEEDED[kind]} "
-                f"{_listed(names)}, which only the old version names"
+                f"until those have ended, and can no longer be undone, keep {_STILL_NEEDED[kind]} "
+                f"{', '.join(names)}, which only the old version names"
             )
     if found.why_not_replaced is None:
         lines.append("a parked one can continue with the new version: saga resolve ID STEP retry --definition FILE")
@@ -85,20 +92,20 @@ def _running_sagas(found: DefinitionDiff) -> list[str]:
     return lines
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
 def _values(change: Change) -> str:
     if change.old is None:
-        return f"added: {_short(change.new)}"
+        return f"added: {_shorten(_text(change.new))}"
     if change.new is None:
-        return f"removed: {_short(change.old)}"
-    return f"{_short(change.old)} → {_short(change.new)}"
+        return f"removed: {_shorten(_text(change.old))}"
+    old, new = _text(change.old), _text(change.new)
+    same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+    if max(len(old), len(new)) > _MAX_VALUE and same > _CONTEXT:
+        old, new = (f"…{one[same - _CONTEXT :]}" for one in (old, new))
+    return f"{_shorten(old)} → {_shorten(new)}"
 
 
-def _short(value: Any) -> str:
-    text = _text(value)
+def _shorten(text: str) -> str:
+    text = printable_line(text)
     return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
 
 

@@ -125,25 +125,25 @@ def digest_of(definition: Definition) -> str:
         step["needs"] = sorted(step.get("needs", []))
         steps[step["id"]] = step
     data["steps"] = steps
-    data = {key: value if key == "input" else _normalized_expressions(value) for key, value in data.items()}
-    data["input"] = _without_annotations(data.get("input", {}))
+    data = {key: value if key == "input" else normalized_expressions(value) for key, value in data.items()}
+    data["input"] = without_annotations(data.get("input", {}))
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _normalized_expressions(value: Any) -> Any:
+def normalized_expressions(value: Any) -> Any:
     """Strip whitespace around expressions; whitespace inside them stays, because it may be part of a string."""
     if isinstance(value, Mapping):
-        return {key: _normalized_expressions(one) for key, one in value.items()}
+        return {key: normalized_expressions(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_normalized_expressions(one) for one in value]
+        return [normalized_expressions(one) for one in value]
     if not isinstance(value, str) or "${{" not in value:
         return value
     parts = [[part.expression, part.text.strip() if part.expression else part.text] for part in split_template(value)]
     return {"${{": parts}
 
 
-def _without_annotations(schema: Any) -> Any:
+def without_annotations(schema: Any) -> Any:
     """A JSON Schema without annotations; properties keep their names even if these look like annotations."""
     if not isinstance(schema, dict):
         return schema
@@ -152,15 +152,15 @@ def _without_annotations(schema: Any) -> Any:
         if key in _ANNOTATIONS:
             continue
         if key in ("properties", "$defs", "patternProperties", "dependentSchemas") and isinstance(value, dict):
-            result[key] = {name: _without_annotations(one) for name, one in value.items()}
+            result[key] = {name: without_annotations(one) for name, one in value.items()}
         elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            result[key] = [_without_annotations(one) for one in value]
+            result[key] = [without_annotations(one) for one in value]
         elif key == "required" and isinstance(value, list):
             result[key] = sorted(value, key=str)
         elif key in ("enum", "const", "default"):
             result[key] = value
         else:
-            result[key] = _without_annotations(value)
+            result[key] = without_annotations(value)
     return result
 
 

@@ -1,25 +1,25 @@
 """What a change of a definition means for new sagas and for running ones: the output of `saga diff`.
 
 A running saga keeps the definition with which it started. So a change matters to new sagas, to what callers and events
-may start, and to running sagas only by what the workers must still have for them.
+may start, and to running sagas only by what must still be there for them.
+
+Values are compared in the form in which the digest contains them, so that definitions with different digests differ
+here, and those with equal digests do not.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from sagas.builtins.registry import BUILTINS
-from sagas.definition.model import Definition, Operation, StepDefinition, is_read
-from sagas.definition.snapshot import replacement_refusal, to_snapshot
+from sagas.definition.model import Definition, KafkaTrigger, Operation, StepDefinition, is_nested, is_read
+from sagas.definition.snapshot import normalized_expressions, replacement_refusal, to_snapshot
 from sagas.definition.times import format_duration
 from sagas.presentation.explain import KIND_DESCRIPTIONS, describe_commit_point
-
-_DURATIONS = frozenset({"deadline", "warn_after", "timeout", "heartbeat"})
-
-_GUARANTEES = ("at-least-once", "participant-keyed", "two-phase", "guarded")
-"""From the weakest; the two strongest are equal to a saga."""
+from sagas.presentation.input_diff import input_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,10 @@ class Change:
 class DefinitionDiff:
     """The difference between two definitions.
 
-    ``still_needed``: what only the old one names, and workers therefore need until its sagas have ended and can no
-    longer be undone; lists of names under ``actions``, ``connections`` and ``task_queues``. ``why_not_replaced``: why a
-    running saga cannot continue with the new definition (`saga resolve --definition`); None if it can.
+    ``still_needed``: what only the old one names, and must therefore be there until its sagas have ended and can no
+    longer be undone; names under ``actions``, ``connections``, ``task_queues``, ``sagas`` (nested ones) and ``signals``
+    (of triggers). ``why_not_replaced``: why a running saga cannot continue with the new definition
+    (`saga resolve --definition`); None if it can.
     """
 
     old: Definition
@@ -87,15 +88,25 @@ class DefinitionDiff:
 
 
 def compare_definitions(old: Definition, new: Definition) -> DefinitionDiff:
-    """Compare two definitions, both of the same project's actions and connections."""
-    before, after = _names(old), _names(new)
+    """Compare two definitions, both checked against the same project."""
+    changes = [*_saga_changes(old, new), *_step_changes(old, new)]
+    if old.digest != new.digest and all(change.meaning is None for change in changes):
+        meaning = "they differ in something that has no row of its own"
+        changes.append(Change(None, "digest", old.digest, new.digest, meaning, attention=True))
+    needed_before, needed_now = _names(old), _names(new)
     return DefinitionDiff(
         old,
         new,
-        (*_saga_changes(old, new), *_step_changes(old, new)),
-        {kind: sorted(before[kind] - after[kind]) for kind in before},
-        replacement_refusal(old, to_snapshot(new)),
+        tuple(changes),
+        {kind: sorted(names - needed_now[kind]) for kind, names in needed_before.items()},
+        None if old.digest == new.digest else replacement_refusal(old, to_snapshot(new)),
     )
+
+
+# --- what running sagas need -----------------------------------------------------------------------------------------
+
+_OF_THE_ENGINE = ("sql.", "outbox.", "kafka.", "spark.", "saga.")
+"""Beginnings of the names of operations that the engine adds to a step."""
 
 
 def _names(definition: Definition) -> dict[str, set[str]]:
@@ -105,73 +116,64 @@ def _names(definition: Definition) -> dict[str, set[str]]:
         *(step.probe.operation for step in steps if step.probe is not None),
         *(notification.do for notification in definition.notify),
     ]
-    connections = {one.connection or (one.with_ or {}).get("connection") for one in operations}
+    actions = {one.uses for one in operations if one.uses not in BUILTINS and not one.uses.startswith(_OF_THE_ENGINE)}
+    named = {name for one in operations if one.uses in BUILTINS for name in _connections_in(one.with_)}
+    nested = {str((step.do.with_ or {}).get("name")) for step in steps if is_nested(step)}
     return {
-        "actions": {one.uses for one in operations if one.uses not in BUILTINS},
-        "connections": {one for one in connections if isinstance(one, str)},
+        "actions": actions,
+        "connections": {one.connection for one in operations if one.connection is not None} | named,
         "task_queues": {one.task_queue for one in operations if one.task_queue is not None},
+        "sagas": {name for name in nested if "${{" not in name},
+        "signals": {trigger.signal for trigger in definition.triggers if trigger.signal is not None},
     }
 
 
+def _connections_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        name = value.get("connection")
+        if isinstance(name, str) and "${{" not in name:
+            yield name
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _connections_in(one)
+
+
+# --- comparing values ------------------------------------------------------------------------------------------------
+
+_DURATIONS = frozenset({"deadline", "warn_after", "timeout", "heartbeat", "settle"})
+
+
+def _to_json(value: Any) -> Any:
+    """A field as JSON: of a part of the definition what differs from its default, with the names of the language."""
+    if is_dataclass(value) and not isinstance(value, type):
+        default = {one.name: one.default for one in fields(value)}
+        values = {name: getattr(value, name) for name in default}
+        return {
+            name.removesuffix("_"): _to_json(one)
+            for name, one in values.items()
+            if type(one) is not type(default[name]) or one != default[name]
+        }
+    if isinstance(value, tuple):
+        return [_to_json(one) for one in value]
+    return value
+
+
+def _field(owner: Definition | StepDefinition | Operation, name: str) -> Any:
+    """A field as JSON; durations as the language writes them."""
+    value = getattr(owner, name)
+    return format_duration(value) if name in _DURATIONS and value is not None else _to_json(value)
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """As JSON, in which 1, 1.0 and true are three values; spaces around an expression do not count."""
+    return _canonical(old) != _canonical(new)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(normalized_expressions(value), sort_keys=True, default=str)
+
+
 # --- the saga itself -------------------------------------------------------------------------------------------------
-
-
-def _saga_changes(old: Definition, new: Definition) -> Iterator[Change]:
-    if old.saga != new.saga:
-        why = "another saga: callers, triggers and filters name the new one, and both may run at once"
-        yield Change(None, "saga", old.saga, new.saga, why, attention=True)
-    if old.description != new.description:
-        yield Change(None, "description", old.description or None, new.description or None, None)
-    if old.id != new.id:
-        why = "the same input gives another id, so a start or an event that is repeated runs a second saga"
-        yield Change(None, "id", old.id, new.id, why, attention=True)
-    yield from _input_changes(old.input, new.input)
-    if (before := _commit_point(old)) != (now := _commit_point(new)):
-        meaning = describe_commit_point(new)
-        yield Change(None, "commit_point", before, now, meaning[:1].lower() + meaning[1:].rstrip("."), attention=True)
-    for field, meaning, attention in _SAGA_FIELDS:
-        before, now = _field(old, field), _field(new, field)
-        if before != now:
-            yield Change(None, field, before, now, meaning(before, now), attention(before, now))
-
-
-def _commit_point(definition: Definition) -> str:
-    return "start" if definition.recovery == "forward" else definition.pivot.id if definition.pivot else "end"
-
-
-def _input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    """The properties of the input, and the rest of its schema."""
-    before, now = (_mapping(one.get("properties")) for one in (old, new))
-    required, requires = (set(one.get("required") or ()) for one in (old, new))
-    for name in dict.fromkeys((*before, *now)):
-        became_required = name in requires - required
-        if before.get(name) == now.get(name) and not became_required and name not in required - requires:
-            continue
-        meaning, attention = _input_meaning(name, before, now, became_required, new)
-        old_value, new_value = before.get(name), now.get(name)
-        if old_value == new_value:
-            old_value, new_value = ("required" if name in one else "optional" for one in (required, requires))
-        yield Change(None, f"input.{name}", old_value, new_value, meaning, attention)
-    rest, rests = ({k: v for k, v in one.items() if k not in ("properties", "required")} for one in (old, new))
-    others, other = (sorted(one - {*before, *now}) for one in (required, requires))
-    if rest != rests or others != other:
-        yield Change(None, "input", dict(old), dict(new), "inputs are checked by another schema", attention=True)
-
-
-def _input_meaning(
-    name: str, before: Mapping[str, Any], now: Mapping[str, Any], became_required: bool, new: Mapping[str, Any]
-) -> tuple[str, bool]:
-    if name not in now:
-        refused = new.get("additionalProperties") is False
-        return f"an input with {name} is {'refused' if refused else 'accepted, and nothing checks it'}", refused
-    if became_required:
-        return f"an input without {name} is refused", True
-    if name not in before:
-        return f"an input may have {name}", False
-    if before[name] == now[name]:
-        return f"an input without {name} is accepted", False
-    return f"{name} is checked by another schema", True
-
 
 _Meaning = Callable[[Any, Any], str]
 _Attention = Callable[[Any, Any], bool]
@@ -185,26 +187,73 @@ def _always(_old: Any, _new: Any) -> bool:
     return True
 
 
-def _says(text: str) -> _Meaning:
-    return lambda _old, _new: text
+def _text(meaning: str) -> _Meaning:
+    return lambda _old, _new: meaning
 
 
-def _duration_of(what: str, without: str) -> _Meaning:
-    return lambda _old, new: without if new is None else what.format(new)
+def _after(what: str, never: str) -> _Meaning:
+    return lambda _old, new: never if new is None else what.format(new)
+
+
+def _saga_changes(old: Definition, new: Definition) -> Iterator[Change]:
+    if old.saga != new.saga:
+        meaning = "it is a different saga: callers, triggers and filters name the new one, and both may run at once"
+        yield Change(None, "saga", old.saga, new.saga, meaning, attention=True)
+    if old.description != new.description:
+        yield Change(None, "description", old.description or None, new.description or None, None)
+    if _differ(old.id, new.id):
+        meaning = "the same input gives a different id, so a start or an event that is repeated runs a second saga"
+        yield Change(None, "id", old.id, new.id, meaning, attention=True)
+    for change in input_changes(old.input, new.input):
+        yield Change(None, *change)
+    if (point := _commit_point(old)) != (new_point := _commit_point(new)):
+        meaning = describe_commit_point(new)
+        meaning = meaning[:1].lower() + meaning[1:].rstrip(".")
+        yield Change(None, "commit_point", point, new_point, meaning, attention=True)
+    for field, meaning_of, needs_attention in _SAGA_FIELDS:
+        value, new_value = _field(old, field), _field(new, field)
+        if _differ(value, new_value):
+            meaning, attention = meaning_of(value, new_value), needs_attention(value, new_value)
+            if field in ("labels", "notify"):  # empty where there are none
+                value, new_value = value or None, new_value or None
+            yield Change(None, field, value, new_value, meaning, attention)
+    yield from _trigger_changes(old.triggers, new.triggers)
+
+
+def _commit_point(definition: Definition) -> str:
+    if definition.recovery == "forward":
+        return "the start"
+    return definition.pivot.id if definition.pivot else "the end"
+
+
+def _trigger_changes(old: Sequence[KafkaTrigger], new: Sequence[KafkaTrigger]) -> Iterator[Change]:
+    for field, signals in (("triggers", False), ("triggers (signals)", True)):
+        value, new_value = (
+            [_to_json(one) for one in triggers if (one.signal is not None) == signals] for triggers in (old, new)
+        )
+        if _differ(value, new_value):
+            what = "signals them for different events" if signals else "starts them for different events"
+            meaning = f"`saga trigger` {what} from its next start on; the offsets of a topic stay"
+            yield Change(None, field, value or None, new_value or None, meaning, attention=bool(value))
+
+
+def _locks_meaning(old: Any, new: Any) -> str:
+    if old and new and not _differ(old["keys"], new["keys"]):
+        return "they wait for the locks, or hold them, for a different time"
+    return "old and new sagas exclude each other only by the keys that both lock"
+
+
+def _different_keys(old: Any, new: Any) -> bool:
+    return not (old and new) or _differ(old["keys"], new["keys"])
 
 
 _SAGA_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
-    ("output", _says("callers get another output"), _always),
-    ("labels", _says("filters by label find them by the new labels only"), _never),
-    ("deadline", _duration_of("they go back {} after their start", "they never go back by themselves"), _never),
-    ("warn_after", _duration_of("they are overdue {} after their start", "they are never overdue"), _never),
-    ("locks", _says("old and new sagas exclude each other only by the keys that both lock"), _always),
-    ("notify", _says("others are notified, or otherwise"), _never),
-    (
-        "triggers",
-        _says("`saga trigger` starts them from other events, from its next start; the offsets of a topic stay"),
-        lambda old, _new: bool(old),
-    ),
+    ("output", _text("callers get a different output"), _always),
+    ("labels", _text("filters by label find them by the new labels only"), _never),
+    ("deadline", _after("unless committed, they go back {} after their start", "no deadline leads them back"), _never),
+    ("warn_after", _after("they are overdue {} after their start", "they are never overdue"), _never),
+    ("locks", _locks_meaning, _different_keys),
+    ("notify", _text("different notifications are sent"), _never),
 )
 
 
@@ -212,154 +261,192 @@ _SAGA_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
 
 
 def _step_changes(old: Definition, new: Definition) -> Iterator[Change]:
-    before, now = ({step.id: step for step in one.steps} for one in (old, new))
-    for id in dict.fromkeys((*now, *before)):
-        if id not in before:
-            yield Change(id, "step", None, now[id].do.uses, f"they run it, {_role(now[id])}")
-        elif id not in now:
-            yield Change(id, "step", before[id].do.uses, None, "they do not run it", not is_read(before[id]))
+    steps, new_steps = ({step.id: step for step in one.steps} for one in (old, new))
+    for id in dict.fromkeys((*new_steps, *steps)):
+        if id not in steps:
+            yield Change(id, "step", None, new_steps[id].do.uses, f"they run it, {_place(new_steps[id])}")
+        elif id not in new_steps:
+            yield Change(id, "step", steps[id].do.uses, None, "they do not run it", not is_read(steps[id]))
         else:
-            yield from _changes_of_step(before[id], now[id])
+            yield from _changes_of_step(steps[id], new_steps[id])
 
 
-def _role(step: StepDefinition) -> str:
+def _place(step: StepDefinition) -> str:
     after = f"after {', '.join(step.needs)}" if step.needs else "from the start"
     return f"{after}: {KIND_DESCRIPTIONS[step.kind]}"
 
 
 def _changes_of_step(old: StepDefinition, new: StepDefinition) -> Iterator[Change]:
-    for field, value, meaning, attention in _STEP_FIELDS:
-        before, now = _json(value(old)), _json(value(new))
-        if before != now:
-            yield Change(new.id, field, before, now, meaning and meaning(before, now), attention(before, now))
-    for name, operation in (("", _do), ("compensate.", _first_alternate), ("confirm.", _confirm)):
-        if (was := operation(old)) is not None and (is_now := operation(new)) is not None:
-            yield from _operation_changes(new.id, name, was, is_now)
+    for field, value_of, meaning_of, needs_attention in _STEP_FIELDS:
+        value, new_value = _to_json(value_of(old)), _to_json(value_of(new))
+        if _differ(value, new_value):
+            meaning = None if meaning_of is None else meaning_of(value, new_value)
+            if field == "compensate" and new_value is None and is_nested(new):
+                meaning, attention = "a failure undoes it by the nested saga's own undo", False
+            else:
+                attention = needs_attention(value, new_value)
+            yield Change(new.id, field, value, new_value, meaning, attention)
+    operations, new_operations = _operations(old), _operations(new)
+    for name, operation in operations.items():
+        if name in new_operations:
+            yield from _operation_changes(new.id, name, operation, new_operations[name])
 
 
-def _do(step: StepDefinition) -> Operation:
-    return step.do
-
-
-def _first_alternate(step: StepDefinition) -> Operation | None:
-    return None if step.compensate is None else step.compensate.alternates[0]
-
-
-def _confirm(step: StepDefinition) -> Operation | None:
-    return step.confirm
+def _operations(step: StepDefinition) -> dict[str, Operation]:
+    """The operations of a step, by the prefix of their fields."""
+    found = {"": step.do}
+    if step.compensate is not None:
+        for number, alternate in enumerate(step.compensate.alternates):
+            found[f"compensate.{number}." if number else "compensate."] = alternate
+        if step.compensate.confirmed is not None:
+            found["compensate.confirmed."] = step.compensate.confirmed
+    if step.confirm is not None:
+        found["confirm."] = step.confirm
+    if step.probe is not None:
+        found["probe."] = step.probe.operation
+    return found
 
 
 def _operation_changes(step: str, prefix: str, old: Operation, new: Operation) -> Iterator[Change]:
-    for field, key, meaning in _OPERATION_FIELDS:
-        before, now = _field(old, field), _field(new, field)
-        if before != now:
-            yield Change(step, prefix + key, before, now, meaning)
+    for field, meaning_of, needs_attention in _OPERATION_FIELDS:
+        value, new_value = _field(old, field), _field(new, field)
+        if _differ(value, new_value):
+            meaning, attention = meaning_of(value, new_value), needs_attention(value, new_value)
+            yield Change(step, prefix + field.removesuffix("_"), value, new_value, meaning, attention)
 
 
-def _removed(_old: Any, new: Any) -> bool:
-    return not new
-
-
-def _weaker(old: str, new: str) -> bool:
-    return _strength(new) < _strength(old)
-
-
-def _strength(guarantee: str) -> int:
-    return min(_GUARANTEES.index(guarantee), 2)
-
-
-def _compensate_meaning(_old: Any, new: Any) -> str:
-    return f"a failure undoes it by {', else by '.join(new)}" if new else "a failure does not undo it any more"
-
-
-def _needs_meaning(_old: Any, new: Any) -> str:
-    return f"it runs after {', '.join(new)}" if new else "it runs from the start"
-
-
-def _guarantee_meaning(old: str, new: str) -> str:
-    if _weaker(old, new):
-        return "a repeated attempt, or one that is late, may have its effect once more"
-    return "its effect is protected at least as well as before"
-
-
-def _uses(operations: Sequence[Operation]) -> list[str]:
-    return [one.uses for one in operations]
-
-
-_STEP_FIELDS: Sequence[tuple[str, Callable[[StepDefinition], Any], _Meaning | None, _Attention]] = (
-    ("name", lambda step: step.name, None, _never),
-    ("kind", lambda step: step.kind, lambda _old, new: f"it is {_KINDS[new]}", _never),
-    ("uses", lambda step: step.do.uses, lambda _old, new: f"{new} performs it", _never),
-    ("needs", lambda step: sorted(step.needs), _needs_meaning, _never),
-    ("if", lambda step: step.if_, _says("it is skipped under another condition"), _never),
-    ("for_each", lambda step: step.for_each, _says("it runs for other items"), _never),
-    ("max_parallel", lambda step: step.max_parallel, _says("another number of items runs at once"), _never),
-    ("on_failure", lambda step: step.on_failure, lambda _old, new: f"its failure leads to `{new}`", _always),
-    (
-        "compensate",
-        lambda step: None if step.compensate is None else _uses(step.compensate.alternates),
-        _compensate_meaning,
-        _removed,
-    ),
-    (
-        "compensate.confirmed",
-        lambda step: step.compensate and step.compensate.confirmed and step.compensate.confirmed.uses,
-        lambda _old, new: f"after its confirm {new} undoes it" if new else "after its confirm nothing undoes it",
-        _removed,
-    ),
-    (
-        "confirm",
-        lambda step: step.confirm and step.confirm.uses,
-        lambda _old, new: f"the commit point makes it final by {new}" if new else "it is final as soon as it is done",
-        _always,
-    ),
-    (
-        "probe",
-        lambda step: step.probe,
-        lambda _old, new: "unknown attempts are looked up otherwise" if new else "unknown attempts are not looked up",
-        _removed,
-    ),
-    ("savepoint", lambda step: step.savepoint, _says("a later failure goes back to another point"), _never),
-    ("guarantee", lambda step: step.guarantee, _guarantee_meaning, _weaker),
-    ("execution", lambda step: step.execution, _says("it runs in another kind of activity"), _never),
-    ("settle", lambda step: format_duration(step.settle), _says("an attempt may settle for another time"), _never),
-    ("priority", lambda step: step.priority, _says("the task queue gives it another priority"), _never),
-    ("fairness_key", lambda step: step.fairness_key, _says("the task queue shares its capacity otherwise"), _never),
-)
-
+_GUARANTEES = {"at-least-once": 0, "participant-keyed": 1, "two-phase": 2, "guarded": 2}
 _KINDS = {
     "compensatable": "undone after a failure",
     "pivot": "the point of no return",
     "retriable": "retried until it is done",
     "read": "without effect",
 }
+_FAILURES = {
+    "compensate": "its failure leads back",
+    "park": "its failure waits for an operator",
+    "continue": "its failure is passed over",
+}
 
-_OPERATION_FIELDS = (
-    ("with_", "with", "it gets other arguments"),
-    ("connection", "connection", "its effect and its guard row are in another database"),
-    ("task_queue", "task_queue", "other workers perform it"),
-    ("timeout", "timeout", "an attempt may take another time"),
-    ("heartbeat", "heartbeat", "a silent attempt is given up after another time"),
-    ("retry", "retry", "it is retried otherwise"),
-    ("idempotent", "idempotent", "its participant promises something else about repeated keys"),
+
+def _is_weaker(old: str, new: str) -> bool:
+    return _GUARANTEES[new] < _GUARANTEES[old]
+
+
+def _guarantee_meaning(old: str, new: str) -> str:
+    if _is_weaker(old, new):
+        return "a repeated attempt, or one that is late, may have its effect once more"
+    return "its effect is protected at least as well as before"
+
+
+def _compensate_meaning(_old: Any, new: Any) -> str:
+    return f"a failure undoes it by {', else by '.join(new)}" if new else "a failure does not undo it any more"
+
+
+def _has_fewer(old: Any, new: Any) -> bool:
+    return len(new or ()) < len(old or ())
+
+
+def _is_gone(_old: Any, new: Any) -> bool:
+    return not new
+
+
+def _connection_meaning(old: Any, new: Any) -> str:
+    if new is None:
+        return "no guard row protects its effect any more"
+    return (
+        "a guard row protects its effect" if old is None else "its effect and its guard row are in a different database"
+    )
+
+
+def _idempotent_meaning(_old: Any, new: bool) -> str:
+    return "its participant recognises a repeated key" if new else "its participant may have the effect of a key twice"
+
+
+def _for_each_meaning(old: Any, new: Any) -> str:
+    return (
+        "it runs once"
+        if new is None
+        else "it runs once for each item"
+        if old is None
+        else "it runs for different items"
+    )
+
+
+_STEP_FIELDS: Sequence[tuple[str, Callable[[StepDefinition], Any], _Meaning | None, _Attention]] = (
+    ("name", lambda step: step.name, None, _never),
+    ("kind", lambda step: step.kind, lambda _old, new: f"it is {_KINDS[new]}", _never),
+    ("uses", lambda step: step.do.uses, lambda _old, new: f"{new} performs it", _never),
+    (
+        "needs",
+        lambda step: tuple(sorted(step.needs)),
+        lambda _old, new: f"it runs after {', '.join(new)}" if new else "it runs from the start",
+        _never,
+    ),
+    ("if", lambda step: step.if_, _text("it is skipped under a different condition"), _never),
+    ("for_each", lambda step: step.for_each, _for_each_meaning, _never),
+    ("max_parallel", lambda step: step.max_parallel, _text("a different number of items runs at once"), _never),
+    ("on_failure", lambda step: step.on_failure, lambda _old, new: _FAILURES[new], _always),
+    (
+        "compensate",
+        lambda step: None if step.compensate is None else tuple(one.uses for one in step.compensate.alternates),
+        _compensate_meaning,
+        _has_fewer,
+    ),
+    (
+        "compensate.confirmed",
+        lambda step: step.compensate and step.compensate.confirmed and step.compensate.confirmed.uses,
+        lambda _old, new: f"after its confirm {new} undoes it" if new else "after its confirm nothing undoes it",
+        _is_gone,
+    ),
+    (
+        "confirm",
+        lambda step: step.confirm and step.confirm.uses,
+        lambda _old, new: f"the commit point makes it final by {new}" if new else "nothing makes it final",
+        _always,
+    ),
+    (
+        "probe",
+        lambda step: step.probe and (step.probe.operation.uses, step.probe.done, step.probe.absent, step.probe.result),
+        lambda _old, new: f"{new[0]} looks up unknown attempts" if new else "unknown attempts are not looked up",
+        _is_gone,
+    ),
+    (
+        "savepoint",
+        lambda step: step.savepoint,
+        lambda old, new: (
+            "a later failure goes back beyond it"
+            if new is None
+            else "a later failure stops there"
+            if old is None
+            else "a later failure is repeated a different number of times, or later"
+        ),
+        _never,
+    ),
+    ("guarantee", lambda step: step.guarantee, _guarantee_meaning, _is_weaker),
+    ("execution", lambda step: step.execution, lambda _old, new: f"it runs in a {new} activity", _never),
+    (
+        "settle",
+        lambda step: format_duration(step.settle),
+        _text("unknown attempts settle for a different time"),
+        _never,
+    ),
+    ("priority", lambda step: step.priority, _text("the task queue gives it a different priority"), _never),
+    ("fairness_key", lambda step: step.fairness_key, _text("the task queue shares its capacity differently"), _never),
 )
 
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _field(owner: Definition | StepDefinition | Operation, name: str) -> Any:
-    """A field as JSON; durations as the language writes them."""
-    value = getattr(owner, name)
-    return format_duration(value) if name in _DURATIONS and value is not None else _json(value)
-
-
-def _json(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _json(asdict(value))
-    if isinstance(value, list | tuple):
-        return [_json(one) for one in value] or None
-    if isinstance(value, Mapping):
-        return {str(key).rstrip("_"): _json(one) for key, one in value.items()} or None
-    return value
+_OPERATION_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
+    ("with_", _text("it gets different arguments"), _never),
+    ("connection", _connection_meaning, _is_gone),
+    ("task_queue", _text("workers of a different task queue perform it"), _never),
+    ("timeout", _text("an attempt may take a different time"), _never),
+    ("heartbeat", _text("a silent attempt is given up after a different time"), _never),
+    ("retry", _text("it is retried differently"), _never),
+    ("idempotent", _idempotent_meaning, _is_gone),
+    ("rejects", lambda _old, new: "it may reject" if new else "it never rejects", _never),
+    ("seals", lambda _old, new: "its answer seals the key" if new else "its answer does not seal the key", _is_gone),
+    ("two_phase", _text("its transaction is prepared, or committed, at a different time"), _always),
+    ("images", _text("its rows are undone in a different way"), _always),
+    ("holds", _text("its held events are published at a different time"), _always),
+    ("local", _text("it is registered in a different place"), _never),
+)

@@ -57,6 +57,7 @@ steps:
   - {id: order, name: Order it, uses: shop.order, with: {sku: "${{ input.sku }}"}, pivot: true}
 """
 
+_NOTHING = {"actions": [], "connections": [], "task_queues": [], "sagas": [], "signals": []}
 _MAIL = '  - {id: tell, uses: mail.send, with: {sku: "${{ input.sku }}"}}\n'
 
 
@@ -107,7 +108,13 @@ def test_a_compensation_that_is_gone_needs_attention(capsys: pytest.CaptureFixtu
     assert rows["charge", "compensate"]["new_sagas"] == "a failure does not undo it any more"
     assert rows["charge", "compensate"]["attention"]
     assert rows["charge", "kind"]["new"] == "read"
-    assert found["running_sagas"]["still_needed"] == {"actions": ["shop.refund"], "connections": [], "task_queues": []}
+    assert found["running_sagas"]["still_needed"] == {
+        "actions": ["shop.refund"],
+        "connections": [],
+        "task_queues": [],
+        "sagas": [],
+        "signals": [],
+    }
     assert not found["running_sagas"]["may_continue_with_new"]
     assert "the kind of charge must not change" in found["running_sagas"]["why_not"]
 
@@ -146,8 +153,14 @@ def test_steps_that_are_added_and_removed(capsys: pytest.CaptureFixture[str]) ->
     [
         ('"checkout-${{ input.basket }}"', '"c-${{ input.basket }}"', "id", "runs a second saga", True),
         ("[basket, sku]", "[basket]", "input.sku", "an input without sku is accepted", False),
-        ("sku: {type: string}}", "sku: {type: string, maxLength: 9}}", "input.sku", "another schema", True),
-        ("sku: {type: string}}", "sku: {type: string}, note: {type: string}}", "input.note", "may have note", False),
+        ("sku: {type: string}}", "sku: {type: string, maxLength: 9}}", "input.sku", "a different schema", True),
+        (
+            "sku: {type: string}}",
+            "sku: {type: string}, note: {type: string}}",
+            "input.note",
+            "is refused if it does not fit",
+            True,
+        ),
         (
             "required: [basket, sku]\n  properties: {",
             "required: [basket, sku, gift]\n  properties: {gift: {type: boolean}, ",
@@ -155,11 +168,11 @@ def test_steps_that_are_added_and_removed(capsys: pytest.CaptureFixture[str]) ->
             "an input without gift is refused",
             True,
         ),
-        ("type: object\n", "type: object\n  additionalProperties: false\n", "input", "another schema", True),
+        ("type: object\n", "type: object\n  additionalProperties: false\n", "input", "a different schema", True),
         ("deadline: 10m", "deadline: 3m", "deadline", "they go back 3m after their start", False),
-        ("deadline: 10m\n", "", "deadline", "never go back by themselves", False),
+        ("deadline: 10m\n", "", "deadline", "no deadline leads them back", False),
         ("pivot: true}", "compensate: shop.refund}", "commit_point", "there is no pivot", True),
-        ("steps:", "output: {sku: '${{ input.sku }}'}\nsteps:", "output", "callers get another output", True),
+        ("steps:", "output: {sku: '${{ input.sku }}'}\nsteps:", "output", "callers get a different output", True),
         ("steps:", "triggers: {kafka: {topic: orders}}\nsteps:", "triggers", "`saga trigger`", False),
     ],
 )
@@ -180,12 +193,130 @@ def test_only_times_and_arguments_may_change_for_a_parked_saga(capsys: pytest.Ca
     fields = {(one["step"], one["field"]) for one in found["changes"]}
     assert {("charge", "with"), ("charge", "timeout"), ("charge", "compensate.timeout")} <= fields
     assert found["running_sagas"] == {
-        "still_needed": {"actions": [], "connections": [], "task_queues": []},
+        "still_needed": _NOTHING,
         "may_continue_with_new": True,
         "why_not": None,
     }
     assert main.run(["diff", "checkout", "new.saga.yaml"]) == 8
     assert "a parked one can continue with the new version" in capsys.readouterr().out
+
+
+_CHARGE = '{id: charge, uses: shop.charge, with: {sku: "${{ input.sku }}"}, compensate: shop.refund}'
+
+
+def _charge(text: str) -> str:
+    """The definition with another step in place of `charge`."""
+    assert _CHARGE in BASE
+    return BASE.replace(_CHARGE, text)
+
+
+def _output(text: str) -> str:
+    return BASE.replace("steps:", f"output: {text}\nsteps:")
+
+
+def _sku(schema: str) -> str:
+    return BASE.replace("sku: {type: string}", f"sku: {schema}")
+
+
+_ALTERNATES = _charge(
+    "{id: charge, uses: shop.charge, with: {sku: a},"
+    " compensate: [shop.refund, {uses: shop.release, with: {sku: b}, timeout: 3s}]}"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row"),
+    [
+        (_ALTERNATES, _ALTERNATES.replace("sku: b", "sku: c"), ("charge", "compensate.1.with")),
+        (_ALTERNATES, _ALTERNATES.replace("3s", "4s"), ("charge", "compensate.1.timeout")),
+        (
+            BASE,
+            BASE.replace("shop.refund}", "{uses: shop.refund, with: {sku: x}}}"),
+            ("charge", "compensate.with"),
+        ),
+        (BASE, _charge(_CHARGE.replace("id: charge,", "id: charge, for_each: [],")), ("charge", "for_each")),
+        (_output("{a: 1}"), _output("{a: true}"), (None, "output")),
+        (_output("{a_: 1}"), _output("{a: 1}"), (None, "output")),
+        (_output("{}"), BASE, (None, "output")),
+        (_sku("{const: 1}"), _sku("{const: true}"), (None, "input.sku")),
+    ],
+)
+def test_no_difference_is_missed(capsys: pytest.CaptureFixture[str], old: str, new: str, row: Any) -> None:
+    Path("definitions/checkout.saga.yaml").write_text(old)
+    found = _diff(capsys, new)
+    assert row in _rows(found)
+    assert found["old"]["digest"] != found["new"]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sku: {type: string}", "sku: {type: string, description: what is sold}"),
+        ("type: object\n", "type: object\n  title: an order\n"),
+        ("${{ input.sku }}", "${{input.sku}}"),
+        ("[basket, sku]", "[sku, basket]"),
+    ],
+)
+def test_what_the_digest_leaves_out_is_no_difference(capsys: pytest.CaptureFixture[str], old: str, new: str) -> None:
+    found = _diff(capsys, BASE.replace(old, new), code=0)
+    assert found["same"]
+    assert found["running_sagas"]["may_continue_with_new"]
+
+
+def test_an_undo_that_loses_its_guard_needs_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    row = _rows(_diff(capsys, BASE.replace("shop.refund", "mail.send")))["charge", "compensate.connection"]
+    assert (row["new_sagas"], row["attention"]) == ("no guard row protects its effect any more", True)
+    Path("definitions/checkout.saga.yaml").write_text(_ALTERNATES)
+    row = _rows(_diff(capsys, _charge("{id: charge, uses: shop.charge, with: {sku: a}, compensate: shop.refund}")))
+    assert row["charge", "compensate"]["attention"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meaning", "attention"),
+    [
+        ("{type: string}}\n", "{type: string}, gift: {type: boolean, default: false}}\n", "may have gift", True),
+        ("sku: {type: string}}\n", "sku: {type: string, default: x}}\n", "without sku gets a different value", True),
+        (", sku: {type: string}}\n", "}\n", "nothing but its presence is checked of sku", False),
+    ],
+)
+def test_what_a_change_of_the_input_means(
+    capsys: pytest.CaptureFixture[str], old: str, new: str, meaning: str, attention: bool
+) -> None:
+    [row] = [one for one in _diff(capsys, BASE.replace(old, new))["changes"] if one["field"].startswith("input")]
+    assert meaning in row["new_sagas"]
+    assert row["attention"] == attention
+
+
+@pytest.mark.parametrize("schema", ["true", "false"])
+def test_an_input_schema_that_is_no_object(capsys: pytest.CaptureFixture[str], schema: str) -> None:
+    plain = "saga: checkout\nsteps:\n  - {id: order, uses: shop.order, with: {sku: a}, pivot: true}\n"
+    Path("definitions/checkout.saga.yaml").write_text(plain)
+    found = _diff(capsys, plain.replace("steps:", f"input: {schema}\nsteps:"))
+    assert [one["field"] for one in found["changes"]] == ["input"]
+
+
+def test_a_nested_saga_and_a_signal_are_still_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    pay = BASE.replace("saga: checkout", "saga: pay").replace("pivot: true", "compensate: shop.refund")
+    Path("definitions/pay.saga.yaml").write_text(pay)
+    nested = "{id: charge, uses: saga, with: {name: pay, input: {basket: b, sku: s}}}"
+    waits = "  - {id: told, uses: wait, with: {signal: paid}}\n"
+    trigger = 'triggers: {kafka: {topic: paid, id: "${{ trigger.key }}", signal: paid}}\nsteps:'
+    old = _charge(nested).replace("pivot: true", "effect: none").replace("steps:", trigger) + waits
+    Path("definitions/checkout.saga.yaml").write_text(old)
+    found = _diff(capsys, BASE)
+    needed = found["running_sagas"]["still_needed"]
+    assert (needed["sagas"], needed["signals"]) == (["pay"], ["paid"])
+    assert "signals them" in _rows(found)[None, "triggers (signals)"]["new_sagas"]
+
+
+def test_a_long_value_shows_where_it_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    Path("definitions/checkout.saga.yaml").write_text(BASE.replace("Take an order.", f"{long} one"))
+    Path("new.saga.yaml").write_text(BASE.replace("Take an order.", f"{long} two\nforged"))
+    assert main.run(["diff", "checkout", "new.saga.yaml"]) in (0, 2)
+    Path("new.saga.yaml").write_text(BASE.replace("Take an order.", f"'{long} two'"))
+    assert main.run(["diff", "checkout", "new.saga.yaml"]) == 0
+    assert "x one → …xxxxxxxxxxxxxx two" in capsys.readouterr().out
 
 
 def test_an_old_version_from_standard_input(
@@ -212,6 +343,8 @@ def test_the_page_quotes_what_it_shows(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["checkout", "missing.saga.yaml"], "there is no file missing.saga.yaml"),
         (["checkout", "chekout"], "did you mean checkout?"),
+        (["a" * 300, "checkout"], "there is no saga named aaa"),
+        (["definitions", "checkout"], "definitions is a folder"),
         (["-", "-"], "only one of OLD and NEW can be standard input"),
         (["checkout", "bad.saga.yaml"], "bad.saga.yaml:3:5 SAGA105"),
     ],

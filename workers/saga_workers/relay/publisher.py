@@ -35,7 +35,7 @@ class TopicsUnusable(Exception):
 
 
 class Publisher:
-    """One producer of a shard: ``open``, then ``publish`` for each batch, then ``close``.
+    """One producer of a shard: ``fence_and_open``, then ``publish`` for each batch, then ``close``.
 
     With ``track_delivery`` the delivery of each event is confirmed until a batch is published. That takes time and is
     needed only to find the event that failed; without it a batch fails as a whole and the error names no event. To

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from saga_cli.context import load_settings
 from saga_cli.inputs import read_definition
 from saga_cli.output import DIFFERENCES, echo, print_document, write_page
 from sagas.errors import UsageError
+from sagas.text.bounded_files import short_path
 
 if TYPE_CHECKING:
     from sagas.definition.model import Definition
@@ -22,7 +24,7 @@ def diff(
     new: Annotated[str, typer.Argument(metavar="NEW", help="the same")],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
 ) -> int:
-    """Compare two versions of a definition: what new sagas do otherwise, and what running ones still need.
+    """Compare two versions of a definition: what new sagas do differently, and what running ones still need.
 
     Exit code 8 if they differ in more than descriptive texts. A name is that of a saga of the project:
 
@@ -49,8 +51,10 @@ def diff(
 def _definition(project: Project, source: str) -> Definition:
     """Of a file or standard input, or of a saga of the project. Raises UsageError: none is there, or it has errors."""
     path = Path(source)
-    if source == "-" or path.is_file():
+    if os.path.isdir(source):
+        raise UsageError(f"{short_path(path)} is a folder", help="give a file, or the name of a saga")
+    if source == "-" or os.path.exists(source):  # unlike those of Path, they take a name that is too long
         return read_definition(path, project)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise UsageError(f"there is no file {source}")
+        raise UsageError(f"there is no file {short_path(path)}")
     return project.definition(source)

@@ -192,7 +192,7 @@ class IcebergSink:
             )
         [catalog] = catalogs.values()
         tables: dict[TableName, Table | None] = {}
-        transactions: dict[TableName, TableDraft] = {}
+        drafts: dict[TableName, TableDraft] = {}
         try:
             for publication in group:
                 table_name = TableName.parse(publication.output.destination)
@@ -200,21 +200,19 @@ class IcebergSink:
                     tables[table_name] = load_table(catalog, table_name)
                 published = find_existing(publication, tables[table_name], table_name)
                 if published is None:
-                    if table_name not in transactions:
-                        transactions[table_name] = TableDraft.begin(
-                            catalog, table_name, tables[table_name], publication
-                        )
-                    published = write(transactions[table_name], publication)
+                    if table_name not in drafts:
+                        drafts[table_name] = TableDraft.begin(catalog, table_name, tables[table_name], publication)
+                    published = write(drafts[table_name], publication)
                 done.append(published)
-            changes = [draft.to_commit() for draft in transactions.values()]
+            changes = [draft.to_commit() for draft in drafts.values()]
         except BaseException:
-            _abandon_all(transactions)
+            _abandon_all(drafts)
             raise
         try:
             if changes:
                 commit(catalog, changes)
         except CommitConflict:  # after any other error it is unknown whether the files are in use
-            _abandon_all(transactions)
+            _abandon_all(drafts)
             raise
         return done
 
@@ -247,10 +245,10 @@ class IcebergSink:
             table = load_table(catalog, table_name)
             if table is None:
                 return
-            transaction = TableDraft.begin(catalog, table_name, table, publication)
-            if transaction.drop_undo_data(target):
-                commit(catalog, [transaction.to_commit()])
-            if not ever_committed(transaction.metadata, target):
+            draft = TableDraft.begin(catalog, table_name, table, publication)
+            if draft.drop_undo_data(target):
+                commit(catalog, [draft.to_commit()])
+            if not ever_committed(draft.metadata, target):
                 data_files.remove_files(table.io, table.metadata.location, target)
 
     # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,8 +271,8 @@ class IcebergSink:
         )
 
 
-def _abandon_all(transactions: Mapping[TableName, TableDraft]) -> None:
-    for draft in transactions.values():
+def _abandon_all(drafts: Mapping[TableName, TableDraft]) -> None:
+    for draft in drafts.values():
         draft.abandon()
 
 

@@ -1,0 +1,74 @@
+"""What a change of a saga's input schema means for those who start it: a part of `saga diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sagas.definition.snapshot import without_annotations
+
+InputChange = tuple[str, Any, Any, str, bool]
+"""The field, its old and new value, what it means, and whether it needs attention: see ``Change``."""
+
+
+def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
+    """The changes of single properties, and one for the rest of the schema. Titles and descriptions do not count."""
+    old, new = without_annotations(old), without_annotations(new)
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        if _differ(old, new):
+            yield "input", old, new, "inputs are checked by a different schema", True
+        return
+    properties, new_properties = (_mapping(one.get("properties")) for one in (old, new))
+    required, now_required = (set(map(str, one.get("required") or ())) for one in (old, new))
+    known = [*properties, *(name for name in new_properties if name not in properties)]
+    for name in known:
+        value, new_value = properties.get(name), new_properties.get(name)
+        became_optional, became_required = name in required - now_required, name in now_required - required
+        if not _differ(value, new_value) and not became_optional and not became_required:
+            continue
+        if name not in new_properties:
+            meaning, attention = _meaning_of_removal(name, new)
+        elif became_required and "default" not in _mapping(new_value):
+            meaning, attention = f"an input without {name} is refused", True
+        elif name not in properties:
+            refuses = old.get("additionalProperties") is False
+            meaning, attention = (
+                f"an input may have {name}" + ("" if refuses else ", and is refused if it does not fit"),
+                not refuses,
+            )
+        elif not _differ(value, new_value):
+            meaning, attention = f"an input without {name} is accepted", False
+        elif not _differ(_without_default(value), _without_default(new_value)):
+            meaning, attention = f"an input without {name} gets a different value", True
+        else:
+            meaning, attention = f"{name} is checked by a different schema", True
+        if not _differ(value, new_value):
+            value, new_value = ("required" if name in one else "optional" for one in (required, now_required))
+        yield f"input.{name}", value, new_value, meaning, attention
+    rest, new_rest = ({key: one[key] for key in one if key not in ("properties", "required")} for one in (old, new))
+    if _differ(rest, new_rest) or required - set(known) != now_required - set(known):
+        yield "input", old, new, "inputs are checked by a different schema", True
+
+
+def _meaning_of_removal(name: str, new: Mapping[str, Any]) -> tuple[str, bool]:
+    others = [new[key] for key in ("additionalProperties", "unevaluatedProperties") if key in new]
+    if False in others:
+        return f"an input with {name} is refused", True
+    if name in (new.get("required") or ()):
+        return f"nothing but its presence is checked of {name}", False
+    if any(isinstance(one, Mapping) and one for one in others):
+        return f"{name} is checked as every other property", True
+    return f"an input with {name} is accepted, and nothing checks it", False
+
+
+def _without_default(schema: Any) -> Any:
+    return {key: value for key, value in schema.items() if key != "default"} if isinstance(schema, Mapping) else schema
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _differ(old: Any, new: Any) -> bool:
+    return json.dumps(old, sort_keys=True, default=str) != json.dumps(new, sort_keys=True, default=str)
