@@ -224,7 +224,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),
     Command("locks", "saga_cli.commands.run.locks:locks", "list locks, their owners and who waits for them", _RUN),
     Command("cancel", "saga_cli.commands.decide.cancel:cancel", "cancel a running saga and undo its steps", _DECIDE),
-    Command("pause", "saga_cli.commands.decide.pause:pause", "let a running saga begin nothing more", _DECIDE),
+    Command("pause", "saga_cli.commands.decide.pause:pause", "stop a running saga from starting anything new", _DECIDE),
     Command("resume", "saga_cli.commands.decide.pause:resume", "let a paused saga go on", _DECIDE),
     Command("signal", "saga_cli.commands.decide.signal:send_signal", "send a signal to a saga that waits", _DECIDE),
     Command("parked", "saga_cli.commands.decide.parked:parked", "list what needs an operator, grouped", _DECIDE),

@@ -140,9 +140,10 @@ def _progress(warned: bool) -> Iterator[Callable[[SagaView], None]]:
 
     def warn_once(view: SagaView) -> None:
         nonlocal warned
-        if view.incomplete and not warned:
+        why = view.incomplete or view.pause_text
+        if why and not warned:
             warned = True
-            warn(f"waiting for {view.id}: {view.incomplete}")
+            warn(f"waiting for {view.id}: {why}")
 
     yield warn_once
 

@@ -187,7 +187,7 @@ class Client:
         return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)).answer
 
     async def pause(self, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
-        """Let a running saga begin nothing more, in either direction, until :meth:`resume`; calls in flight go on.
+        """Stop a running saga from starting calls, in either direction, until :meth:`resume`; those in flight go on.
 
         Returns the view afterwards. Raises RefusedError if the saga has ended, SagaError if no worker answers.
         """

@@ -118,7 +118,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
             lines.append([(text, "yellow")])
     if view.paused and view.pause_text:
-        held = f"; held back: {', '.join(view.paused.held[:5])}" if view.paused.held else ""
+        held = f"; held back: {join_names(view.paused.held)}" if view.paused.held else ""
         lines.append([(view.pause_text + held, "yellow")])
         lines.append([(f"{saga_command('resume', view.id)}    lets it go on", "dim")])
     if view.lock_wait:
@@ -238,11 +238,12 @@ def _operator(view: SagaView) -> list[Line]:
     for one in view.operator:
         at = parse_timestamp(one.at)
         evidence = f"; evidence: {one.evidence}" if one.evidence else ""
+        because = f", because {one.reason or '…'}" if one.step or one.reason else ""
         lines.append(
             [
                 (f"{local_time(at)}  " if at else "", "dim"),
                 (f"{one.who}: ", "bold"),
-                (f"{one.decision} {one.step}, because {one.reason or '…'}{evidence}", ""),
+                (f"{one.decision} {one.step}".rstrip() + because + evidence, ""),
             ]
         )
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []

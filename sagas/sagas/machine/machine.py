@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
+from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, parked
 from sagas.machine.arguments import DefinitionError
@@ -151,6 +152,12 @@ class Machine:
         if decision.step == LOCK_ACTIVITY:
             return decisions.malformed_decision(decision) or locks.skip_refusal(self._run, decision)
         return decisions.decision_refusal(self._run, decision)
+
+    def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> None:
+        """Record for the view that an operator has paused or resumed the saga, which the machine knows nothing of."""
+        self._run.operator.append(
+            {"at": format_timestamp(at), "who": who, "step": "", "decision": what, "reason": reason, "evidence": None}
+        )
 
     def note_release_left(self, decision: DecisionMade) -> None:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""

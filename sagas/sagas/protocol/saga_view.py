@@ -46,6 +46,7 @@ OperationStatus = Literal[
 ]
 EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
+Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume"]
 LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
 DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED"]
 ReasonKind = Literal[
@@ -235,8 +236,8 @@ class DecisionView(JsonView):
 
     at: Timestamp
     who: Annotated[str, "who decided, as the client has said"]
-    step: Annotated[str, "the ledger id of the step"]
-    decision: Decision
+    step: Annotated[str, "the ledger id of the step; empty: the whole saga was paused or resumed"]
+    decision: Intervention
     reason: str
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
 

@@ -69,7 +69,7 @@ class ActivityCalls:
             return
         if call.delay:
             await self._wait_until_due(call)
-        await self._context.throttle.wait_for_room(len(payload.data))
+        await self._context.wait_to_send(call, len(payload.data), lambda: call.id in self._cancelled_before_start)
         if call.id in self._cancelled_before_start:
             self._cancelled_before_start.discard(call.id)
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))

@@ -36,13 +36,11 @@ class NestedSagas:
         self._residue_reports: dict[str, Mapping[str, Any]] = {}
 
     def start(self, command: StartSaga) -> None:
-        self._context.tasks.start(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
+        self._context.tasks.start(command.id, self._run(command, command.saga_id, command.input))
 
     def undo(self, command: UndoSaga) -> None:
         request = {"reason": command.message, "who": workflow.info().workflow_id}
-        self._context.tasks.start(
-            command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request)
-        )
+        self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX, request))
 
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
@@ -54,14 +52,15 @@ class NestedSagas:
         except _MALFORMED as error:
             workflow.logger.warning("report of a residue ignored: it is malformed (%s)", error)
 
-    async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
+    async def _run(self, command: StartSaga | UndoSaga, saga_id: str, input: Any) -> None:
+        id, saga = command.id, command.saga
         undo = saga_id.endswith(UNDO_SUFFIX)
         state = "COMPENSATED" if undo else "COMPLETED"
         try:
             if (problem := workflow_id_problem(saga_id)) is not None:
                 raise DefinitionError(problem)
             payload = to_payload(input, f"the input of {saga}")
-            await self._context.throttle.wait_for_room(len(payload.data))
+            await self._context.wait_to_send(command, len(payload.data), lambda: False)
             handle = await workflow.start_child_workflow(
                 saga,
                 RawValue(payload),

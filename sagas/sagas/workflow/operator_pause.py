@@ -1,4 +1,4 @@
-"""A saga that an operator has paused: nothing begins, in either direction, until it is resumed.
+"""A saga that an operator has paused: no call and no nested saga begins, in either direction, until it is resumed.
 
 The machine knows nothing of it. Its commands that begin something are held back; for the machine that is in flight, as
 a call is that waits for a worker. What is in flight already goes on, with its retries, and so do timers.
@@ -6,34 +6,57 @@ a call is that waits for a worker. What is in flight already goes on, with its r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sagas.protocol.messages import AcquireLocks, Call, CancelCall, CancelSaga, Command, StartSaga, UndoSaga
+from temporalio import workflow
+
+from sagas.definition.times import format_timestamp
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
+    AcquireLocks,
+    Call,
+    CancelCall,
+    CancelSaga,
+    Command,
+    StartSaga,
+    UndoSaga,
+)
 from sagas.protocol.saga_view import PauseView, SagaView
+from sagas.workflow.received import who_and_reason
 
 BEGINS = Call | StartSaga | UndoSaga | AcquireLocks
-"""The commands that begin something."""
+"""The commands that begin something, and that a machine issues again."""
+
+REISSUES_CANCEL = "reissues-cancel"
+"""The Temporal patch id: a run that cannot continue as new cancels the nested sagas that it starts only then."""
+
+_HELD = Call | StartSaga | UndoSaga
+"""A request for locks is not held back: its time to wait runs, and others would wait for a lock that nobody takes."""
 
 
 class OperatorPause:
     """The pause of one run. ``state`` is a :class:`PauseView` as JSON, without what is held; None: it is not paused."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
-        self.state = state
+    def __init__(self) -> None:
+        self.state: Mapping[str, Any] | None = None
         self._held: list[Command] = []
+        self._waiting: dict[str, str] = {}
 
-    def begin(self, state: Mapping[str, Any]) -> None:
+    def begin(self, machine: Machine, request: Mapping[str, Any]) -> None:
         """Hold back commands from now on. A pause under way stays as it is."""
-        self.state = self.state or state
+        if self.state is None:
+            who, reason = _words(request)
+            self.state = {"at": format_timestamp(workflow.time()), "who": who, "reason": reason or None}
+            machine.note_pause("pause", workflow.time(), who, reason)
 
     def holds(self, command: Command) -> bool:
         """Whether the command is held back; then :meth:`end` returns it."""
         if self.state is None:
             return False
         # The cancel of something that is held back follows it.
-        if isinstance(command, BEGINS) or (
+        if isinstance(command, _HELD) or (
             isinstance(command, CancelCall | CancelSaga)
             and any(one.id == command.id for one in self._held if isinstance(one, Call | StartSaga))
         ):
@@ -41,19 +64,37 @@ class OperatorPause:
             return True
         return False
 
+    async def wait(self, id: str, entry: str, unless: Callable[[], bool]) -> bool:
+        """Wait with a command that was issued before the pause, and has not begun, until its end; False: no pause."""
+        if self.state is None or unless():
+            return False
+        self._waiting[id] = entry
+        try:
+            await workflow.wait_condition(lambda: self.state is None or unless())
+        finally:
+            del self._waiting[id]
+        return True
+
     def forget(self) -> None:
         """The machine issues again what is held back."""
         self._held.clear()
 
-    def end(self) -> Sequence[Command]:
+    def end(self, machine: Machine, request: Mapping[str, Any]) -> Sequence[Command]:
         """Hold back nothing any more; returns what was held, in order."""
+        if self.state is not None:
+            machine.note_pause("resume", workflow.time(), *_words(request))
         self.state, held = None, tuple(self._held)
         self._held.clear()
         return held
 
     def shown_in(self, view: SagaView) -> SagaView:
         """The view with the pause, if there is one."""
-        if self.state is None:
+        if self.state is None or view.ended_at is not None:
             return view
-        held = tuple(one.entry for one in self._held if isinstance(one, Call | StartSaga | UndoSaga))
+        held = (*self._waiting.values(), *(one.entry for one in self._held if isinstance(one, _HELD)))
         return replace(view, paused=PauseView(**self.state, held=held))
+
+
+def _words(request: Mapping[str, Any]) -> tuple[str, str]:
+    who, reason = who_and_reason(request)
+    return who or "unknown", reason or ""

@@ -10,7 +10,6 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.definition.times import format_timestamp
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
 from sagas.workflow.limits import limit_summary
@@ -66,18 +65,12 @@ MAX_WORDS = 8 * 1024
 
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
     """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
-    who, reason = _who_and_reason(request)
+    who, reason = who_and_reason(request)
     return CancelRequested(at=workflow.time(), who=who, message=reason or "")
 
 
-def pause_state(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of an update `pause`, ``{"reason", "who"}``, as the state of an operator's pause."""
-    who, reason = _who_and_reason(request)
-    return {"at": format_timestamp(workflow.time()), "who": who or "unknown", "reason": reason or None}
-
-
-def _who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """What is no string is left out: any client may send it, and the request is carried out all the same."""
+def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Of a request to the whole saga. What is no string is left out: any client may send it, and it is carried out."""
     who, reason = (
         encodable(value[:MAX_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))

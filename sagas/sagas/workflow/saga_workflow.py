@@ -53,12 +53,11 @@ from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, li
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.operator_pause import BEGINS, OperatorPause
+from sagas.workflow.operator_pause import BEGINS, REISSUES_CANCEL, OperatorPause
 from sagas.workflow.received import (
     UnreadableValue,
     bounded_value,
     cancel_event,
-    pause_state,
     to_decision_event,
     to_signal_event,
 )
@@ -80,14 +79,14 @@ class SagaWorkflow:
         self._machine: Machine | None = None
         self._early_events: list[MachineEvent] = []
         self._tasks = TaskSet()
-        context = CommandContext(self._tasks, PayloadThrottle(), self._feed)
+        self._pause = OperatorPause()
+        context = CommandContext(self._tasks, PayloadThrottle(), self._pause, self._feed)
         self._activity_calls = ActivityCalls(context)
         self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
         self._notifications = Notifications(context)
         self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
-        self._pause = OperatorPause()
         self._finish: Finish | None = None
         self._started = False
         self._native_cancel = False
@@ -134,7 +133,7 @@ class SagaWorkflow:
         except UnreadableValue as error:
             raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
-        self._pause = OperatorPause(opened.paused)
+        self._pause.state = opened.paused
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
         begin_task(machine)
@@ -181,7 +180,9 @@ class SagaWorkflow:
         self._continuing = False
         self._pause.forget()
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, CancelCall | BEGINS):
+            if isinstance(command, CancelCall | BEGINS) or (
+                isinstance(command, CancelSaga) and workflow.patched(REISSUES_CANCEL)
+            ):
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
@@ -326,30 +327,42 @@ class SagaWorkflow:
             return None
         return pack_state(self._machine.snapshot())
 
-    @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
-    async def cancel(self, request: dict[str, Any] | None = None) -> str:
+    async def _begun(self) -> Machine:
+        """The machine, once the saga has started."""
         await workflow.wait_condition(lambda: self._started)
         assert self._machine is not None
-        response = self._machine.cancel_response()
+        return self._machine
+
+    @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
+    async def cancel(self, request: dict[str, Any] | None = None) -> str:
+        response = (await self._begun()).cancel_response()
         if response in ("accepted", "recorded"):
             self._feed(cancel_event(request or {}))
         return response
 
-    @workflow.update(name="pause", description="Begin nothing more, in either direction, until `resume`.")
+    @cancel.validator
+    def check_cancel(self, request: dict[str, Any] | None = None) -> None:
+        """A request with other arguments is refused; accepted, it would fail the workflow task."""
+
+    @workflow.update(name="pause", description="Start no call and no nested saga, in either direction, until `resume`.")
     async def pause(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        await workflow.wait_condition(lambda: self._started)
-        self._pause.begin(pause_state(request or {}))
+        self._pause.begin(await self._begun(), request or {})
         return self.view()
+
+    @pause.validator
+    def check_pause(self, request: dict[str, Any] | None = None) -> None:
+        if self._finish is not None:
+            raise refused_error("the saga has ended")
 
     @workflow.update(name="resume", description="Begin what was held back since `pause`, and go on.")
     async def resume(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        for command in self._pause.end():
+        for command in self._pause.end(await self._begun(), request or {}):
             self._execute(command)
         return self.view()
 
     @resume.validator
-    def check_paused(self, request: dict[str, Any] | None = None) -> None:
-        if self._pause.state is None:
+    def check_resume(self, request: dict[str, Any] | None = None) -> None:
+        if self._started and self._pause.state is None:
             raise refused_error("the saga is not paused")
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")

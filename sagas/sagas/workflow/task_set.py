@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.protocol.messages import MachineEvent
+from sagas.protocol.messages import Call, MachineEvent, StartSaga, UndoSaga
 from sagas.workflow.limits import PayloadThrottle
+from sagas.workflow.operator_pause import OperatorPause
 
 
 class TaskSet:
@@ -47,8 +48,15 @@ class TaskSet:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What executes the commands of a run: its tasks, its throttle, and ``report``, which passes events on."""
+    """What executes the commands of a run: its tasks, throttle and pause, and ``report``, which passes events on."""
 
     tasks: TaskSet
     throttle: PayloadThrottle
+    pause: OperatorPause
     report: Callable[[MachineEvent], None]
+
+    async def wait_to_send(self, command: Call | StartSaga | UndoSaga, size: int, unless: Callable[[], bool]) -> None:
+        """Wait until a command of ``size`` bytes has room in the workflow task, and the saga is not paused."""
+        await self.throttle.wait_for_room(size)
+        while await self.pause.wait(command.id, command.entry, unless):
+            await self.throttle.wait_for_room(size)  # others have waited, too

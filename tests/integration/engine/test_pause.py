@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError
 
+from saga_activities.locks.tables import create_tables
 from saga_workers.client import Client
 from saga_workers.views.stuck import reported_reasons
 from sagas import Rejected, Step
@@ -64,7 +66,10 @@ async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
         assert env.log() == ["do a"]
         view = await client.resume(saga)
         assert view.paused is None
-        assert (await finished(client, saga))["state"] == "COMPLETED"
+        story = await finished(client, saga)
+    assert (story["state"], story.get("paused")) == ("COMPLETED", None)
+    assert story["operator"][0]["who"] == "mia"
+    assert [one["decision"] for one in story["operator"]] == ["pause", "resume"]
     assert env.log() == ["do a", "do b", "do c"]
 
 
@@ -183,6 +188,80 @@ async def test_a_deadline_passes_while_paused(env: Environment) -> None:
     assert env.log() == ["do a", "undo a"]
 
 
+async def test_calls_that_wait_for_room_are_held_back(env: Environment) -> None:
+    """Commands are spread over workflow tasks: those that are not sent yet wait, too."""
+    many = """
+        saga: many
+        input: {type: object, properties: {items: {type: array}, text: {type: string}}}
+        steps:
+          - {id: a, for_each: "${{ input.items }}", max_parallel: 200, uses: work, with: {value: "${{ input.text }}"},
+             compensate: unwork}
+          - {id: b, uses: work, effect: none}
+    """
+    async with env.serving(many):
+        pass  # makes the project
+    assert env.project is not None
+    temporal = await Temporal.connect(env.address)
+    queue = env.project.settings.temporal.task_queue
+    input = {"items": list(range(200)), "text": "x" * 100_000}
+    run = await temporal.start_workflow("many", input, id=f"many-{queue}", task_queue=queue)
+    # It is taken in the workflow task that begins the calls, the first of which are sent with it.
+    answer = asyncio.create_task(run.execute_update("pause", {"who": "mia"}))
+    await asyncio.sleep(0.2)
+    async with env.again() as client:
+        await answer
+
+        async def all_accounted() -> bool:
+            paused = (await client.view(run.id)).paused
+            return paused is not None and len(env.log()) + len(paused.held) == 200
+
+        await until(all_accounted)
+        sent = len(env.log())
+        assert sent < 100
+        await asyncio.sleep(0.5)
+        assert await _scheduled(client, run.id) == sent
+        await client.resume(run.id)
+        assert (await finished(client, run.id))["state"] == "COMPLETED"
+    assert sorted(env.log()) == sorted([f"do a#{n}" for n in range(200)] + ["do b"])
+
+
+async def _scheduled(client: Client, saga_id: str) -> int:
+    events = (await handle(client, saga_id).fetch_history()).events
+    kinds = [event.activity_task_scheduled_event_attributes.activity_type.name for event in events]
+    return kinds.count("work")
+
+
+async def test_locks_are_requested_while_paused(env: Environment) -> None:
+    """Its time to wait runs, and others would wait for a lock that it does not take."""
+    locked = """
+        saga: locked
+        locks: {keys: ["k"], wait: 20s}
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+    """
+    holder = locked.replace("saga: locked", "saga: holder").replace("id: a", "id: h")
+    move, begun, go = gate()
+    env.plan["do h"] = [move]
+    await create_tables(env.engine)
+    async with env.serving(locked, holder) as client:
+        first = await begin(client, "holder")
+        await wait_for_event(begun)
+        saga = await begin(client, "locked")
+
+        async def waits() -> bool:
+            return (await client.view(saga)).lock_wait is not None
+
+        await until(waits)
+        await client.pause(saga)
+        go.set()
+        await finished(client, first)
+        view = await _held(client, saga, "a")
+        assert view.locks is not None
+        assert view.locks.state == "HELD"
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
 async def test_what_cannot_be_paused_or_resumed(env: Environment) -> None:
     move, begun, go = gate()
     env.plan["do a"] = [move]
@@ -217,6 +296,9 @@ async def test_a_pause_by_any_client(env: Environment, request_: Any) -> None:
         assert len(view["paused"]["who"]) < 10_000
         with pytest.raises(WorkflowUpdateFailedError):
             await handle(client, saga).execute_update("pause", "not an object")
+        for update in ("pause", "resume", "cancel"):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await handle(client, saga).execute_update(update, args=[{}, {}])
         await handle(client, saga).execute_update("resume")
         go.set()
         assert (await finished(client, saga))["state"] == "COMPLETED"

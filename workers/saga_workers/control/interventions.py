@@ -189,7 +189,7 @@ def check_signal(definition: Definition, name: str) -> None:
 async def pause(
     temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None, ledger: RunLedger | None = None
 ) -> SagaView:
-    """Let a running saga begin nothing more, in either direction, until :func:`resume`; returns the view afterwards.
+    """Stop a running saga from starting calls, in either direction, until :func:`resume`; returns the view afterwards.
 
     What is in flight goes on. Raises RefusedError if the saga has ended, UsageError if there is no such saga.
     """

@@ -1,4 +1,4 @@
-"""`saga pause` and `saga resume`: let a saga begin nothing more, and let it go on."""
+"""`saga pause` and `saga resume`: stop a saga from starting anything new, and let it go on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def pause(
     reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
     as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
-    """Let a running saga begin nothing more until `saga resume`: no step, no compensation, no confirm.
+    """Stop a running saga from starting calls until `saga resume`: no step, no compensation, no confirm.
 
-    Calls in flight go on, with their retries. Timers go on, too; a deadline that passes, a cancel and a decision are
-    taken, and what they begin waits for `saga resume`. Nested sagas that run already are not paused. Needs a worker of
-    that saga.
+    Calls in flight go on, with Temporal's retries, and timers run. A deadline that passes, a cancel and a decision are
+    handled, and the calls that follow from them wait for `saga resume`. Nested sagas that run are not paused. Needs a
+    worker of that saga.
     """
     from saga_workers.control import interventions
 

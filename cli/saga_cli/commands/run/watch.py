@@ -114,6 +114,8 @@ class _ChangePrinter:
         now = local_time(datetime.now(UTC))
         because = f": {view.reason.kind}: {reason_text(view)}" if view.reason else ""
         facts = {"": [f"{view.id} {view.state}{because}"]}
+        if view.pause_text:
+            facts["paused"] = [f"{view.id} is {view.pause_text}"]
         if view.incomplete:
             facts["incomplete"] = [f"incomplete: {view.incomplete}"]
         for step in view.steps:
