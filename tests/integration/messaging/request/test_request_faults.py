@@ -14,6 +14,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from saga_workers.trigger.replies import ReplyListener
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess
@@ -74,22 +75,26 @@ async def test_the_worker_dies_while_the_attempt_waits(env: Environment) -> None
 async def test_the_listener_dies_between_recording_and_completing_the_attempt(
     env: Environment, temporal: TemporalServer
 ) -> None:
-    async with running_worker(env.project):
-        listener = listener_process(env, "listener").start()
+    """Its connection to Temporal is silent, so that a request which it has sent by then does not arrive later."""
+    host, _, port = temporal.address.rpartition(":")
+    async with running_worker(env.project), fault_proxy(int(port)) as proxy:
+        settings = await asyncio.to_thread((env.folder / "saga.toml").read_text)
+        assert temporal.address in settings
+        elsewhere = settings.replace(temporal.address, f"{host}:{proxy.port}")
+        await asyncio.to_thread((env.folder / "proxied.toml").write_text, elsewhere)
+        listener = TriggerProcess("listener", env.folder, "--config", "proxied.toml", "--grace", "5s")
+        await asyncio.to_thread(listener.start)
         saga_id = await env.begin("order", do="held")
         await until(lambda: env.seen(saga_id) == ["do"])
-        temporal.freeze()
-        try:
-            env.let_go(saga_id)
+        proxy.blackhole_to_server = True
+        env.let_go(saga_id)
 
-            async def recorded() -> bool:
-                row = await env.row(f"{saga_id}/reserve")
-                return row is not None and row["outcome"] == "done"
+        async def recorded() -> bool:
+            row = await env.row(f"{saga_id}/reserve")
+            return row is not None and row["outcome"] == "done"
 
-            await until(recorded)
-            listener.kill()
-        finally:
-            temporal.thaw()
+        await until(recorded)
+        listener.kill()
         assert not await completed(env, saga_id)
         second = listener_process(env, "second").start()
         try:
