@@ -9,7 +9,6 @@ here, and those with equal digests do not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from sagas.definition.model import Definition, KafkaTrigger, Operation, StepDefi
 from sagas.definition.snapshot import normalized_expressions, replacement_refusal, to_snapshot
 from sagas.definition.times import format_duration
 from sagas.presentation.explain import KIND_DESCRIPTIONS, describe_commit_point
-from sagas.presentation.input_diff import input_changes
+from sagas.presentation.input_diff import differ, input_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +164,8 @@ def _field(owner: Definition | StepDefinition | Operation, name: str) -> Any:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """As JSON, in which 1, 1.0 and true are three values; spaces around an expression do not count."""
-    return _canonical(old) != _canonical(new)
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(normalized_expressions(value), sort_keys=True, default=str)
+    """As JSON; spaces around an expression do not count."""
+    return differ(normalized_expressions(old), normalized_expressions(new))
 
 
 # --- the saga itself -------------------------------------------------------------------------------------------------
@@ -323,7 +318,7 @@ _KINDS = {
     "read": "without effect",
 }
 _FAILURES = {
-    "compensate": "its failure leads back",
+    "compensate": "its failure starts the rollback",
     "park": "its failure waits for an operator",
     "continue": "its failure is passed over",
 }

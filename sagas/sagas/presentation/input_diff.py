@@ -16,7 +16,7 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
     """The changes of single properties, and one for the rest of the schema. Titles and descriptions do not count."""
     old, new = without_annotations(old), without_annotations(new)
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
-        if _differ(old, new):
+        if differ(old, new):
             yield "input", old, new, "inputs are checked by a different schema", True
         return
     properties, new_properties = (_mapping(one.get("properties")) for one in (old, new))
@@ -25,7 +25,7 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
     for name in known:
         value, new_value = properties.get(name), new_properties.get(name)
         became_optional, became_required = name in required - now_required, name in now_required - required
-        if not _differ(value, new_value) and not became_optional and not became_required:
+        if not differ(value, new_value) and not became_optional and not became_required:
             continue
         if name not in new_properties:
             meaning, attention = _meaning_of_removal(name, new)
@@ -37,17 +37,17 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
                 f"an input may have {name}" + ("" if refuses else ", and is refused if it does not fit"),
                 not refuses,
             )
-        elif not _differ(value, new_value):
+        elif not differ(value, new_value):
             meaning, attention = f"an input without {name} is accepted", False
-        elif not _differ(_without_default(value), _without_default(new_value)):
+        elif not differ(_without_default(value), _without_default(new_value)):
             meaning, attention = f"an input without {name} gets a different value", True
         else:
             meaning, attention = f"{name} is checked by a different schema", True
-        if not _differ(value, new_value):
+        if not differ(value, new_value):
             value, new_value = ("required" if name in one else "optional" for one in (required, now_required))
         yield f"input.{name}", value, new_value, meaning, attention
     rest, new_rest = ({key: one[key] for key in one if key not in ("properties", "required")} for one in (old, new))
-    if _differ(rest, new_rest) or required - set(known) != now_required - set(known):
+    if differ(rest, new_rest) or required - set(known) != now_required - set(known):
         yield "input", old, new, "inputs are checked by a different schema", True
 
 
@@ -70,5 +70,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _differ(old: Any, new: Any) -> bool:
+def differ(old: Any, new: Any) -> bool:
+    """Compare values as JSON, in which 1, 1.0 and true are three."""
     return json.dumps(old, sort_keys=True, default=str) != json.dumps(new, sort_keys=True, default=str)

@@ -1,7 +1,7 @@
 """A saga that an operator has paused: no call and no nested saga begins, in either direction, until it is resumed.
 
 The machine knows nothing of it. Its commands that begin something are held back; for the machine that is in flight, as
-a call is that waits for a worker. What is in flight already goes on, with its retries, and so do timers.
+a call is that waits for a worker. What Temporal has already goes on, with Temporal's retries, and so do timers.
 """
 
 from __future__ import annotations
