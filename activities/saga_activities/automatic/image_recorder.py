@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.restore_order import rehearse
+from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.automatic.table_access import (
@@ -29,9 +31,9 @@ MAX_BYTES = 8 * 1024 * 1024
 """Bytes of all images of one step, as JSON."""
 
 INSERT_IMAGE = (
-    "INSERT INTO saga_image (saga_id, step, generation, sequence, row_hash, table_name, row_key, before_image,"
-    " after_image, created_at) VALUES (:saga_id, :step, :generation, :sequence, :row_hash, :table_name, :row_key,"
-    " :before_image, :after_image, :created_at)"
+    "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, table_name, row_key,"
+    " before_image, after_image, created_at) VALUES (:saga_id, :step, :generation, :sequence, :statement, :row_hash,"
+    " :table_name, :row_key, :before_image, :after_image, :created_at)"
 )
 
 
@@ -46,7 +48,10 @@ class ImageRecorder:
         self._sql = sql
         self._entry_key = entry_key
         self._created_at = created_at
-        self._images: list[dict[str, Any]] = []
+        self._images: list[RowImage] = []
+        self._stored: list[dict[str, Any]] = []
+        self._tables: dict[str, TableAccess] = {}
+        self._statements = 0
         self._bytes = 0
         self._prepared = False
 
@@ -62,6 +67,8 @@ class ImageRecorder:
         change, table = await check_statement(self._sql, statement)
         if table is None:
             return await self._sql.run(statement, parameters)
+        self._statements += 1
+        self._tables.setdefault(table.shape.quoted, table)
         if change.kind != "insert":
             return await self._change_existing(change, table, parameters)
         if change.conflict is not None:
@@ -157,21 +164,26 @@ class ImageRecorder:
             if first == last:
                 continue
             row = locked_row(table, key)
-            image = {
+            self._images.append(RowImage(row, first, last, self._statements))
+            stored = {
                 "row_hash": row.hash,
                 "table_name": row.table,
                 "row_key": row.key_text,
                 "before_image": _encoded(first),
                 "after_image": _encoded(last),
             }
-            self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in image.values() if text)
-            self._images.append(image)
+            self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in stored.values() if text)
+            self._stored.append({**stored, "statement": self._statements})
         if self._bytes > MAX_BYTES:
             raise ImagesTooLarge(f"the images of the changed rows have more than {MAX_BYTES} bytes; change fewer rows")
 
     async def store(self) -> None:
-        """Store the images, in the transaction of the changes."""
-        header = {"row_hash": "", "table_name": "", "row_key": str(len(self._images))}
+        """Store the images, in the transaction of the changes, after a rehearsal of the undo.
+
+        Raises :class:`NotImageable` if the undo would fail now.
+        """
+        await rehearse(self._sql, self._tables, self._images)
+        header = {"statement": 0, "row_hash": "", "table_name": "", "row_key": str(len(self._stored))}
         entry = {
             "saga_id": self._entry_key.saga_id,
             "step": self._entry_key.entry,
@@ -179,7 +191,7 @@ class ImageRecorder:
             "created_at": self._created_at,
         }
         empty = {"before_image": None, "after_image": None}
-        rows = [{**entry, **empty, **one, "sequence": at} for at, one in enumerate([header, *self._images])]
+        rows = [{**entry, **empty, **one, "sequence": at} for at, one in enumerate([header, *self._stored])]
         await self._sql.run(INSERT_IMAGE, rows)
 
 

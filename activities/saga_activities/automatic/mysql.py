@@ -5,7 +5,7 @@ Numbers and times are read as decimal text, bytes as hexadecimal; types without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
@@ -45,6 +45,12 @@ JOIN information_schema.key_column_usage k
   ON k.constraint_schema = r.constraint_schema AND k.constraint_name = r.constraint_name
   AND k.table_name = r.table_name
 WHERE r.unique_constraint_schema = :schema AND r.referenced_table_name = :name
+"""
+_NULLABLE_REFERENCES = """
+SELECT DISTINCT c.column_name AS name FROM information_schema.key_column_usage k JOIN information_schema.columns c
+  ON c.table_schema = k.table_schema AND c.table_name = k.table_name AND c.column_name = k.column_name
+WHERE k.table_schema = :schema AND k.table_name = :name AND k.referenced_table_name IS NOT NULL
+  AND c.is_nullable = 'YES'
 """
 _ROUTINES = """
 SELECT routine_name AS name FROM information_schema.routines
@@ -122,6 +128,15 @@ def _references(rows: Iterable[Row]) -> Iterator[Reference]:
         on_delete, on_update = row["on_delete"] in _CHANGING_RULES, row["on_update"] in _CHANGING_RULES
         if on_delete or on_update:
             yield Reference(row["table_"], (row["name"],), on_delete, on_update)
+
+
+async def open_references(sql: SqlSession, table: TableShape, condition: str, values: Mapping[str, object]) -> None:
+    """Set the foreign keys of some rows to NULL: InnoDB refuses to delete a row that refers to itself."""
+    schema, _, name = table.name.partition(".")
+    columns = [quote(row["name"]) for row in await sql.all(_NULLABLE_REFERENCES, {"schema": schema, "name": name})]
+    if columns:
+        assignments = ", ".join(f"{column} = NULL" for column in columns)
+        await sql.run(f"UPDATE {table.quoted} SET {assignments} WHERE {condition}", values)
 
 
 async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:

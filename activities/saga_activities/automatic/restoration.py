@@ -8,20 +8,18 @@ again, and anything but the image from before rolls everything back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
+from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import LockedRow, locked_row
 from saga_activities.automatic.table_access import Image, TableAccess, prepare_session, shape_of_table
 from saga_activities.automatic.table_shape import check_change
-from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
-from sagas.builtins.row_changes import ChangeKind, NotImageable, RowChange
+from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
 from sagas.text.printable import printable_line
 
@@ -32,7 +30,7 @@ MAX_DIFFERENCE = 400
 """Characters of the first difference in its short form."""
 
 _SELECT_IMAGES = (
-    "SELECT sequence, table_name, row_key, before_image, after_image FROM saga_image"
+    "SELECT sequence, statement, table_name, row_key, before_image, after_image FROM saga_image"
     " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
 )
 _SELECT_LATER = (
@@ -41,21 +39,6 @@ _SELECT_LATER = (
     " ORDER BY created_at DESC LIMIT 1"
 )
 _SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_image IS NULL")
-
-
-@dataclass(frozen=True, slots=True)
-class _RowImage:
-    """One change of one row. ``before`` None: it was inserted; ``after`` None: it was deleted."""
-
-    row: LockedRow
-    before: Image | None
-    after: Image | None
-
-    @property
-    def undone_change(self) -> ChangeKind:
-        if self.before is None:
-            return "insert"
-        return "delete" if self.after is None else "update"
 
 
 async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
@@ -70,24 +53,16 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
-    first, last = _net_images(images)
-    current = await _current_rows(tables, last)
+    first, last = net_images(images)
+    current = await read_rows(tables, last)
     open_rows = {row for row in last if current[row] != first[row]}
     changed = [row for row in last if row in open_rows and current[row] != last[row]]
     if changed:
         raise await _changed_since(sql, entry_key, tables, changed, (first, last, current))
     try:
-        for image in reversed(images):
-            if image.row in open_rows:
-                await _restore_row(tables[image.row.table], image)
-    except DBAPIError as error:
-        classified = classify_database_error(error)
-        if classified is None or classified.infrastructure or classified.timed_out:
-            raise
-        raise NeedsOperator(f"a row cannot be restored: {printable_line(classified.message)}") from error
-    restored = await _current_rows(tables, first)
-    if wrong := [row for row in first if restored[row] != first[row]]:
-        raise NeedsOperator(f"{wrong[0].label} is not as before after its restoration; nothing was changed")
+        await restore_rows(sql, tables, images, open_rows)
+    except CannotRestore as error:
+        raise NeedsOperator(error.why) from error
     return {"restored": len(open_rows)}
 
 
@@ -107,7 +82,7 @@ def _decoded(text: str | None) -> Image | None:
     return None if text is None else json.loads(text)
 
 
-async def _open_tables(sql: SqlSession, stored: Sequence[Row]) -> tuple[dict[str, TableAccess], list[_RowImage]]:
+async def _open_tables(sql: SqlSession, stored: Sequence[Row]) -> tuple[dict[str, TableAccess], list[RowImage]]:
     """The tables, checked again, as a migration may have changed them since, and the images of their rows."""
     tables: dict[str, TableAccess] = {}
     images = []
@@ -120,59 +95,19 @@ async def _open_tables(sql: SqlSession, stored: Sequence[Row]) -> tuple[dict[str
             if len(key) != len(tables[name].shape.key):
                 raise NotImageable(f"{tables[name].shape.name} has another primary key than when the step ran")
             before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
-            images.append(_RowImage(locked_row(tables[name], key), before, after))
+            images.append(RowImage(locked_row(tables[name], key), before, after, row["statement"]))
             _check_table(tables[name], images[-1])
         except NotImageable as error:
             raise NeedsOperator(f"a row cannot be restored automatically any more: {error.why}") from error
     return tables, images
 
 
-def _check_table(table: TableAccess, image: _RowImage) -> None:
+def _check_table(table: TableAccess, image: RowImage) -> None:
     shape = table.shape
     columns = set(image.after if image.after is not None else image.before or ())
     if columns != {column.name for column in shape.columns}:
         raise NotImageable(f"{shape.name} has other columns than when the step ran")
-    assigned = tuple(_differing(image.before, image.after)) if image.before and image.after else ()
-    check_change(shape, RowChange(image.undone_change, "", columns=assigned))
-
-
-def _differing(before: Image, after: Image) -> dict[str, str | None]:
-    return {name: text for name, text in before.items() if after[name] != text}
-
-
-Images = Mapping[LockedRow, Image | None]
-
-
-def _net_images(images: Sequence[_RowImage]) -> tuple[Images, Images]:
-    """Each row before the first and after the last of its changes."""
-    first: dict[LockedRow, Image | None] = {}
-    last: dict[LockedRow, Image | None] = {}
-    for image in images:
-        first.setdefault(image.row, image.before)
-        last[image.row] = image.after
-    return first, last
-
-
-async def _current_rows(tables: Mapping[str, TableAccess], rows: Iterable[LockedRow]) -> Images:
-    """The rows as they are now, locked; None: there is none."""
-    wanted: dict[str, list[LockedRow]] = {}
-    for row in rows:
-        wanted.setdefault(row.table, []).append(row)
-    current: dict[LockedRow, Image | None] = {}
-    for name in sorted(wanted):
-        existing = await tables[name].lock_keys(row.key for row in wanted[name])
-        current |= {row: existing.get(row.key) for row in wanted[name]}
-    return current
-
-
-async def _restore_row(table: TableAccess, image: _RowImage) -> None:
-    if image.before is None:
-        await table.delete(image.row.key)
-    elif image.after is None:
-        await table.insert(image.before)
-    else:
-        rewritten = {column.name: image.before[column.name] for column in table.shape.columns if column.rewritten}
-        await table.update(image.row.key, {**rewritten, **_differing(image.before, image.after)})
+    check_change(shape, RowChange(image.undone_change, "", columns=image.changed_columns))
 
 
 # The reason for a person

@@ -6,7 +6,7 @@ The database converts every value; two images are equal if and only if their tex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
@@ -24,7 +24,12 @@ Key = tuple[str, ...]
 MAX_SHOWN = 200
 """Characters of a value in a message."""
 
+_T = TypeVar("_T")
+
 _KEY_BATCH = 100
+
+_MAX_PARAMETERS = 30_000
+"""Of one statement. SQLite allows 32,766, PostgreSQL 65,535."""
 
 
 async def prepare_session(sql: SqlSession) -> None:
@@ -123,31 +128,69 @@ class TableAccess:
             values = [sqlite.read_text(value) for value in values]
         return {column.name: value for column, value in zip(columns, values, strict=True)}
 
-    async def insert(self, image: Image) -> None:
-        """Insert the row again."""
-        values: dict[str, Any] = {}
-        written = [
-            self._written(self.shape.by_name[name], text, values, f"v{at}") for at, (name, text) in _numbered(image)
-        ]
-        columns = ", ".join(self.shape.by_name[name].quoted for name in image)
-        await self._sql.run(
-            f"INSERT INTO {self.shape.quoted} ({columns}){self.shape.overriding} VALUES ({', '.join(written)})", values
-        )
+    async def insert(self, images: Sequence[Image]) -> None:
+        """Insert rows again, with as few statements as the number of parameters allows."""
+        for part in self._parts(images):
+            values: dict[str, Any] = {}
+            rows = [self._written_row(image, values, f"r{at}_") for at, image in enumerate(part)]
+            columns = ", ".join(column.quoted for column in self.shape.columns)
+            await self._sql.run(
+                f"INSERT INTO {self.shape.quoted} ({columns}){self.shape.overriding} VALUES {', '.join(rows)}", values
+            )
 
-    async def delete(self, key: Key) -> None:
-        values: dict[str, Any] = {}
-        condition = self._key_condition(key, values, "k")
-        await self._sql.run(f"DELETE FROM {self.shape.quoted} WHERE {condition}", values)
+    async def delete(self, keys: Sequence[Key], *, open_references: bool = False) -> None:
+        """Delete rows, with as few statements as the number of parameters allows.
+
+        ``open_references``: rows of MySQL and MariaDB may refer to each other, or to themselves.
+        """
+        for part in self._parts(keys):
+            values: dict[str, Any] = {}
+            condition = " OR ".join(self._key_condition(key, values, f"k{at}_") for at, key in enumerate(part))
+            if open_references and self._sql.dialect in ("mysql", "mariadb"):
+                await mysql.open_references(self._sql, self.shape, condition, values)
+            await self._sql.run(f"DELETE FROM {self.shape.quoted} WHERE {condition}", values)
 
     async def update(self, key: Key, image: Image) -> None:
         """Assign the columns of ``image``."""
         values: dict[str, Any] = {}
         condition = self._key_condition(key, values, "k")
         assignments = []
-        for at, (name, text) in _numbered(image):
+        for at, (name, text) in enumerate(image.items()):
             column = self.shape.by_name[name]
             assignments.append(f"{column.quoted} = {self._written(column, text, values, f'v{at}')}")
         await self._sql.run(f"UPDATE {self.shape.quoted} SET {', '.join(assignments)} WHERE {condition}", values)
+
+    async def update_together(self, rows: Mapping[Key, Image]) -> None:
+        """Assign the columns of each image, which all have the same names, with as few statements as possible.
+
+        A foreign key of PostgreSQL and SQLite is checked at the end of a statement.
+        """
+        for part in self._parts(list(rows)):
+            values: dict[str, Any] = {}
+            conditions = [self._key_condition(key, values, f"k{at}_") for at, key in enumerate(part)]
+            assignments = []
+            for number, name in enumerate(rows[part[0]]):
+                column = self.shape.by_name[name]
+                cases = [
+                    f"WHEN {conditions[at]} THEN {self._written(column, rows[key][name], values, f'v{at}_{number}')}"
+                    for at, key in enumerate(part)
+                ]
+                assignments.append(f"{column.quoted} = CASE {' '.join(cases)} END")
+            await self._sql.run(
+                f"UPDATE {self.shape.quoted} SET {', '.join(assignments)} WHERE {' OR '.join(conditions)}", values
+            )
+
+    def _parts(self, rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
+        size = max(1, _MAX_PARAMETERS // (len(self.shape.columns) + len(self.shape.key)))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+    def _written_row(self, image: Image, values: dict[str, Any], prefix: str) -> str:
+        written = [
+            self._written(column, image[column.name], values, f"{prefix}{at}")
+            for at, column in enumerate(self.shape.columns)
+        ]
+        return f"({', '.join(written)})"
 
     def _key_condition(self, key: Key, values: dict[str, Any], prefix: str) -> str:
         parts = []
@@ -168,10 +211,6 @@ class TableAccess:
             return "NULL"
         line = printable_line(sqlite.shown_value(text) if self._sql.dialect == "sqlite" else text)
         return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
-
-
-def _numbered(image: Image) -> Iterator[tuple[int, tuple[str, str | None]]]:
-    return enumerate(image.items())
 
 
 def used_parameters(text: str, parameters: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:

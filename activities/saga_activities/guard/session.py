@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.expression import ClauseElement
 
+from saga_activities.guard.database_errors import classify_database_error
 from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 from sagas.errors import SagaError
 
@@ -76,6 +78,7 @@ class SqlSession:
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._savepoints = 0
         self.first_error: BaseException | None = None
 
     @property
@@ -111,6 +114,37 @@ class SqlSession:
         """The first column of the first row; None when there is no row."""
         rows = await self.all(statement, parameters, **named)
         return next(iter(rows[0].values()), None) if rows else None
+
+    @asynccontextmanager
+    async def savepoint(self, *, keep: bool = True) -> AsyncIterator[None]:
+        """Roll back what the block has changed if it raises, or at its end without ``keep``; for the engine only.
+
+        A statement error of the block does not doom the transaction, unless it has ended it (a lost connection, a
+        deadlock, the attempt's time).
+        """
+        self._savepoints += 1
+        name = f"saga_savepoint_{self._savepoints}"
+        await self.control(f"SAVEPOINT {name}")
+        doomed = self.first_error is not None
+        try:
+            yield
+        except Exception as error:
+            classified = classify_database_error(error)
+            if doomed or (classified is not None and (classified.infrastructure or classified.timed_out)):
+                raise
+            await self.control(f"ROLLBACK TO SAVEPOINT {name}")
+            self.first_error = None
+            raise
+        if not keep:
+            await self.control(f"ROLLBACK TO SAVEPOINT {name}")
+        await self.control(f"RELEASE SAVEPOINT {name}")
+
+    async def control(self, statement: str) -> None:
+        """Run a statement that no action may write, such as SET CONSTRAINTS; for the engine only."""
+        async with self._lock:
+            if self._closed:
+                raise AttemptOver()
+            await self._connection.exec_driver_sql(statement)
 
     def sync(self) -> SyncSqlSession:
         """The same session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""

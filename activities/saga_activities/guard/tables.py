@@ -98,6 +98,8 @@ image_table = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     # From 1; the row 0 has the number of images, so that a missing one is noticed.
     sa.Column("sequence", sa.Integer, nullable=False, autoincrement=False),
+    # The statement of the step that has changed the row, from 1.
+    sa.Column("statement", sa.Integer, nullable=False),
     sa.Column("row_hash", sa.String(64), nullable=False),
     sa.Column("table_name", long_text(), nullable=False),
     # JSON: the texts of the primary key; the texts of the columns by name, null where there is no row.

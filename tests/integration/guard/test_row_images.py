@@ -341,8 +341,8 @@ async def test_images_are_purged_with_the_guard(shop: Shop) -> None:
         ("saga_guard", "saga_id, step, generation, op, reason, created_at) values (:id, 'take', 1, 'do', 'do', 1.0)"),
         (
             "saga_image",
-            "saga_id, step, generation, sequence, row_hash, table_name, row_key, created_at)"
-            " values (:id, 'take', 1, 0, '', '', '0', 1.0)",
+            "saga_id, step, generation, sequence, statement, row_hash, table_name, row_key, created_at)"
+            " values (:id, 'take', 1, 0, 0, '', '', '0', 1.0)",
         ),
     ):
         await shop.sql(f"insert into {table} ({columns}", id=entry.saga_id)

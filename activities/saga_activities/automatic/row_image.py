@@ -1,0 +1,52 @@
+"""Images of the rows that a step has changed: each change of a row, by statement, and what all of them amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.automatic.table_access import Image
+from sagas.builtins.row_changes import ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """A change of a row by the ``statement`` with this number, from 1.
+
+    ``before`` None: it was inserted; ``after`` None: it was deleted.
+    """
+
+    row: LockedRow
+    before: Image | None
+    after: Image | None
+    statement: int = 1
+
+    @property
+    def undone_change(self) -> ChangeKind:
+        if self.before is None:
+            return "insert"
+        return "delete" if self.after is None else "update"
+
+    @property
+    def changed_columns(self) -> tuple[str, ...]:
+        """The columns whose value an update has changed."""
+        return tuple(differing(self.before, self.after)) if self.before and self.after else ()
+
+
+def differing(wanted: Image, present: Image) -> dict[str, str | None]:
+    """The columns of ``wanted`` whose value is another one in ``present``."""
+    return {name: text for name, text in wanted.items() if present[name] != text}
+
+
+Images = Mapping[LockedRow, Image | None]
+
+
+def net_images(images: Sequence[RowImage]) -> tuple[Images, Images]:
+    """Each row before the first and after the last of its changes."""
+    first: dict[LockedRow, Image | None] = {}
+    last: dict[LockedRow, Image | None] = {}
+    for image in images:
+        first.setdefault(image.row, image.before)
+        last[image.row] = image.after
+    return first, last
