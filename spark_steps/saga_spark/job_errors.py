@@ -36,6 +36,10 @@ class Unequipped(UsageError):
     """This machine lacks a program or a package that Spark needs; another machine may have it."""
 
 
+class UnreadableInput(UsageError):
+    """An input has a file, a type or a value that Spark cannot read; another attempt would read the same."""
+
+
 # Translation of a failure into one message: no query plan, no traceback, but the line of the user's own file.
 
 

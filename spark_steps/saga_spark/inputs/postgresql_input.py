@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString, cast
 
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from saga_spark.job_errors import JobFailed, first_line
+from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
+from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.postgresql.tables import where_clause
 from saga_spark.storage import create_folder, resolve_uri
 from sagas.builtins.sql_statements import RefusedStatement, split_parameters
@@ -24,20 +26,18 @@ from sagas.errors import InfrastructureError, UsageError
 CSV_BLOCK_BYTES = 16 * 2**20
 """Block size of the CSV parser in bytes; no row may be longer."""
 
-_TYPES: dict[int, pa.DataType] = {
-    16: pa.bool_(),
-    20: pa.int64(),
-    21: pa.int32(),
-    23: pa.int32(),
-    700: pa.float32(),
-    701: pa.float64(),
-    1082: pa.date32(),
-    1114: pa.timestamp("us"),
-    1184: pa.timestamp("us", tz="UTC"),
+_SESSION = {
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
 }
-_NUMERIC, _BYTEA = 1700, 17
-_PLAIN_NUMERIC = pa.decimal128(38, 18)
-"""The type of a numeric without precision, as in Spark's own JDBC source."""
+"""What changes the text of values, and roles and databases may set otherwise."""
+
+_CANNOT_HEAL = ("0A", "22", "42")
+"""Classes of SQLSTATE: the statement cannot run, whenever it is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def extract_database_inputs(
     on_progress: Callable[[dict[str, Any]], None],
     on_cancel: Callable[[Any], None],
 ) -> dict[str, DatabaseExtract]:
-    """Raises JobFailed (an input cannot be read as defined), UsageError, InfrastructureError (the database)."""
+    """Raises UnreadableInput, JobFailed (another attempt may read it), UsageError, InfrastructureError (the database)."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:
@@ -75,9 +75,8 @@ def extract_database_inputs(
             on_cancel(connection.cancel)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            connection.execute("SET LOCAL timezone = 'UTC'")
-            connection.execute("SET LOCAL datestyle = 'ISO'")
-            connection.execute("SET LOCAL bytea_output = 'hex'")
+            for setting, value in _SESSION.items():
+                connection.execute("SELECT set_config(%s, %s, true)", (setting, value))
             snapshot, at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or ("", "")
             return {
                 database_input.name: DatabaseExtract(_copy_input(connection, database_input, on_progress), snapshot, at)
@@ -129,84 +128,130 @@ def _author_sql(text: str, values: Mapping[str, Any]) -> sql.Composable:
 def _copy_input(
     connection: psycopg.Connection[Any], database_input: DatabaseInput, on_progress: Callable[[dict[str, Any]], None]
 ) -> int:
-    query = input_query(database_input.values)
+    query, name = input_query(database_input.values), database_input.name
     try:
         # In binary mode the server accepts a single statement only, so that a value substituted into the SQL cannot end
         # it and begin another one.
         cursor = connection.cursor(binary=True)
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
-        types = {column.name: arrow_type(column) for column in described}
-        if len(types) < len(described):
-            raise JobFailed(f"the input {database_input.name} has two columns of the same name; give one an alias")
-        binary = [column.name for column in described if column.type_code == _BYTEA]
+        columns = [CopiedColumn.of(column) for column in described]
+        _check_names(name, columns)
+        selected = sql.SQL(", ").join(_selected(column) for column in columns)
         with connection.cursor().copy(
-            sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, HEADER true, FORCE_QUOTE *)").format(query)
+            sql.SQL("COPY (SELECT {} FROM ({}) AS input) TO STDOUT (FORMAT csv, HEADER true, FORCE_QUOTE *)").format(
+                selected, query
+            )
         ) as copy:
-            return _write_parquet(copy, types, binary, database_input, on_progress)
+            return _write_parquet(copy, columns, database_input, on_progress)
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
-        raise JobFailed(f"the input {database_input.name} cannot be read: {first_line(error)}") from None
-    except pa.ArrowInvalid as error:
-        raise JobFailed(f"the input {database_input.name} has a value that Parquet cannot store: {error}") from None
+        message = f"the input {name} cannot be read: {first_line(error)}"
+        if (error.sqlstate or "")[:2] in _CANNOT_HEAL:
+            raise UnreadableInput(f"{message}; correct its SQL or the table") from None
+        raise JobFailed(message) from None
 
 
-def arrow_type(column: Any) -> pa.DataType:
-    """The type in which a column of a result is read: string for types without a counterpart (uuid, json, arrays …)."""
-    if column.type_code == _NUMERIC:
-        if column.precision is None:
-            return _PLAIN_NUMERIC
-        if column.precision > 38 or not 0 <= (column.scale or 0) <= column.precision:
-            return pa.string()
-        return pa.decimal128(column.precision, column.scale or 0)
-    return _TYPES.get(column.type_code, pa.string())
+def _selected(column: CopiedColumn) -> sql.Composable:
+    identifier = sql.Identifier(column.name)
+    return sql.SQL("{}::numeric AS {}").format(identifier, identifier) if column.as_numeric else identifier
+
+
+def _check_names(name: str, columns: Sequence[CopiedColumn]) -> None:
+    """Spark does not distinguish names by case."""
+    if not columns:
+        raise UnreadableInput(f"the input {name} has no columns; select at least one")
+    seen: dict[str, str] = {}
+    for column in columns:
+        folded = column.name.lower()
+        if folded in seen:
+            raise UnreadableInput(
+                f"the input {name} has two columns of the same name ({seen[folded]}, {column.name}), and Spark ignores "
+                "case; give one an alias in a `query`"
+            )
+        seen[folded] = column.name
 
 
 def _write_parquet(
     copy: psycopg.Copy,
-    types: dict[str, pa.DataType],
-    binary: list[str],
+    columns: Sequence[CopiedColumn],
     database_input: DatabaseInput,
     on_progress: Callable[..., None],
 ) -> int:
-    # An empty line is a row too: the null of a table with one column.
-    reader = pacsv.open_csv(
-        io.BufferedReader(_CopyStream(iter(copy)), CSV_BLOCK_BYTES),
-        read_options=pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=pacsv.ConvertOptions(
-            column_types=types,
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            true_values=["t"],
-            false_values=["f"],
-        ),
-    )
-    schema = pa.schema([pa.field(name, pa.binary() if name in binary else kind) for name, kind in types.items()])
     create_folder(database_input.uri.rpartition("/")[0])
     system, path = resolve_uri(database_input.uri)
+    batches = _csv_batches(copy, columns, database_input.name)
+    ranges = {column.name: DecimalRange(database_input.name, column) for column in columns if column.type is None}
+    if not ranges:
+        return _write_batches(batches, columns, {}, database_input, on_progress)
+    # The scale is known after the last row, and the query may give other rows when it runs again.
+    text_path = f"{path}.text"
+    try:
+        texts = pa.schema([(column.name, column.copied_type) for column in columns])
+        with (
+            system.open_output_stream(text_path) as stream,
+            pq.ParquetWriter(stream, texts, compression="zstd") as text,
+        ):
+            for batch in batches:
+                for name, decimals in ranges.items():
+                    decimals.add(batch.column(name))
+                text.write_batch(batch)
+                on_progress({"input": database_input.name, "copied": batch.num_rows})
+        types = {name: decimals.decide() for name, decimals in ranges.items()}
+        with system.open_input_file(text_path) as source, pq.ParquetFile(source) as file:
+            return _write_batches(file.iter_batches(), columns, types, database_input, on_progress)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            system.delete_file(text_path)
+
+
+def _write_batches(
+    batches: Iterable[pa.RecordBatch],
+    columns: Sequence[CopiedColumn],
+    decimal_types: Mapping[str, pa.DataType],
+    database_input: DatabaseInput,
+    on_progress: Callable[..., None],
+) -> int:
+    system, path = resolve_uri(database_input.uri)
+    types = [column.type or decimal_types[column.name] for column in columns]
+    schema = pa.schema([(column.name, kind) for column, kind in zip(columns, types, strict=True)])
     rows = 0
     with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
-        for batch in reader:
-            writer.write_batch(_decode_binary(batch, binary, schema))
+        for batch in batches:
+            arrays = convert_batch(database_input.name, batch, columns, types)
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             rows += batch.num_rows
             on_progress({"input": database_input.name, "rows": rows})
     return rows
 
 
-def _decode_binary(batch: pa.RecordBatch, binary: list[str], schema: pa.Schema) -> pa.RecordBatch:
-    """Decode PostgreSQL's text form of bytea, ``\\x0a0b``."""
-    if not binary:
-        return batch
-    arrays = []
-    for field, array in zip(schema, batch.columns, strict=True):
-        if field.name in binary:
-            values = [None if text is None else bytes.fromhex(text[2:]) for text in array.to_pylist()]
-            arrays.append(pa.array(values, pa.binary()))
-        else:
-            arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _csv_batches(copy: psycopg.Copy, columns: Sequence[CopiedColumn], name: str) -> Iterator[pa.RecordBatch]:
+    """Raises UnreadableInput."""
+    try:
+        # An empty line is a row too: the null of a table with one column.
+        yield from pacsv.open_csv(
+            io.BufferedReader(_CopyStream(iter(copy)), CSV_BLOCK_BYTES),
+            read_options=pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
+            parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            convert_options=pacsv.ConvertOptions(
+                column_types={column.name: column.copied_type for column in columns},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=["t"],
+                false_values=["f"],
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        at = re.search(r"CSV column #(\d+)", str(error))
+        if at is not None and "UTF8" in str(error):
+            raise UnreadableInput(
+                f"the input {name} has text in the column {columns[int(at[1])].name} that is not UTF-8; convert it in "
+                "a `query` (convert_from)"
+            ) from None
+        raise UnreadableInput(
+            f"the input {name} cannot be read: a row may have at most {CSV_BLOCK_BYTES} bytes ({first_line(error)})"
+        ) from None
 
 
 class _CopyStream(io.RawIOBase):
