@@ -15,8 +15,8 @@ MAX_PRECISION = 38
 """The digits of the longest decimal in Spark and in Iceberg."""
 
 USUAL_SCALE = 18
-"""The scale of a numeric without precision if all values fit into it, as in Spark's own JDBC source: a scale that varied
-with the values would not fit a table that earlier days have created."""
+"""The scale of a numeric without precision if all values fit into it, as in Spark's own JDBC source: a scale that
+varied with the values would not fit a table that earlier days have created."""
 
 _NATIVE_TYPES: dict[int, pa.DataType] = {
     16: pa.bool_(),

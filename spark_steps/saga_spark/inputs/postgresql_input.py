@@ -62,7 +62,7 @@ def extract_database_inputs(
     on_progress: Callable[[dict[str, Any]], None],
     on_cancel: Callable[[Any], None],
 ) -> dict[str, DatabaseExtract]:
-    """Raises UnreadableInput, JobFailed (another attempt may read it), UsageError, InfrastructureError (the database)."""
+    """Raises UnreadableInput, JobFailed (another attempt may read it), UsageError, InfrastructureError (the server)."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:

@@ -16,8 +16,8 @@ from saga_spark.manifest import Manifest, StagedFile
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.runner.spark_session import TaskContext
-from saga_spark.settings import SparkSettings
 from saga_spark.staging.parquet_metrics import can_count
+from saga_spark.staging.partitioning import PARTITION_COLUMN, partition_key
 from saga_spark.staging.write_metrics import ROW_COUNT, ObservedMetrics, WriteMetrics, count_in_background
 from saga_spark.storage import (
     create_folder,
@@ -28,18 +28,15 @@ from saga_spark.storage import (
     null_counts,
     spark_path,
 )
-from sagas.errors import InfrastructureError, UsageError, did_you_mean
+from sagas.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 
 ROWS_PER_TRANSACTION = 100_000
 """Rows per file for a topic: a file becomes one Kafka transaction, which must end within a minute."""
-
-PARTITION_COLUMN = "saga_partition_{}"
-"""Copies of columns that name the folders. No leading underscore: Spark hides such folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +120,19 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     context.raise_if_cancelled()
     schema = frame.schema
     metrics = WriteMetrics(schema, metric_aggregates(staging.checks, staging.output.name, frame))
-    partitions = partition_columns(staging.output, schema, context.settings)
-    if partitions:
-        frame = frame.hint("rebalance", *partitions)
+    partition = partition_key(staging.output, schema, context.settings)
+    if partition is not None:
+        frame = frame.withColumn(PARTITION_COLUMN, partition).hint("rebalance", PARTITION_COLUMN)
     from_files = _spark_is_local(context, staging) and can_count(schema)
     base_observation, check_observation = None if from_files else Observation(), Observation()
     written = metrics.observe(frame, base_observation, check_observation, classic=context.settings.remote is None)
-    names = [PARTITION_COLUMN.format(at) for at in range(len(partitions))]
-    for name, column in zip(names, partitions, strict=True):
-        written = written.withColumn(name, column)
     # Not `errorifexists`: the folder was created empty, so that problems with it surface before the job runs.
     writer = written.write.mode("append")
     if staging.output.kind == "topic":
         writer = writer.option("maxRecordsPerFile", ROWS_PER_TRANSACTION)
     counting_files = count_in_background(staging.folder, schema) if from_files else nullcontext()
     with counting_files as background_count:
-        writer.partitionBy(*names).parquet(spark_path(staging.folder))
+        writer.partitionBy(*([] if partition is None else [PARTITION_COLUMN])).parquet(spark_path(staging.folder))
     context.raise_if_cancelled()
     files = list_staged_files(staging.folder)
     values = metrics.observed_values(base_observation, check_observation)
@@ -205,48 +199,3 @@ def _create_stage_folder(folder: str) -> None:
         create_folder(folder)
     except OSError as error:
         raise JobFailed(f"the stage area is not writable: {error}", {"folder": folder}) from None
-
-
-# Partitioning of the write, so that each staged file holds one partition.
-
-TIME_TRANSFORM_FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
-"""Iceberg's time transforms as date formats: strings that are equal exactly within one partition."""
-
-
-def partition_columns(output: Output, schema: StructType, settings: SparkSettings) -> list[Column]:
-    """One expression per partition field: those of an existing table, else those of ``partition_by``.
-
-    Raises UsageError (a transform that only Iceberg itself computes), JobFailed (the column does not exist).
-    """
-    from pyspark.sql import functions as F
-
-    columns = []
-    for name, transform in _partition_fields(output, settings):
-        if name not in schema.names:
-            known = did_you_mean(name, tuple(schema.names))
-            raise JobFailed(f"the output {output.name} is partitioned by {name}, but has no such column{known}")
-        column = F.col(quote_name(name))
-        if transform == "identity":
-            columns.append(column)
-        elif transform in TIME_TRANSFORM_FORMATS:
-            columns.append(F.date_format(column, TIME_TRANSFORM_FORMATS[transform]))
-        elif transform != "void":
-            raise UsageError(
-                f"the table {output.destination} is partitioned by {transform}({name}), which a spark step cannot "
-                "write; partition by columns, years, months, days or hours"
-            )
-    return columns
-
-
-def _partition_fields(output: Output, settings: SparkSettings) -> list[tuple[str, str]]:
-    if output.kind == "iceberg":
-        from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog
-
-        table_name = TableName.parse(output.destination)
-        table = load_table(open_catalog(settings, table_name.catalog), table_name)
-        if table is not None:
-            schema = table.schema()
-            return [
-                (schema.find_column_name(field.source_id) or "", str(field.transform)) for field in table.spec().fields
-            ]
-    return [(name, "identity") for name in output.partition_by]

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.small_spark import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from saga_spark.inputs.frozen_inputs import JobInputs
 from saga_spark.inputs.copied_values import CopiedColumn
+from saga_spark.inputs.frozen_inputs import JobInputs
 from saga_spark.inputs.postgresql_input import input_query
 from saga_spark.job.job_execution import check_outputs
 from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped, last_error_line, to_disk_error, to_job_error

@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTI
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -56,14 +56,9 @@ def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
         problems.append(
             f"the table {output.destination} has the format version {metadata.format_version}; use version 1 or 2"
         )
-    parts = metadata.spec().fields
-    if output.mode == "overwrite_partitions":
-        if not parts:
-            problems.append(
-                f"the mode overwrite_partitions needs partitions, but the table {output.destination} has none"
-            )
-        elif not all(isinstance(part.transform, IdentityTransform) for part in parts):
-            problems.append(f"the mode overwrite_partitions needs {output.destination} to be partitioned by columns")
+    parts = [field for field in metadata.spec().fields if not isinstance(field.transform, VoidTransform)]
+    if output.mode == "overwrite_partitions" and not parts:
+        problems.append(f"the mode overwrite_partitions needs partitions, but the table {output.destination} has none")
     mapping = metadata.name_mapping()
     if mapping is not None:
         mapped = {name for field in mapping for name in field.names}

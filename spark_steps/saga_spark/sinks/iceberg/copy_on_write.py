@@ -29,7 +29,8 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DEFAULT_READ_VERSION, DataFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
@@ -38,6 +39,7 @@ from saga_spark.job.job_spec import Output
 from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes
+from saga_spark.sinks.iceberg.partition_values import comparable, split_by_partition
 from saga_spark.sinks.iceberg.pyiceberg_internals import complement_filter, data_file_writer, strict_file_matcher
 from saga_spark.storage import resolve_uri
 
@@ -70,7 +72,7 @@ def find_replaced_files(
     if output.mode == "overwrite":
         return ReplacedFiles([task.file for task in _plan_files(io, metadata, AlwaysTrue())])
     result = ReplacedFiles()
-    write = data_file_writer(_with_data_path(metadata, rewrite_folder), io)
+    write = _row_writer(io, metadata, rewrite_folder)
     for task, kept in _affected_files(io, metadata, output, manifest, new):
         if kept is None:
             result.removed.append(task.file)
@@ -84,6 +86,8 @@ def find_replaced_files(
             result.rewritten += write(rows)
     return result
 
+
+_PARTITION_FIELD = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields].index("partition")
 
 KeepRows = Callable[[pa.Table], pa.Table]
 
@@ -101,14 +105,30 @@ def _affected_files(
             yield task, functools.partial(_without_keys, keys=keys)
         return
     if output.mode == "overwrite_partitions":
-        predicate = _partition_predicate(metadata, new)
-        if predicate is None:
-            return
-    else:
-        predicate = where_expression(output.where)
+        yield from _files_of_partitions(io, metadata, {comparable(file.partition) for file in new})
+        return
+    predicate = where_expression(output.where)
     all_rows_match, complement = strict_file_matcher(schema, predicate), complement_filter(schema, predicate)
     for task in _plan_files(io, metadata, predicate):
         yield task, None if all_rows_match(task.file) else functools.partial(_filter_rows, condition=complement)
+
+
+def _files_of_partitions(
+    io: FileIO, metadata: TableMetadata, partitions: set[tuple[Any, ...]]
+) -> Iterator[tuple[FileScanTask, KeepRows | None]]:
+    """Files of an earlier partitioning may have rows of several partitions."""
+    if not partitions:
+        return
+    for task in _plan_files(io, metadata, AlwaysTrue()):
+        if task.file.spec_id != metadata.default_spec_id:
+            yield task, functools.partial(_outside_partitions, metadata=metadata, partitions=partitions)
+        elif comparable(task.file.partition) in partitions:
+            yield task, None
+
+
+def _outside_partitions(rows: pa.Table, metadata: TableMetadata, partitions: set[tuple[Any, ...]]) -> pa.Table:
+    kept = [part for partition, part in split_by_partition(metadata, rows) if comparable(partition) not in partitions]
+    return pa.concat_tables(kept) if kept else rows.slice(0, 0)
 
 
 def _filter_rows(rows: pa.Table, condition: pc.Expression) -> pa.Table:
@@ -133,10 +153,33 @@ def _read_file(io: FileIO, metadata: TableMetadata, task: FileScanTask) -> pa.Ta
     return scan.to_table([FileScanTask(task.file, delete_files=task.delete_files)])
 
 
-def _with_data_path(metadata: TableMetadata, folder: str) -> TableMetadata:
-    """Metadata with the write path set to the folder that the clean-up of the publication deletes."""
+def _row_writer(io: FileIO, metadata: TableMetadata, folder: str) -> Callable[[pa.Table], list[DataFile]]:
+    """A function that writes rows as data files of the table below ``folder``, which the clean-up of the publication
+    deletes.
+
+    pyiceberg's own writer computes neither buckets nor truncated values without its native package, and takes each
+    column as the source of one partition field only: so it writes files without partitions here.
+    """
     properties = {**metadata.properties, TableProperties.WRITE_DATA_PATH: folder}
-    return metadata.model_copy(update={"properties": properties})
+    plain = metadata.model_copy(
+        update={
+            "properties": properties,
+            "partition_specs": [UNPARTITIONED_PARTITION_SPEC],
+            "default_spec_id": UNPARTITIONED_PARTITION_SPEC.spec_id,
+        }
+    )
+    write_plain = data_file_writer(plain, io)
+
+    def write(rows: pa.Table) -> list[DataFile]:
+        files = []
+        for partition, part in split_by_partition(metadata, rows):
+            for file in write_plain(part):
+                file[_PARTITION_FIELD] = partition
+                file.spec_id = metadata.default_spec_id
+                files.append(file)
+        return files
+
+    return write
 
 
 # ── conditions ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,16 +195,6 @@ def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
             for column, value in where.items()
         ]
     )
-
-
-def _partition_predicate(metadata: TableMetadata, new: Sequence[DataFile]) -> BooleanExpression | None:
-    """The partitions that contain new rows; None if there are no new rows."""
-    columns = [metadata.schema().find_column_name(field.source_id) or "" for field in metadata.spec().fields]
-    values = {tuple(file.partition[number] for number in range(len(columns))) for file in new}
-    if not values:
-        return None
-    each = [_all_of([_equal(column, value) for column, value in zip(columns, row, strict=True)]) for row in values]
-    return _any_of(each)
 
 
 def _key_range(keys: pa.Table) -> BooleanExpression:

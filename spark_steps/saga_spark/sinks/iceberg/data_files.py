@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
@@ -20,6 +21,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.metadata import TableMetadata
 
 from saga_spark.manifest import StagedFile, Target
+from saga_spark.sinks.iceberg.partition_values import file_partition
 from saga_spark.sinks.sink import Publication
 from saga_spark.storage import link_or_copy, local_path, resolve_uri
 from sagas.errors import UsageError
@@ -84,7 +86,7 @@ def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, pa
 
     Raises ValueError, one message, if the file does not fit the table's partitions.
     """
-    schema, spec = metadata.schema(), metadata.spec()
+    schema = metadata.schema()
     with system.open_input_file(path) as stream:
         size = stream.size()
         footer = pq.read_metadata(stream)
@@ -93,20 +95,20 @@ def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, pa
         stats_columns=compute_statistics_plan(schema, metadata.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
-    for part in spec.fields:
-        nulls = statistics.null_value_counts.get(part.source_id)
-        aggregate = statistics.column_aggregates.get(part.source_id)
-        has_value = aggregate is not None and aggregate.current_min is not None
-        if nulls != (0 if has_value else footer.num_rows):
-            raise ValueError(
-                f"the file {Path(path).name} has several values of {schema.find_column_name(part.source_id)}, "
-                "by which the table is partitioned"
-            )
+
+    def read_column(column: str) -> pa.ChunkedArray:
+        with system.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+            return file.read(columns=[column]).column(column)
+
+    try:
+        partition = file_partition(metadata, statistics, read_column)
+    except ValueError as error:
+        raise ValueError(f"the file {Path(path).name} {error}") from None
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=name,
         file_format=FileFormat.PARQUET,
-        partition=statistics.partition(spec, schema),
+        partition=partition,
         file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,

@@ -91,7 +91,7 @@ CHANGES: dict[str, tuple[str, Callable[[Table], None], str]] = {
         "append", widen_column,
         "the column id is int in the output and long in the table lake.sales.facts",
     ),
-    "partitions added": ("append", partition_by_day, "Cannot infer partition value from parquet metadata"),
+    "partitions added": ("append", partition_by_day, "the file 00000.parquet has several values of day"),
     "rows deleted by value": (
         "overwrite", delete_by_value,
         "the table has equality deletes; rewrite its data files (compaction) with the engine that writes it",
