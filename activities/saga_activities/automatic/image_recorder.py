@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.postgresql import check_merge, merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
@@ -18,10 +21,11 @@ from saga_activities.automatic.table_access import (
     prepare_session,
     used_parameters,
 )
-from saga_activities.automatic.table_shape import TEXT_ALIAS
+from saga_activities.automatic.table_shape import TEXT_ALIAS, changes_key
+from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
-from sagas.builtins.row_changes import NotImageable, RowChange
+from sagas.builtins.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.errors import InfrastructureError, UsageError
 
 MAX_ROWS = 1000
@@ -29,6 +33,9 @@ MAX_ROWS = 1000
 
 MAX_BYTES = 8 * 1024 * 1024
 """Bytes of all images of one step, as JSON."""
+
+INSERTED = f"{TEXT_ALIAS}inserted"
+"""The column of a result that says whether the row was inserted."""
 
 INSERT_IMAGE = (
     "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, table_name, row_key,"
@@ -69,90 +76,141 @@ class ImageRecorder:
             return await self._sql.run(statement, parameters)
         self._statements += 1
         self._tables.setdefault(table.shape.quoted, table)
-        if change.kind != "insert":
+        if change.kind in ("update", "delete"):
             return await self._change_existing(change, table, parameters)
-        if change.conflict is not None:
-            return await self._upsert(change, table, parameters)
+        if change.conflict is not None and change.conflict.rows:
+            return await self._upsert_rows(change, table, parameters)
+        if change.conflict is not None or change.kind == "merge":
+            return await self._run_twice(change, table, parameters)
         return await self._insert(change, table, parameters)
 
     async def _change_existing(
         self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]
     ) -> StatementResult:
         before = await table.lock_matching(change, parameters, MAX_ROWS + 1)
-        if len(before) > MAX_ROWS:
-            raise ImagesTooLarge(_too_many_rows(table))
         rows = {table.key_of(image): image for image in before}
+        _check_number(table, rows)
         await self._lock(table, rows)
-        result = await self._sql.run(change.statement, parameters)
+        keys = set(rows)
+        if change.kind == "update" and changes_key(table.shape, change):
+            result, returned = await self._run_with_keys(change.with_returning, change, table, parameters)
+            keys |= returned.keys()
+            await self._lock(table, returned.keys() - rows.keys())
+        else:
+            result = await self._sql.run(change.statement, parameters)
         if result.rowcount != len(rows):
             # The condition is the same and the rows were locked, so another row has come to match it meanwhile.
             raise InfrastructureError("another transaction has changed which rows match the statement; it is repeated")
-        after = await table.lock_keys(rows) if change.kind == "update" else {}
-        if change.kind == "update" and after.keys() != rows.keys():
-            raise NotImageable(f"it changes the primary key of {table.shape.name}")
-        self._remember(table, rows, after)
+        self._remember(table, rows, await table.lock_keys(keys))
         return result
 
-    async def _insert(
-        self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any], *, insert_only: bool = False
-    ) -> StatementResult:
-        key_columns = table.shape.key_columns
-        statement = change.with_returning(table.read_expressions(key_columns), insert_only=insert_only)
-        result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
-        rows = result.rows or []
-        if len(rows) > MAX_ROWS:
-            raise ImagesTooLarge(_too_many_rows(table))
-        keys = [table.key_of(table.image(row, key_columns)) for row in rows]
+    async def _insert(self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]) -> StatementResult:
+        result, keys = await self._run_with_keys(change.with_returning, change, table, parameters)
+        _check_number(table, keys)
         await self._lock(table, keys)
         after = await table.lock_keys(keys)
-        if after.keys() != set(keys):
+        if after.keys() != keys.keys():
             raise NotImageable(f"the rows inserted into {table.shape.name} cannot be read again")
-        self._remember(table, {}, {key: after[key] for key in keys})
-        return StatementResult(_without_keys(rows) if change.returning else None, len(rows))
-
-    async def _upsert(self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]) -> StatementResult:
-        """Update the row if it exists and is locked, else insert it.
-
-        Which of the two the database would do is known only afterwards, and not on every database. So the clause is
-        used only if it must take effect; a row that another transaction inserts meanwhile fails the plain insert.
-        """
-        before = await self._conflicting(change, table, parameters)
-        if len(before) > 1:
-            raise NotImageable("it conflicts with more than one row")
-        if not before:
-            return await self._insert(change, table, parameters, insert_only=True)
-        rows = {table.key_of(image): image for image in before}
-        await self._lock(table, rows)
-        result = await self._sql.run(change.statement, parameters)
-        after = await table.lock_keys(rows)
-        if after.keys() != rows.keys():
-            raise NotImageable(f"it changes the primary key of {table.shape.name}")
-        self._remember(table, rows, after)
+        self._remember(table, {}, after)
         return result
 
-    async def _conflicting(
+    async def _run_twice(self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]) -> StatementResult:
+        """Run an upsert or a MERGE once to learn which rows it affects, take that back, and run it with them locked.
+
+        Which rows are in the way, by which key, and which of them exist is the database's own answer.
+        """
+        with_returning = change.with_returning
+        if change.kind == "merge":
+            await check_merge(self._sql)
+            with_returning = partial(merge_with_returning, change)
+        async with self._sql.savepoint(keep=False):
+            _, expected = await self._run_with_keys(with_returning, change, table, parameters)
+        _check_number(table, expected)
+        before = await table.lock_keys(expected)
+        await self._lock(table, expected)
+        result, affected = await self._run_with_keys(with_returning, change, table, parameters)
+        if any(key not in before and not inserted for key, inserted in affected.items()):
+            raise InfrastructureError(
+                "another transaction has inserted a row that the statement changes; it is repeated"
+            )
+        if self._sql.dialect == "sqlite" and affected.keys() != expected.keys():
+            raise NotImageable("the rows that it affects differ from run to run")
+        await self._lock(table, affected.keys() - expected.keys())
+        self._remember(table, before, await table.lock_keys({**before, **affected}))
+        return result
+
+    async def _run_with_keys(
+        self,
+        with_returning: Callable[[str], str],
+        change: RowChange,
+        table: TableAccess,
+        parameters: Mapping[str, Any],
+    ) -> tuple[StatementResult, dict[Key, bool]]:
+        """The author's result, and the keys of the rows returned; True: the database says that the row was inserted."""
+        statement = with_returning(f"{table.read_expressions(table.shape.key_columns)}{_inserted(self._sql, change)}")
+        result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
+        rows = result.rows or []
+        keys = {table.key_of(table.image(row, table.shape.key_columns)): bool(row.get(INSERTED, True)) for row in rows}
+        return StatementResult(_without_keys(rows) if change.returning else None, len(rows)), keys
+
+    async def _upsert_rows(
         self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]
-    ) -> Sequence[Image]:
+    ) -> StatementResult:
+        """An upsert of MySQL or MariaDB, row by row, as these databases run it."""
+        assert change.conflict is not None
+        if len(change.conflict.rows) > MAX_ROWS:
+            raise ImagesTooLarge(_too_many_rows(table))
+        keys = await conflict_keys(self._sql, table)
+        results = [await self._upsert_row(change, row, table, keys, parameters) for row in change.conflict.rows]
+        rows = [row for result in results for row in result.rows or ()]
+        return StatementResult(rows if change.returning else None, sum(result.rowcount for result in results))
+
+    async def _upsert_row(
+        self,
+        change: RowChange,
+        row: ConflictRow,
+        table: TableAccess,
+        unique_keys: Sequence[ConflictKey],
+        parameters: Mapping[str, Any],
+    ) -> StatementResult:
+        """Update the row if it exists and is locked, else insert it.
+
+        Which of the two the database would do is known only afterwards. So the clause is used only if it must take
+        effect; a row that another transaction inserts meanwhile fails the plain insert.
+        """
+        before = await self._conflicting(row, table, unique_keys, parameters)
+        if not before:
+            return await self._insert(replace(change, statement=row.insert_only), table, parameters)
+        self._statements += 1  # the same row may occur several times
+        await self._lock(table, before)
+        upsert = replace(change, statement=row.upsert)
+        result, keys = await self._run_with_keys(upsert.with_returning, upsert, table, parameters)
+        if not keys.keys() <= before.keys():
+            raise NotImageable("a unique key finds other rows in its way than a comparison of the columns")
+        after = await table.lock_keys(before)
+        if after.keys() != before.keys():
+            raise NotImageable(f"it changes the primary key of {table.shape.name}")
+        self._remember(table, before, after)
+        # The database counts a changed row twice.
+        return StatementResult(result.rows, result.rowcount if change.returning or after == before else 2)
+
+    async def _conflicting(
+        self,
+        row: ConflictRow,
+        table: TableAccess,
+        unique_keys: Sequence[ConflictKey],
+        parameters: Mapping[str, Any],
+    ) -> dict[Key, Image]:
         """The rows that have a unique key of the row to insert, locked."""
-        conflict, shape = change.conflict, table.shape
-        assert conflict is not None
-        values = {column.name: text for name, text in conflict.values.items() if (column := shape.named(name))}
-        if len(values) != len(conflict.values):
-            raise NotImageable(f"it names a column that {shape.name} does not have, or a generated one")
-        targets: Iterable[Sequence[str]] = shape.unique_keys
-        if conflict.target:
-            columns = [column.name for name in conflict.target if (column := shape.named(name))]
-            targets = [columns]
-            if len(columns) != len(conflict.target) or not set(columns) <= values.keys():
-                raise NotImageable("it needs a value for each column of its ON CONFLICT")
+        values = {column.name: text for name, text in row.values.items() if (column := table.shape.named(name))}
+        if len(values) != len(row.values):
+            raise NotImageable(f"it names a column that {table.shape.name} does not have, or a generated one")
         matching: dict[Key, Image] = {}
-        for target in targets:
-            if any(values.get(name, "default").lower() == "default" for name in target):
-                continue  # a new value of a sequence, or NULL, or a duplicate that fails the plain insert
-            expressions = {shape.by_name[name].quoted: values[name] for name in target}
-            for image in await table.lock_equal(expressions, parameters, 2):
-                matching[table.key_of(image)] = image
-        return list(matching.values())
+        for unique_key in unique_keys:
+            if (expressions := unique_key.expressions(values)) is not None:
+                for image in await table.lock_equal(expressions, parameters, 2):
+                    matching[table.key_of(image)] = image
+        return matching
 
     async def _lock(self, table: TableAccess, keys: Iterable[Key]) -> None:
         rows = [locked_row(table, key) for key in keys]
@@ -201,6 +259,18 @@ def _encoded(image: Image | None) -> str | None:
 
 def _without_keys(rows: Iterable[Row]) -> list[Row]:
     return [Row({name: row[name] for name in row if not name.startswith(TEXT_ALIAS)}) for row in rows]
+
+
+def _check_number(table: TableAccess, rows: Collection[object]) -> None:
+    if len(rows) > MAX_ROWS:
+        raise ImagesTooLarge(_too_many_rows(table))
+
+
+def _inserted(sql: SqlSession, change: RowChange) -> str:
+    """The column of an upsert on PostgreSQL: no transaction has locked or changed this version of the row before."""
+    if sql.dialect != "postgresql" or change.conflict is None:
+        return ""
+    return f", (xmax::text = '0') AS {INSERTED}"
 
 
 def _too_many_rows(table: TableAccess) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from saga_activities.automatic.table_shape import Column, Reference, TableShape
+from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, Reference, TableShape
 from saga_activities.guard.session import SqlSession
-from sagas.builtins.row_changes import NotImageable
+from sagas.builtins.row_changes import NotImageable, RowChange
 
 OUTPUT_STYLE = (
     "SELECT set_config('datestyle', 'ISO', true), set_config('intervalstyle', 'postgres', true),"
@@ -48,9 +48,11 @@ WHERE proname = ANY (:names) AND provolatile = 'v'
 
 _HARMLESS = [
     "random", "random_normal", "gen_random_uuid", "uuidv4", "uuidv7", "clock_timestamp", "timeofday",
-    "nextval", "currval", "lastval", "pg_sleep",
+    "nextval", "currval", "lastval", "pg_sleep", "merge_action",
 ]  # fmt: skip
 """Volatile functions of PostgreSQL itself whose only effect is a gap in a sequence, or none."""
+
+_MERGE_RETURNS = 170000
 
 _CHANGING_ACTIONS = ("c", "n", "d")
 """CASCADE, SET NULL, SET DEFAULT."""
@@ -72,6 +74,7 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
         insert_obstacle=row["defaults"]
         and f"a default of {name} calls the function {row['defaults']}, which may have an effect",
         overriding=" OVERRIDING SYSTEM VALUE",
+        returns_updates=True,
     )
 
 
@@ -107,6 +110,24 @@ async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:
     name = await sql.scalar(_VOLATILE, {"names": list(names), "harmless": _HARMLESS})
     if name is not None:
         raise NotImageable(f"the function {name} is volatile, so it may have an effect of its own")
+
+
+async def check_merge(sql: SqlSession) -> None:
+    """Raise :class:`NotImageable` if the server cannot say which rows a MERGE has changed."""
+    if await sql.scalar("SELECT current_setting('server_version_num')::int") < _MERGE_RETURNS:
+        raise NotImageable("PostgreSQL returns the rows of a MERGE from version 17 on")
+
+
+def merge_with_returning(change: RowChange, expressions: str) -> str:
+    """A MERGE that returns ``expressions`` of its table, and whether each row was inserted.
+
+    In RETURNING itself a column of the source could have the same name.
+    """
+    return (
+        f"WITH saga_merge AS (\n{change.statement}\nRETURNING merge_action() AS saga_action,"
+        f" {change.alias or change.table}.*\n)"
+        f" SELECT {expressions}, saga_action = 'INSERT' AS {TEXT_ALIAS}inserted FROM saga_merge"
+    )
 
 
 def quote(name: str) -> str:

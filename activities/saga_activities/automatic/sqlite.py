@@ -48,6 +48,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
         columns=tuple(_column(row["name"]) for row in columns if not row["hidden"]),
         references=tuple(_references(await sql.all(_REFERENCES, where), tuple(row["name"] for row in key))),
         obstacles=tuple(obstacles),
+        returns_updates=True,
     )
 
 

@@ -5,7 +5,7 @@ Read in every transaction, because a migration may add a trigger at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sagas.builtins.row_changes import NotImageable, RowChange
@@ -47,7 +47,8 @@ class TableShape:
     """One table. ``name`` is unique in its database; ``quoted`` is the name for statements.
 
     ``key`` are the columns of the primary key. ``unique_keys`` are those of all unique keys (MySQL only).
-    ``obstacles`` are reasons against any change; ``insert_obstacle`` against inserts only.
+    ``obstacles`` are reasons against any change; ``insert_obstacle`` against inserts only. ``returns_updates``: an
+    UPDATE can return the keys of its rows.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TableShape:
     obstacles: tuple[str, ...] = ()
     insert_obstacle: str | None = None
     overriding: str = ""
+    returns_updates: bool = False
     by_name: Mapping[str, Column] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,16 +85,16 @@ def check_change(shape: TableShape, change: RowChange) -> None:
         raise NotImageable(f"the table {shape.name} has no primary key")
     if any(name not in shape.by_name for name in shape.key):
         raise NotImageable(f"the primary key of {shape.name} has a generated column")
-    if change.kind == "insert" and shape.insert_obstacle:
+    if change.kind in ("insert", "merge") and shape.insert_obstacle:
         raise NotImageable(shape.insert_obstacle)
-    assigned = {name.lower() for name in (change.columns if change.kind == "update" else ())}
-    if change.conflict is not None:
-        assigned |= {name.lower() for name in change.conflict.updates}
-    if changed := [name for name in shape.key if name.lower() in assigned]:
+    assigned = _assigned(change)
+    changed = changes_key(shape, change)
+    if changed and not (change.kind == "update" and shape.returns_updates):
         raise NotImageable(f"it changes the primary key of {shape.name} ({', '.join(changed)})")
     for reference in shape.references:
-        # The undo of an insert is a delete, and that of a delete an insert, which no foreign key reacts to.
-        if reference.on_delete and change.kind in ("insert", "delete"):
+        # The undo of an insert is a delete, and that of a delete an insert, which no foreign key reacts to. A row with
+        # another primary key is restored as a deleted and an inserted row.
+        if reference.on_delete and (changed or change.kind in ("insert", "delete", "merge")):
             raise NotImageable(
                 f"a delete from {shape.name} changes rows of {reference.table} (ON DELETE of a foreign key)"
             )
@@ -100,3 +102,15 @@ def check_change(shape: TableShape, change: RowChange) -> None:
             raise NotImageable(
                 f"an update of {shape.name} changes rows of {reference.table} (ON UPDATE of a foreign key)"
             )
+
+
+def changes_key(shape: TableShape, change: RowChange) -> Sequence[str]:
+    """The columns of the primary key that a statement assigns to existing rows."""
+    assigned = _assigned(change)
+    return [name for name in shape.key if name.lower() in assigned]
+
+
+def _assigned(change: RowChange) -> set[str]:
+    """The columns that a statement assigns to existing rows, in lower case."""
+    columns = change.columns if change.kind in ("update", "merge") else ()
+    return {name.lower() for name in (*columns, *(change.conflict.updates if change.conflict else ()))}

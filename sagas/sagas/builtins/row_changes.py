@@ -20,11 +20,13 @@ RESTORE = "sql.restore"
 AUTO = "auto"
 """What an author writes for it."""
 
-ChangeKind = Literal["read", "insert", "update", "delete"]
+ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 
 _SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 
-_FIRST_WORDS = ("SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE")
+_FIRST_WORDS = ("SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
+
+_REPLACE = "REPLACE deletes every row that is in the way; write INSERT with ON CONFLICT or ON DUPLICATE KEY UPDATE"
 
 _NOT_REPEATABLE = frozenset(
     """
@@ -64,25 +66,32 @@ class NotImageable(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
-    """The ON CONFLICT (or ON DUPLICATE KEY) clause of an insert.
+class ConflictRow:
+    """One row of VALUES as an upsert of its own, without the clause, and its expressions by column."""
 
-    ``updates`` are the columns that it assigns; empty: the row is left as it is. ``target`` are its columns (none on
-    MySQL: any unique key). ``insert_only`` is the statement without the clause; ``values`` are the expressions of the
-    only row by column.
+    upsert: str
+    insert_only: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The ON CONFLICT DO UPDATE (or ON DUPLICATE KEY) clause of an insert.
+
+    ``updates`` are the columns that it assigns. ``rows`` are those of VALUES, on MySQL and MariaDB only: these write
+    row by row, and do not say which rows existed.
     """
 
     updates: tuple[str, ...]
-    target: tuple[str, ...]
-    insert_only: str
-    values: Mapping[str, str]
+    rows: tuple[ConflictRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
     """What a statement does. Names are as the author wrote them, without quotes; ``table`` is the quoted original.
 
-    ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update assigns.
+    ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update or merge
+    assigns.
     ``functions`` are the names of all functions that are called, ``where_functions`` those in ``where``, lower case.
     ``returning``: the statement returns rows of its own.
     """
@@ -100,10 +109,14 @@ class RowChange:
     functions: tuple[str, ...] = ()
     where_functions: tuple[str, ...] = ()
 
-    def with_returning(self, expressions: str, *, insert_only: bool = False) -> str:
+    def with_returning(self, expressions: str) -> str:
         """The statement that returns ``expressions`` after what it returns itself."""
-        text = self.conflict.insert_only if insert_only and self.conflict else self.statement
-        return f"{text}\n{', ' if self.returning else 'RETURNING '}{expressions}"
+        return returning(self.statement, expressions, also=self.returning)
+
+
+def returning(statement: str, expressions: str, *, also: bool) -> str:
+    """``statement`` that returns ``expressions``; ``also``: after what it returns itself."""
+    return f"{statement}\n{', ' if also else 'RETURNING '}{expressions}"
 
 
 @lru_cache(maxsize=512)
@@ -121,7 +134,9 @@ def analyse(statement: str, dialect: str) -> RowChange:
             tokens.pop()
         if not tokens or tokens[0].text.upper() not in _FIRST_WORDS:
             first = tokens[0].text.upper() if tokens else "an empty statement"
-            raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE and DELETE")
+            raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE, DELETE and MERGE")
+        if tokens[0].text.upper() == "REPLACE":
+            raise NotImageable(_REPLACE)
         trees = [tree for tree in sqlglot.parse(statement, dialect=read) if tree is not None]
     except SqlglotError as error:
         first = str(error).splitlines()[0].split(". Line ")[0]
@@ -134,15 +149,19 @@ def analyse(statement: str, dialect: str) -> RowChange:
     for name in functions:
         if name in _EFFECTS or name.startswith(_EFFECT_PREFIXES):
             raise NotImageable(f"the function {name} has an effect outside the rows of the table")
-    if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+    if not isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
         if tree.find(
             exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Command
         ) is not None or not isinstance(tree, exp.Query | exp.Values):
             raise NotImageable("it is not one plain INSERT, UPDATE or DELETE")
         return RowChange("read", statement, functions=functions)
-    _refuse_more_than_one_table(tree, exp)
+    if tree.find(exp.With) is not None:
+        raise NotImageable("it has a WITH clause; write one plain statement")
     if isinstance(tree, exp.Insert):
-        return _insert(tree, source, functions, exp)
+        return _insert(tree, source, functions, dialect, exp)
+    if isinstance(tree, exp.Merge):
+        return _merge(tree, source, functions, dialect, exp)
+    _refuse_more_than_one_table(tree, exp)
     return _update_or_delete(tree, source, functions, dialect, exp)
 
 
@@ -151,11 +170,16 @@ _KNOWN_ARGUMENTS = {
     "Update": {"this", "expressions", "where", "returning"},
     "Delete": {"this", "where", "returning"},
     "Table": {"this", "db", "alias"},
-    "OnConflict": {"duplicate", "expressions", "action", "conflict_keys", "where"},
-}
+    "OnConflict": {
+        "duplicate", "expressions", "action", "conflict_keys", "where", "index_predicate", "constraint"
+    },
+    "Merge": {"this", "using", "on", "whens"},
+}  # fmt: skip
 
 
 def _refuse_unknown_parts(node: Any) -> None:
+    if node.args.get("alternative") == "replace":
+        raise NotImageable(_REPLACE)
     for name, value in node.args.items():
         if value and name not in _KNOWN_ARGUMENTS[type(node).__name__]:
             clause = type(node).__name__.upper().replace("ONCONFLICT", "ON CONFLICT")
@@ -163,8 +187,6 @@ def _refuse_unknown_parts(node: Any) -> None:
 
 
 def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
-    if tree.find(exp.With) is not None:
-        raise NotImageable("it has a WITH clause; write one plain statement")
     if tree.args.get("from_") or tree.args.get("using") or tree.args.get("tables"):
         raise NotImageable("it names more than one table")
     if tree.find(exp.Query) is not None:
@@ -230,16 +252,15 @@ def _assigned(expressions: Sequence[Any], exp: Any) -> Iterator[str]:
             yield from (column.name, *([column.table] if column.table else []))
 
 
-def _insert(tree: Any, source: _Source, functions: tuple[str, ...], exp: Any) -> RowChange:
+def _insert(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
     _refuse_unknown_parts(tree)
     target = tree.this
     node = target.this if isinstance(target, exp.Schema) else target
-    if not tree.args.get("default") and not isinstance(tree.expression, exp.Values):
-        raise NotImageable("an INSERT needs VALUES")
+    if not tree.args.get("default") and not isinstance(tree.expression, exp.Values | exp.Query):
+        raise NotImageable("an INSERT needs VALUES or a query")
     if source.word(1) != "INTO":
         raise NotImageable("write INSERT INTO")
     table, schema, name, alias = _table_of(node, exp, source, 2)
-    returning = source.find("RETURNING", 0)
     conflict = tree.args.get("conflict")
     return RowChange(
         "insert",
@@ -249,42 +270,48 @@ def _insert(tree: Any, source: _Source, functions: tuple[str, ...], exp: Any) ->
         table_name=name,
         alias=alias,
         columns=tuple(one.name for one in target.expressions) if isinstance(target, exp.Schema) else (),
-        conflict=_conflict(tree, conflict, source, exp) if conflict is not None else None,
-        returning=returning >= 0,
+        conflict=_conflict(tree, conflict, source, dialect, exp) if conflict is not None else None,
+        returning=source.find("RETURNING", 0) >= 0,
         functions=functions,
     )
 
 
-def _conflict(tree: Any, conflict: Any, source: _Source, exp: Any) -> Conflict | None:
+def _conflict(tree: Any, conflict: Any, source: _Source, dialect: str, exp: Any) -> Conflict | None:
     _refuse_unknown_parts(conflict)
-    action = str(conflict.args["action"]).upper()
-    if action == "DO NOTHING" or not conflict.expressions:
-        return None if action == "DO NOTHING" else _unknown_conflict()
-    target = conflict.args.get("conflict_keys") or []
-    columns = [one.this if isinstance(one, exp.Ordered) else one for one in target]
-    if not conflict.args.get("duplicate") and not columns:
-        raise NotImageable("ON CONFLICT DO UPDATE needs the columns of a unique key")
-    if not all(isinstance(one, exp.Column | exp.Identifier) for one in columns):
-        raise NotImageable("the columns of ON CONFLICT must be plain columns")
-    start = source.find_pair("ON", ("CONFLICT", "DUPLICATE"))
-    end = source.find("RETURNING", 0)
-    if not isinstance(tree.this, exp.Schema) or len(tree.expression.expressions) != 1:
-        raise NotImageable("an upsert needs a list of columns and exactly one row of VALUES")
+    if str(conflict.args["action"]).upper() == "DO NOTHING":
+        return None
+    if not conflict.expressions:
+        raise NotImageable("its ON CONFLICT clause cannot be analysed")
+    updates = tuple(_assigned(conflict.expressions, exp))
+    if dialect in ("postgresql", "sqlite"):
+        return Conflict(updates)
+    if not isinstance(tree.this, exp.Schema) or not isinstance(tree.expression, exp.Values):
+        raise NotImageable("ON DUPLICATE KEY UPDATE needs a list of columns and rows of VALUES")
     names = [one.name for one in tree.this.expressions]
-    values = source.row_of_values()
-    if len(values) != len(names):
-        raise NotImageable("the numbers of its columns and values differ")
-    tail = source.text(end, len(source.tokens)) if end >= 0 else ""
-    return Conflict(
-        updates=tuple(_assigned(conflict.expressions, exp)),
-        target=tuple(one.name for one in columns),
-        insert_only=f"{source.text(0, start)} {tail}".rstrip(),
-        values=dict(zip(names, values, strict=True)),
+    return Conflict(updates, tuple(source.rows_of_values(names)))
+
+
+def _merge(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
+    if dialect != "postgresql":
+        raise NotImageable("only PostgreSQL has MERGE")
+    if source.find("RETURNING", 0) >= 0:
+        raise NotImageable("RETURNING in MERGE is not supported")
+    _refuse_unknown_parts(tree)
+    if source.word(1) != "INTO":
+        raise NotImageable("write MERGE INTO")
+    table, schema, name, alias = _table_of(tree.this, exp, source, 2)
+    updates = [when.args["then"] for when in tree.args["whens"].expressions]
+    assigned = [_assigned(update.expressions, exp) for update in updates if isinstance(update, exp.Update)]
+    return RowChange(
+        "merge",
+        statement=source.all,
+        table=table,
+        schema_name=schema,
+        table_name=name,
+        alias=alias,
+        columns=tuple(column for columns in assigned for column in columns),
+        functions=functions,
     )
-
-
-def _unknown_conflict() -> None:
-    raise NotImageable("its ON CONFLICT clause cannot be analysed")
 
 
 class _Source:
@@ -360,17 +387,29 @@ class _Source:
                 return self._statement[token.start : token.end + 1]
         raise NotImageable("its alias cannot be found")
 
-    def row_of_values(self) -> list[str]:
-        """The expressions of the first row of VALUES."""
-        at = self.find("VALUES", 0)
-        if at < 0 or self.word(at + 1) != "(":
+    def rows_of_values(self, names: Sequence[str]) -> Iterator[ConflictRow]:
+        """Each row of VALUES as a statement of its own; ``names`` are the columns of the insert."""
+        values = self.find("VALUES", 0)
+        start, end = self.find_pair("ON", ("CONFLICT", "DUPLICATE")), self.find("RETURNING", 0)
+        if not 0 < values < start:
             raise NotImageable("its VALUES cannot be analysed")
-        values, start = [], at + 2
-        for position in range(start, len(self.tokens)):
-            depth, word = self._depths[position], self.word(position)
-            if (word == ")" and depth == 0) or (word == "," and depth == 1):
-                values.append(self.text(start, position))
-                start = position + 1
-            if word == ")" and depth == 0:
-                return values
-        raise NotImageable("its VALUES cannot be analysed")
+        head, clause = self.text(0, values + 1), self.text(start, end if end >= 0 else len(self.tokens))
+        tail = f" {self.text(end, len(self.tokens))}" if end >= 0 else ""
+        at = values + 1
+        while at < start:
+            if self.word(at) != "(":
+                raise NotImageable("its VALUES cannot be analysed")
+            closing = next(to for to in range(at + 1, start) if self._depths[to] == 0 and self.word(to) == ")")
+            row = self.text(at, closing + 1)
+            expressions = self._row(at, closing)
+            if len(expressions) != len(names):
+                raise NotImageable("the numbers of its columns and values differ")
+            upsert, insert_only = f"{head} {row} {clause}{tail}", f"{head} {row}{tail}"
+            yield ConflictRow(upsert, insert_only, dict(zip(names, expressions, strict=True)))
+            at = closing + (2 if self.word(closing + 1) == "," else 1)
+
+    def _row(self, opening: int, closing: int) -> list[str]:
+        """The expressions between two parentheses."""
+        commas = [at for at in range(opening, closing) if self._depths[at] == 1 and self.word(at) == ","]
+        bounds = [opening, *commas, closing]
+        return [self.text(bounds[at] + 1, bounds[at + 1]) for at in range(len(bounds) - 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -45,8 +45,9 @@ class Tables:
         """All rows of all tables, as texts."""
         return {name: sorted(map(repr, await self.sql(f"select * from @{name}"))) for name in self.names}
 
-    async def do(self, run: Sequence[str], step: str = "change", saga: str = "saga") -> Outcome:
-        arguments = {"connection": "shop", "run": [{"sql": self.named(statement)} for statement in run]}
+    async def do(self, run: Sequence[str | Mapping[str, Any]], step: str = "change", saga: str = "saga") -> Outcome:
+        statements = [{"sql": one} if isinstance(one, str) else one for one in run]
+        arguments = {"connection": "shop", "run": [{**one, "sql": self.named(one["sql"])} for one in statements]}
         entry = self.entry(step, saga)
         invocation = Invocation(
             "sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=GuardSpec("shop", images=True)

@@ -41,19 +41,40 @@ def test_keys_of_an_insert_follow_its_own_returning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "clause", "target"),
+    ("dialect", "clause"),
     [
-        ("postgresql", "on conflict (sku) do update set free = t.free + excluded.free where t.free > 0", ("sku",)),
-        ("sqlite", "on conflict (sku) do update set free = excluded.free", ("sku",)),
-        ("mariadb", "on duplicate key update free = free + values(free)", ()),
+        ("postgresql", "on conflict (sku) do update set free = t.free + excluded.free where t.free > 0"),
+        ("postgresql", "on conflict on constraint c do update set free = 1"),
+        ("postgresql", "on conflict (lower(sku)) where free > 0 do update set free = (select max(x) from u)"),
+        ("sqlite", "on conflict do update set free = excluded.free"),
     ],
 )
-def test_an_upsert(dialect: str, clause: str, target: tuple[str, ...]) -> None:
-    change = analyse(f"insert into t (sku, free) values (lower(:s), f(1, (2))) {clause}", dialect)
+def test_an_upsert(dialect: str, clause: str) -> None:
+    for values in ("values (1, 2), (3, 4)", "select a, b from u where true"):
+        change = analyse(f"insert into t {values} {clause} returning free", dialect)
+        assert change.conflict is not None
+        assert (change.conflict.updates, change.returning, change.conflict.rows) == (("free",), True, ())
+
+
+def test_an_upsert_of_mariadb_is_one_for_each_row() -> None:
+    clause = "on duplicate key update free = free + values(free)"
+    change = analyse(f"insert into t (sku, free) values (lower(:s), f(1, (2))), ('),(', 3) {clause}", "mariadb")
     assert change.conflict is not None
-    assert change.conflict.insert_only == "insert into t (sku, free) values (lower(:s), f(1, (2)))"
-    assert (change.conflict.target, change.conflict.updates[0]) == (target, "free")
-    assert change.conflict.values == {"sku": "lower(:s)", "free": "f(1, (2))"}
+    first, second = change.conflict.rows
+    assert change.conflict.updates == ("free",)
+    assert first.insert_only == "insert into t (sku, free) values (lower(:s), f(1, (2)))"
+    assert first.upsert == f"{first.insert_only} {clause}"
+    assert first.values == {"sku": "lower(:s)", "free": "f(1, (2))"}
+    assert second.values == {"sku": "'),('", "free": "3"}
+
+
+def test_a_merge() -> None:
+    change = analyse(
+        "merge into s.t as x using u on u.id = x.id when matched and u.gone then delete"
+        " when matched then update set free = u.free, note = 'n' when not matched then insert values (u.id, u.free)",
+        "postgresql",
+    )
+    assert (change.kind, change.table, change.alias, change.columns) == ("merge", "s.t", "x", ("free", "note"))
 
 
 def test_do_nothing_is_an_insert() -> None:
@@ -76,7 +97,6 @@ REFUSED = [
     ("postgresql", "delete from t using u where u.id = t.id", "more than one table"),
     ("postgresql", "update t set a = (select 1)", "contains a query"),
     ("postgresql", "delete from t where id in (select id from u)", "contains a query"),
-    ("postgresql", "insert into t select * from u", "contains a query"),
     ("postgresql", "update only t set a = 1", "ONLY"),
     ("postgresql", "update t set a = 1 where current of c", "cannot be analysed"),
     ("postgresql", "update t set a = 1 where random() < 0.5", "differs from call to call"),
@@ -93,21 +113,18 @@ REFUSED = [
     ("mariadb", "update t set a = 1 order by b limit 1", "not supported"),
     ("mariadb", "delete from t where a = 1 limit 3", "LIMIT"),
     ("mariadb", "insert ignore into t values (1)", "IGNORE"),
-    ("mariadb", "replace into t values (1)", "REPLACE is none of"),
-    ("sqlite", "insert or replace into t values (1)", "not supported"),
+    ("mariadb", "replace into t values (1)", "REPLACE deletes every row"),
+    ("sqlite", "insert or replace into t values (1)", "REPLACE deletes every row"),
+    ("sqlite", "insert or ignore into t values (1)", "not supported"),
     ("sqlite", "update or ignore t set a = 1", "cannot be analysed"),
     ("mariadb", "update t set a = @x where b = 1", "variable"),
-    ("postgresql", "insert into t (a) values (1), (2) on conflict (a) do update set b = 1", "exactly one row"),
-    ("postgresql", "insert into t values (1) on conflict (a) do update set b = 1", "list of columns"),
-    ("postgresql", "insert into t (a) values (1) on conflict on constraint c do update set b = 1", "not supported"),
-    ("postgresql", "insert into t (a) values (1) on conflict (lower(a)) do update set b = 1", "plain columns"),
-    (
-        "postgresql",
-        "insert into t (a) values (1) on conflict (a) where b do update set b = 1",
-        "INDEX PREDICATE in",
-    ),
-    ("sqlite", "insert into t (a) values (1) on conflict do update set b = 1", "needs the columns"),
-    ("postgresql", "merge into t using u on t.id = u.id when matched then delete", "MERGE is none of"),
+    ("mariadb", "insert into t values (1) on duplicate key update b = 1", "list of columns"),
+    ("mariadb", "insert into t (a) select a from u on duplicate key update b = 1", "rows of VALUES"),
+    ("mariadb", "insert into t (a, b) values (1) on duplicate key update b = 1", "numbers of its columns"),
+    ("mariadb", "insert into t (a) values row(1), row(2) on duplicate key update a = 1", "analysed"),
+    ("sqlite", "merge into t using u on t.id = u.id when matched then delete", "only PostgreSQL has MERGE"),
+    ("postgresql", "merge into t using u on t.id = u.id when matched then delete returning *", "RETURNING in MERGE"),
+    ("postgresql", "with a as (select 1) merge into t using a on true when matched then delete", "WITH"),
 ]
 
 
