@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
+from saga_activities.sessions import session_arguments
 from sagas.errors import UsageError
 
 DRIVERS = {
@@ -111,7 +112,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
             skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send another one for every attempt
             pool_size=pool_size,
             max_overflow=0,
-            connect_args={**arguments},
+            connect_args={**arguments, **session_arguments(target)},
         )
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None

@@ -18,7 +18,6 @@ from saga_activities.automatic.table_access import (
     Image,
     Key,
     TableAccess,
-    prepare_session,
     used_parameters,
 )
 from saga_activities.automatic.table_shape import TEXT_ALIAS, changes_key
@@ -59,8 +58,8 @@ class ImageRecorder:
         self._stored: list[dict[str, Any]] = []
         self._tables: dict[str, TableAccess] = {}
         self._statements = 0
+        self._types: dict[str, dict[str, str]] = {}
         self._bytes = 0
-        self._prepared = False
 
     async def run(self, statement: str, parameters: Mapping[str, Any]) -> StatementResult:
         """Run one statement and remember the rows before and after it.
@@ -68,9 +67,6 @@ class ImageRecorder:
         Raises :class:`NotImageable` before the change if it could not be undone, :class:`ImagesTooLarge`,
         :class:`sagas.errors.RowLocked` if a row belongs to another saga.
         """
-        if not self._prepared:
-            await prepare_session(self._sql)
-            self._prepared = True
         change, table = await check_statement(self._sql, statement)
         if table is None:
             return await self._sql.run(statement, parameters)
@@ -147,10 +143,10 @@ class ImageRecorder:
         parameters: Mapping[str, Any],
     ) -> tuple[StatementResult, dict[Key, bool]]:
         """The author's result, and the keys of the rows returned; True: the database says that the row was inserted."""
-        statement = with_returning(f"{table.read_expressions(table.shape.key_columns)}{_inserted(self._sql, change)}")
+        statement = with_returning(f"{table.key_expressions()}{_inserted(self._sql, change)}")
         result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
         rows = result.rows or []
-        keys = {table.key_of(table.image(row, table.shape.key_columns)): bool(row.get(INSERTED, True)) for row in rows}
+        keys = {table.returned_key(row): bool(row.get(INSERTED, True)) for row in rows}
         return StatementResult(_without_keys(rows) if change.returning else None, len(rows)), keys
 
     async def _upsert_rows(
@@ -222,6 +218,7 @@ class ImageRecorder:
             if first == last:
                 continue
             row = locked_row(table, key)
+            self._types[row.table] = table.shape.types
             self._images.append(RowImage(row, first, last, self._statements))
             stored = {
                 "row_hash": row.hash,
@@ -242,6 +239,7 @@ class ImageRecorder:
         """
         await rehearse(self._sql, self._tables, self._images)
         header = {"statement": 0, "row_hash": "", "table_name": "", "row_key": str(len(self._stored))}
+        header["before_image"] = json.dumps(self._types, ensure_ascii=False, separators=(",", ":"))
         entry = {
             "saga_id": self._entry_key.saga_id,
             "step": self._entry_key.entry,
@@ -249,7 +247,7 @@ class ImageRecorder:
             "created_at": self._created_at,
         }
         empty = {"before_image": None, "after_image": None}
-        rows = [{**entry, **empty, **one, "sequence": at} for at, one in enumerate([header, *self._stored])]
+        rows = [{**empty, **entry, **one, "sequence": at} for at, one in enumerate([header, *self._stored])]
         await self._sql.run(INSERT_IMAGE, rows)
 
 

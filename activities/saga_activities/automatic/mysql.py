@@ -5,23 +5,30 @@ Numbers and times are read as decimal text, bytes as hexadecimal; types without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
+from saga_activities.sessions import RESTORING_SQL_MODE, SQL_MODE
 from sagas.builtins.row_changes import NotImageable
 
 _TABLE = """
 SELECT table_schema AS table_schema_, table_name AS table_name_, table_type AS kind, engine AS engine_,
-  version() AS version_
-FROM information_schema.tables WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+  version() AS version_, table_schema = database() AS own,
+  EXISTS (SELECT 1 FROM information_schema.tables l
+    WHERE l.table_schema = t.table_schema AND l.table_name = 'saga_row_lock') AS has_locks
+FROM information_schema.tables t WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
 """
 _COLUMNS = """
-SELECT column_name AS name, data_type AS type, extra AS extra_, generation_expression AS generated
+SELECT column_name AS name, data_type AS type, column_type AS column_type_, extra AS extra_,
+  generation_expression AS generated, numeric_precision AS digits, numeric_scale AS scale,
+  character_maximum_length AS length_, character_set_name AS charset_, collation_name AS collation_
 FROM information_schema.columns WHERE table_schema = :schema AND table_name = :name ORDER BY ordinal_position
 """
 _KEYS = """
-SELECT index_name AS index_, column_name AS name FROM information_schema.statistics
+SELECT index_name AS index_, column_name AS name, sub_part AS prefix FROM information_schema.statistics
 WHERE table_schema = :schema AND table_name = :name AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
 _TRIGGERS = """
@@ -59,14 +66,26 @@ WHERE routine_type = 'FUNCTION' AND routine_schema = database()
 
 _TEXT_TYPES = frozenset(
     """
-    tinyint smallint mediumint int bigint decimal char varchar tinytext text mediumtext longtext date datetime time year
-    enum set json double uuid inet4 inet6
+    tinyint smallint mediumint int bigint decimal char varchar tinytext text mediumtext longtext
+    date datetime timestamp time year enum set json double uuid inet4 inet6
     """.split()  # noqa: SIM905
 )
 _BYTE_TYPES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
 _CHANGING_RULES = ("CASCADE", "SET NULL", "SET DEFAULT")
 _ENGINES = ("InnoDB",)
 _NO_KEYS = "MySQL does not return the keys of inserted rows, as MariaDB does"
+
+
+@asynccontextmanager
+async def restoring_session(sql: SqlSession) -> AsyncIterator[None]:
+    """Let a session of MySQL or MariaDB write every value that a row may have; any other is left as it is."""
+    if sql.dialect not in ("mysql", "mariadb"):
+        yield
+        return
+    await sql.control(f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'")
+    yield
+    # After an error the transaction ends, and its session is cleaned.
+    await sql.control(f"SET SESSION sql_mode = '{SQL_MODE}'")
 
 
 async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableShape:
@@ -78,9 +97,11 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     shown = f"{where['schema']}.{where['name']}"
     columns = await sql.all(_COLUMNS, where)
     keys: dict[str, list[str]] = {}
+    obstacles = [*_table_obstacles(table, columns, shown)]
     for row in await sql.all(_KEYS, where):
         keys.setdefault(row["index_"], []).append(row["name"])
-    obstacles = [*_table_obstacles(table, columns, shown)]
+        if row["index_"] == "PRIMARY" and row["prefix"] is not None:
+            obstacles.append(f"the primary key of {shown} has only the first characters of {row['name']}")
     triggers = await sql.all(_TRIGGERS, where)
     if triggers:
         obstacles.append(f"{shown} has the trigger {triggers[0]['name']}, which may change other rows")
@@ -94,6 +115,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
         references=tuple(_references(await sql.all(_REFERENCES, where))),
         unique_keys=tuple(tuple(key) for key in keys.values()),
         obstacles=tuple(obstacles),
+        lock_table="saga_row_lock" if table["own"] else f"{quote(where['schema'])}.saga_row_lock",
         insert_obstacle=None if "mariadb" in table["version_"].lower() else _NO_KEYS,
     )
 
@@ -103,9 +125,22 @@ def _table_obstacles(table: Row, columns: Sequence[Row], shown: str) -> Iterator
         yield f"{shown} is not an ordinary table"
     elif table["engine_"] not in _ENGINES:
         yield f"the engine of {shown} ({table['engine_']}) has no transactions; use InnoDB"
+    if not table["own"] and not table["has_locks"]:
+        yield (
+            f"{shown} is in another database than the connection, without a table saga_row_lock that its user may"
+            f" write, so connections would not see each other's locks; run `saga setup` with a connection to it"
+        )
     for row in columns:
-        if row["type"].lower() not in _TEXT_TYPES | _BYTE_TYPES | {"float", "bit", "timestamp"}:
-            yield f"values of {row['name']} ({row['type']}) have no exact text"
+        if row["type"].lower() not in _TEXT_TYPES | _BYTE_TYPES | {"float", "bit"}:
+            yield f"values of the column {row['name']} of {shown} ({row['type']}) have no exact text"
+
+
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_CHARACTERS = ("char", "varchar")
+_ENCODED = ("big5", "cp932", "eucjpms", "euckr", "gb18030", "gb2312", "gbk", "sjis", "ujis")
+"""Character sets in which two codes may be the same character, so that the bytes are read."""
+_WEIGHTS = 18
+"""The longest expansion of one character: a string is padded to as many weights."""
 
 
 def _column(row: Row) -> Column:
@@ -114,13 +149,73 @@ def _column(row: Row) -> Column:
     read, write = f"CAST({quoted} AS CHAR)", "{}"
     if kind in _BYTE_TYPES:
         read, write = f"HEX({quoted})", "UNHEX({})"
+    elif row["charset_"] in _ENCODED:
+        read, write = f"HEX({quoted})", f"CONVERT(UNHEX({{}}) USING {row['charset_']})"
     elif kind == "float":
         read = f"CAST(CAST({quoted} AS DOUBLE) AS CHAR)"
     elif kind == "bit":
         read, write = f"CAST({quoted} + 0 AS CHAR)", "CAST({} AS UNSIGNED)"
-    elif kind == "timestamp":  # its own text depends on the time zone, and is ambiguous for an hour of the year
-        read, write = f"CAST(UNIX_TIMESTAMP({quoted}) AS CHAR)", "FROM_UNIXTIME({})"
-    return Column(row["name"], quoted, read, write, rewritten)
+    canonical, compare = read, write
+    if kind in _INTEGERS:  # the text of a number would be compared as a floating-point number
+        compare = f"CAST({{}} AS {'UNSIGNED' if 'unsigned' in row['column_type_'].lower() else 'SIGNED'})"
+    elif kind == "decimal":
+        compare = f"CAST({{}} AS DECIMAL({row['digits']}, {row['scale']}))"
+        if row["scale"]:
+            canonical = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {read}))"
+    elif kind in ("float", "double"):
+        canonical, compare = f"CAST({quoted} + 0e0 AS CHAR)", "CAST({} AS DOUBLE)"
+    elif kind in _CHARACTERS:
+        canonical = f"HEX(WEIGHT_STRING({quoted}{_padding(row)}))"
+    elif row["collation_"] is not None and kind not in ("enum", "set"):
+        canonical = None
+    return Column(row["name"], quoted, row["column_type_"], read, write, canonical, compare, rewritten)
+
+
+def _padding(row: Row) -> str:
+    """Blanks at the end do not count, unless the collation says so."""
+    collation = row["collation_"].lower()
+    return "" if "nopad" in collation or "_0900_" in collation else f" AS CHAR({int(row['length_']) * _WEIGHTS})"
+
+
+_FAMILIES = (
+    _INTEGERS,
+    ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"),
+    tuple(_BYTE_TYPES),
+    ("date",),
+    ("datetime", "timestamp"),
+    ("time",),
+)
+"""Types whose values have the same texts."""
+
+
+def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
+    """The texts of values whose column had the type ``old`` as the texts of its type now.
+
+    Raises :class:`NotImageable` if that is not known; whether the column holds them is seen when they are written.
+    """
+    before, now = _name_of_type(old), _name_of_type(column.type)
+    if now == "decimal" and before in (*_INTEGERS, "decimal"):
+        _, _, scale = column.type.partition(",")
+        return [_with_scale(text, int(scale.rstrip(") zerofilunsgd") or 0)) for text in texts]
+    if not any(before in family and now in family for family in _FAMILIES):
+        raise NotImageable("values of both types may differ as text")
+    if before in ("datetime", "timestamp", "time"):
+        digits = int((re.search(r"\((\d+)\)", column.type) or ["", "0"])[1])
+        return [_with_scale(text, digits) for text in texts]
+    return list(texts)
+
+
+def _name_of_type(declared: str) -> str:
+    return (re.match(r"\w+", declared.lower()) or [""])[0]
+
+
+def _with_scale(text: str, digits: int) -> str:
+    """A number or a time with as many digits of its fraction. Raises :class:`NotImageable` if it has more."""
+    whole, _, fraction = text.partition(".")
+    fraction = fraction.rstrip("0")
+    if len(fraction) > digits:
+        raise NotImageable(f"the value {text} has more digits than the new type")
+    return f"{whole}.{fraction.ljust(digits, '0')}" if digits else whole
 
 
 def _references(rows: Iterable[Row]) -> Iterator[Reference]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, Reference, TableShape
 from saga_activities.guard.session import SqlSession
 from sagas.builtins.row_changes import NotImageable, RowChange
 
-OUTPUT_STYLE = (
-    "SELECT set_config('datestyle', 'ISO', true), set_config('intervalstyle', 'postgres', true),"
-    " set_config('extra_float_digits', '3', true), set_config('bytea_output', 'hex', true),"
-    " set_config('lc_monetary', 'C', true)"
-)
-"""Texts that every session reads back as the same value. The order of days and months is left as it is."""
-
 _SHAPE = """
 SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relispartition AS partition,
+  c.relpersistence = 't' AS temporary,
   EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid OR inhrelid = c.oid) AS inherits,
   row_security_active(c.oid) AS row_security,
   EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND rulename <> '_RETURN') AS rules,
@@ -27,9 +22,30 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
       'update', k.confupdtype, 'columns', (SELECT json_agg(a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum = ANY (k.confkey))))
     FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) AS foreign_keys,
-  (SELECT json_agg(json_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
-      'generated', a.attgenerated <> '') ORDER BY a.attnum)
-    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+  (SELECT json_agg(json_build_object('name', a.attname, 'generated', a.attgenerated <> '',
+      'type', CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN format_type(a.atttypid, a.atttypmod)
+        ELSE quote_ident(tn.nspname) || '.' || quote_ident(t.typname)
+          || coalesce(substring(format_type(a.atttypid, a.atttypmod) from '[(].*[)]$'), '') END,
+      'base', (WITH RECURSIVE base AS (SELECT t.* UNION ALL
+          SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
+        SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace THEN 'other'
+          WHEN typelem = 0 OR typlen <> -1 THEN typname
+          ELSE (SELECT 'array of ' || typname FROM pg_type e WHERE e.oid = base.typelem) END
+        FROM base WHERE typtype <> 'd'),
+      'folds', EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
+      'read', has_column_privilege(c.oid, a.attnum, 'SELECT'), 'insert', has_column_privilege(c.oid, a.attnum, 'INSERT')
+      ) ORDER BY a.attnum)
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+  has_table_privilege(c.oid, 'DELETE') AS may_delete, has_any_column_privilege(c.oid, 'UPDATE') AS may_lock,
+  (SELECT json_agg(k.conname ORDER BY k.conname) FROM pg_constraint k
+    WHERE k.conrelid = c.oid AND NOT k.convalidated) AS unchecked,
+  (SELECT n.nspname FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
+    WHERE o.oid = to_regclass('saga_row_lock')) AS own_locks,
+  (SELECT json_object_agg(n.nspname, has_table_privilege(o.oid, 'SELECT') AND has_table_privilege(o.oid, 'INSERT')
+      AND has_table_privilege(o.oid, 'UPDATE') AND has_table_privilege(o.oid, 'DELETE'))
+    FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
+    WHERE o.relname = 'saga_row_lock' AND o.relkind = 'r' AND o.relpersistence <> 't') AS locks,
   (SELECT json_agg(a.attname ORDER BY array_position(i.indkey::int2[], a.attnum))
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
     WHERE i.indrelid = c.oid AND i.indisprimary) AS key,
@@ -58,29 +74,129 @@ _CHANGING_ACTIONS = ("c", "n", "d")
 """CASCADE, SET NULL, SET DEFAULT."""
 
 
+_UNHASHABLE = """
+WITH RECURSIVE part(oid) AS (
+  SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = to_regclass(:name) AND a.attname = ANY (:columns)
+  UNION SELECT p.oid FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
+    SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
+    UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) p
+)
+SELECT min(format_type(t.oid, NULL)) FROM part JOIN pg_type t ON t.oid = part.oid
+WHERE (t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typlen = -1) AND t.typname <> 'varchar' AND NOT EXISTS (
+    SELECT 1 FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
+    WHERE m.amname = 'hash' AND o.opcdefault AND o.opcintype = t.oid))
+  OR to_regproc('pg_catalog.hash_record_extended') IS NULL
+"""
+"""A type without a hash function in the types of key columns. Its parts are those of arrays, rows and ranges."""
+
+_SAME_TEXT = frozenset(
+    """
+    bool int2 int4 int8 oid text varchar bpchar name char enum uuid bytea date time timetz timestamp timestamptz
+    inet cidr macaddr macaddr8 bit varbit pg_lsn xid xid8
+    """.split()  # noqa: SIM905
+)
+"""Types whose equal values have the same text, unless their collation folds letters."""
+
+_CANONICAL = {
+    "numeric": "trim_scale({})::text",
+    "float4": "({}::float8 + 0)::text",  # no negative zero
+    "float8": "({} + 0)::text",
+    "money": "{}::numeric::text",
+    "interval": "justify_interval({})::text",
+}
+
+_HASHES = "hash_record_extended(ROW({0}), 0)::text || '/' || hash_record_extended(ROW({0}), 7432)::text"
+"""Equal values have equal hashes, by the collation of the column; 128 bits tell other values apart."""
+
+_NAMES_OF_OBJECTS = frozenset(
+    """
+    regclass regcollation regconfig regdictionary regnamespace regoper regoperator regproc regprocedure regrole regtype
+    """.split()  # noqa: SIM905
+)
+"""Their text depends on the search path."""
+
+_READ = {"bpchar": "textin(bpcharout({}))", "char": "textin(charout({}))", "xml": "textin(xml_out({}))"}
+"""Types whose cast to text drops a part of the value."""
+
+
 async def read_shape(sql: SqlSession, written: str) -> TableShape:
     """The table that ``written`` names. Raises :class:`NotImageable` if there is none."""
     row = await sql.one_or_none(_SHAPE, {"name": written})
     if row is None:
         raise NotImageable(f"there is no table {written} in this database")
     name = f"{row['schema']}.{row['name']}"
+    key = tuple(row["key"] or ())
+    columns = tuple(_column(one) for one in row["columns"] or () if not one["generated"])
+    hashed = [one.name for one in columns if one.name in key and one.canonical == _HASHES.format(one.quoted)]
+    unhashable = hashed and await sql.scalar(_UNHASHABLE, {"name": written, "columns": hashed})
+    if unhashable:
+        columns = tuple(replace(one, canonical=None) if one.name in hashed else one for one in columns)
+    lock_table, lock_obstacle = _lock_table(row, name)
+    defaults = row["defaults"]
     return TableShape(
         name=name,
         quoted=f"{quote(row['schema'])}.{quote(row['name'])}",
-        key=tuple(row["key"] or ()),
-        columns=tuple(_column(one) for one in row["columns"] or () if not one["generated"]),
+        key=key,
+        columns=columns,
         references=tuple(_references(row["foreign_keys"] or ())),
-        obstacles=tuple(_obstacles(row, name)),
-        insert_obstacle=row["defaults"]
-        and f"a default of {name} calls the function {row['defaults']}, which may have an effect",
+        obstacles=(*_obstacles(row, name), *lock_obstacle),
+        insert_obstacle=f"a default of {name} calls the function {defaults}, which may have an effect"
+        if defaults
+        else None
+        if row["may_delete"]
+        else f"its undo deletes from {name}, for which the user of the connection has no right; grant delete on {name}",
+        delete_obstacle=_not_insertable(row, name),
+        doubts=tuple(
+            f"the constraint {one} of {name} is not validated, and rows that violate it are refused; validate it"
+            for one in row["unchecked"] or ()
+        ),
         overriding=" OVERRIDING SYSTEM VALUE",
         returns_updates=True,
+        lock_table=lock_table,
     )
 
 
 def _column(one: Any) -> Column:
-    quoted = quote(one["name"])
-    return Column(one["name"], quoted, f"{quoted}::text", f"CAST(CAST({{}} AS text) AS {one['type']})")
+    quoted, base, kind = quote(one["name"]), one["base"], one["type"]
+    read, write = _READ.get(base, "{}::text").format(quoted), f"CAST(CAST({{}} AS text) AS {kind})"
+    if base in _NAMES_OF_OBJECTS:
+        read, write = f"{quoted}::oid::text", f"CAST(CAST({{}} AS oid) AS {kind})"
+    canonical = _CANONICAL.get(base, _HASHES).format(quoted)
+    if base in _NAMES_OF_OBJECTS:
+        canonical = read
+    elif base in _SAME_TEXT and not one["folds"]:
+        canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
+    return Column(one["name"], quoted, kind, read, write, canonical, write)
+
+
+def _not_insertable(row: Any, name: str) -> str | None:
+    columns = [one["name"] for one in row["columns"] or () if not one["generated"] and not one["insert"]]
+    if not columns:
+        return None
+    return (
+        f"its undo inserts into {name}, and the user of the connection has no right for the column {columns[0]};"
+        f" grant insert on {name}"
+    )
+
+
+def _lock_table(row: Any, name: str) -> tuple[str, list[str]]:
+    """The table with the locks of the rows, and why there is none that all connections see."""
+    locks, own = row["locks"] or {}, row["own_locks"]
+    if row["schema"] == own or (row["schema"] not in locks and len(locks) <= 1):
+        return "saga_row_lock", []
+    if row["schema"] not in locks:
+        return "saga_row_lock", [
+            f"{name} is in a schema without a table saga_row_lock, and those of {' and '.join(sorted(locks))} do not"
+            f" see each other's locks; run `saga setup` with a connection to the schema {row['schema']}"
+        ]
+    other = f"{quote(row['schema'])}.saga_row_lock"
+    if not locks[row["schema"]]:
+        return other, [
+            f"the locks of the rows of {name} are in {row['schema']}.saga_row_lock, for which the user of the"
+            f" connection has no rights; grant select, insert, update, delete on {row['schema']}.saga_row_lock"
+        ]
+    return other, []
 
 
 def _references(keys: Iterable[Any]) -> Iterable[Reference]:
@@ -93,6 +209,8 @@ def _references(keys: Iterable[Any]) -> Iterable[Reference]:
 def _obstacles(row: Any, name: str) -> Iterable[str]:
     if row["kind"] != "r":
         yield f"{name} is not an ordinary table"
+    if row["temporary"]:
+        yield f"{name} is a temporary table, which ends with its session"
     if row["inherits"] or row["partition"]:
         yield f"{name} has partitions or inherits"
     if row["row_security"]:
@@ -101,6 +219,33 @@ def _obstacles(row: Any, name: str) -> Iterable[str]:
         yield f"{name} has rules, which may change other rows"
     if row["triggers"]:
         yield f"{name} has the trigger {row['triggers'][0]}, which may change other rows"
+    columns = [one for one in row["columns"] or () if not one["generated"]]
+    for one in columns:
+        if not one["read"]:
+            yield f"the user of the connection has no right to read the column {one['name']} of {name}; grant select"
+        if one["base"].removeprefix("array of ") in _NAMES_OF_OBJECTS and one["base"].startswith("array of "):
+            yield f"values of the column {one['name']} of {name} ({one['type']}) have no exact text"
+    if not row["may_lock"]:
+        yield f"the user of the connection has no right to lock rows of {name}; grant update on {name}"
+
+
+async def convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str]) -> list[str]:
+    """The texts of values whose column had the type ``old`` as the texts of its type now.
+
+    Raises :class:`NotImageable` if a value is not the same afterwards.
+    """
+    if await sql.scalar("SELECT to_regtype(:old) IS NULL", {"old": old}):
+        raise NotImageable(f"the type {old} does not exist any more")
+    statement = (
+        f"SELECT {column.read} AS text, CAST(CAST({column.quoted} AS {old}) AS text) = CAST(was AS text) AS same"
+        f" FROM (SELECT at, was, CAST(was AS {column.type}) AS {column.quoted}"
+        f" FROM (SELECT at, CAST(text AS {old}) AS was"
+        " FROM unnest(CAST(:texts AS text[])) WITH ORDINALITY AS given(text, at)) AS before) AS after ORDER BY at"
+    )
+    rows = await sql.all(statement, {"texts": list(texts)})
+    if not all(row["same"] for row in rows):
+        raise NotImageable(f"the new type cannot hold all values of {old}")
+    return [row["text"] for row in rows]
 
 
 async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
 from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import LockedRow, locked_row
-from saga_activities.automatic.table_access import Image, TableAccess, prepare_session, shape_of_table
+from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
@@ -30,7 +31,7 @@ MAX_DIFFERENCE = 400
 """Characters of the first difference in its short form."""
 
 _SELECT_IMAGES = (
-    "SELECT sequence, statement, table_name, row_key, before_image, after_image FROM saga_image"
+    "SELECT sequence, statement, row_hash, table_name, row_key, before_image, after_image FROM saga_image"
     " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
 )
 _SELECT_LATER = (
@@ -47,31 +48,34 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
     Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
-    await prepare_session(sql)
-    tables, images = await _open_tables(sql, await _load_images(sql, entry_key))
+    tables, images = await _open_tables(sql, *await _load_images(sql, entry_key))
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
     first, last = net_images(images)
-    current = await read_rows(tables, last)
-    open_rows = {row for row in last if current[row] != first[row]}
-    changed = [row for row in last if row in open_rows and current[row] != last[row]]
-    if changed:
-        raise await _changed_since(sql, entry_key, tables, changed, (first, last, current))
     try:
+        current = await read_rows(tables, last)
+        open_rows = {row for row in last if current[row] != first[row]}
+        changed = [row for row in last if row in open_rows and current[row] != last[row]]
+        if changed:
+            raise await _changed_since(sql, entry_key, tables, changed, (first, last, current))
         await restore_rows(sql, tables, images, open_rows)
     except CannotRestore as error:
         raise NeedsOperator(error.why) from error
     return {"restored": len(open_rows)}
 
 
-async def _load_images(sql: SqlSession, entry_key: EntryKey) -> list[Row]:
-    """The stored images in the order of the changes, without the header."""
+Types = Mapping[str, Mapping[str, str]]
+"""The declared type of each column, by table."""
+
+
+async def _load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
+    """The types of the columns when the step ran, and the stored images in the order of the changes."""
     rows = await sql.all(_SELECT_IMAGES, _entry_values(entry_key))
     if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
-    return rows[1:]
+    return json.loads(rows[0]["before_image"]), rows[1:]
 
 
 def _entry_values(entry_key: EntryKey) -> dict[str, Any]:
@@ -82,24 +86,64 @@ def _decoded(text: str | None) -> Image | None:
     return None if text is None else json.loads(text)
 
 
-async def _open_tables(sql: SqlSession, stored: Sequence[Row]) -> tuple[dict[str, TableAccess], list[RowImage]]:
+async def _open_tables(
+    sql: SqlSession, types: Types, stored: Sequence[Row]
+) -> tuple[dict[str, TableAccess], list[RowImage]]:
     """The tables, checked again, as a migration may have changed them since, and the images of their rows."""
     tables: dict[str, TableAccess] = {}
     images = []
-    for row in stored:
-        name = row["table_name"]
-        try:
+    try:
+        for row in stored:
+            name = row["table_name"]
             if name not in tables:
                 tables[name] = TableAccess(sql, await shape_of_table(sql, name))
-            key = tuple(json.loads(row["row_key"]))
-            if len(key) != len(tables[name].shape.key):
-                raise NotImageable(f"{tables[name].shape.name} has another primary key than when the step ran")
+            shape = tables[name].shape
+            texts = tuple(json.loads(row["row_key"]))
+            if len(texts) != len(shape.key):
+                raise NotImageable(f"{shape.name} has another primary key than when the step ran")
             before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
-            images.append(RowImage(locked_row(tables[name], key), before, after, row["statement"]))
-            _check_table(tables[name], images[-1])
-        except NotImageable as error:
-            raise NeedsOperator(f"a row cannot be restored automatically any more: {error.why}") from error
+            image = RowImage(
+                locked_row(tables[name], Key((row["row_hash"],), texts), row["row_hash"]),
+                before,
+                after,
+                row["statement"],
+            )
+            _check_table(tables[name], image)
+            images.append(image)
+        for name, table in tables.items():
+            images = await _with_present_types(sql, table, types[name], images)
+    except NotImageable as error:
+        raise NeedsOperator(f"a row cannot be restored automatically any more: {error.why}") from error
     return tables, images
+
+
+async def _with_present_types(
+    sql: SqlSession, table: TableAccess, types: Mapping[str, str], images: Sequence[RowImage]
+) -> list[RowImage]:
+    """The images with values as the columns hold them now. Raises :class:`NotImageable` if they cannot."""
+    shape = table.shape
+    own = [image for image in images if image.row.table == shape.quoted]
+    values = [values for image in own for values in (image.before, image.after) if values is not None]
+    keys = [dict(zip(shape.key, image.row.key.texts, strict=True)) for image in own]
+    changed = await converted_texts(sql, shape, types, [*values, *keys])
+    if not changed:
+        return list(images)
+
+    def convert(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: changed[name][text] if name in changed and text is not None else text for name, text in values.items()
+        }
+
+    result = []
+    for image in images:
+        if image.row.table == shape.quoted:
+            key = Key(
+                (image.row.hash,), tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values())
+            )
+            before, after = (one and convert(one) for one in (image.before, image.after))
+            image = RowImage(locked_row(table, key, image.row.hash), before, after, image.statement)
+        result.append(image)
+    return result
 
 
 def _check_table(table: TableAccess, image: RowImage) -> None:

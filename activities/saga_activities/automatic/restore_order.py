@@ -16,6 +16,7 @@ from itertools import groupby
 
 from sqlalchemy.exc import DBAPIError
 
+from saga_activities.automatic.mysql import restoring_session
 from saga_activities.automatic.row_image import Images, RowImage, differing, net_images
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
@@ -77,7 +78,7 @@ async def restore_rows(
     ]
     # Rows that a person has repaired meanwhile are missing in the steps, so the states between them may be impossible.
     at_once = [[_Change(row, last[row], first[row]) for row in reversed(list(last)) if row in wanted]]
-    async with sql.savepoint():
+    async with restoring_session(sql), sql.savepoint():
         violations = await _defer_constraints(sql, tables)
         try:
             await _in_savepoint(sql, lambda: _make(sql, tables, steps))
@@ -96,7 +97,10 @@ async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:
         wanted.setdefault(row.table, []).append(row)
     current: dict[LockedRow, Image | None] = {}
     for name in sorted(wanted):
-        existing = await tables[name].lock_keys(row.key for row in wanted[name])
+        try:
+            existing = await tables[name].lock_keys(row.key for row in wanted[name])
+        except NotImageable as error:
+            raise CannotRestore(wanted[name][0].label, error.why) from error
         current |= {row: existing.get(row.key) for row in wanted[name]}
     return current
 

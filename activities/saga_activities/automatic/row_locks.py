@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.automatic.table_access import Key, TableAccess
 from saga_activities.guard.session import SqlSession
@@ -23,61 +24,109 @@ from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
 
 _BATCH = 500
+_MYSQL = ("mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True)
 class LockedRow:
-    """A row: its table (``TableShape.quoted``), its primary key, and what people call it."""
+    """A row: its table (``TableShape.quoted``), the hash of its canonical key, and what people call it.
+
+    ``hash`` is the key of the row in the engine's tables, whatever the length of its own: rows of one table that are
+    equal for the database have the same one.
+    """
 
     table: str
-    key: Key
+    hash: str
+    key: Key = field(compare=False)
     label: str = field(compare=False)
-
-    @property
-    def hash(self) -> str:
-        """The key of the row in the engine's tables, whatever its length."""
-        return hashlib.sha256(f"{self.table}\0{self.key_text}".encode("utf-8", "surrogatepass")).hexdigest()
+    lock_table: str = field(compare=False)
 
     @property
     def key_text(self) -> str:
-        return json.dumps(list(self.key), separators=(",", ":"))
+        return json.dumps(list(self.key.texts), separators=(",", ":"))
 
 
-def locked_row(table: TableAccess, key: Key) -> LockedRow:
-    """The row of ``table`` with this key."""
-    shown = ", ".join(f"{name}={table.shown(text)}" for name, text in zip(table.shape.key, key, strict=True))
-    return LockedRow(table.shape.quoted, key, f"the row {shown} of {table.shape.name}")
+def locked_row(table: TableAccess, key: Key, hash: str | None = None) -> LockedRow:
+    """The row of ``table`` with this key; ``hash`` is the one of an image."""
+    shape = table.shape
+    shown = ", ".join(f"{name}={table.shown(text)}" for name, text in zip(shape.key, key.texts, strict=True))
+    label = f"the row {shown} of {shape.name}"
+    return LockedRow(shape.quoted, hash or _hash(shape.quoted, key), key, label, shape.lock_table)
+
+
+def _hash(table: str, key: Key) -> str:
+    canonical = json.dumps(list(key.canonical), separators=(",", ":"))
+    return hashlib.sha256(f"{table}\0{canonical}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+OWN_TABLE = "saga_row_lock"
+"""The table of the connection: it lists all rows that sagas have locked through it."""
 
 
 async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> None:
-    """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them."""
+    """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them.
+
+    A row of another schema is locked in the table of that schema, too, where the connections to it see the lock.
+    """
     owner = owner_id(saga_id)
     by_hash = {row.hash: row for row in rows}
-    hashes = sorted(by_hash)
-    values: list[dict[str, Any]] = [
-        {"row_hash": one, "table_name": by_hash[one].table, "row_key": by_hash[one].key_text, "saga_id": owner}
-        for one in hashes
-    ]
-    if not values:
-        return
-    await sql.run(_insert_statement(sql.dialect), values)
-    for start in range(0, len(hashes), _BATCH):
-        chosen = sa.select(row_lock_table).where(row_lock_table.c.row_hash.in_(hashes[start : start + _BATCH]))
-        # A locking read sees what the insert has met, whatever the isolation level.
-        for row in await sql.all(chosen.with_for_update(read=True)):
-            if row["saga_id"] != owner:
-                raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], row["acquired_at"])
+    for lock_table in [OWN_TABLE, *sorted({row.lock_table for row in rows} - {OWN_TABLE})]:
+        hashes = sorted(hash for hash, row in by_hash.items() if lock_table in (OWN_TABLE, row.lock_table))
+        values: list[dict[str, Any]] = [
+            {"row_hash": one, "table_name": by_hash[one].table, "row_key": by_hash[one].key_text, "saga_id": owner}
+            for one in hashes
+        ]
+        if values:
+            await sql.run(_insert_statement(sql.dialect, lock_table), values)
+        for start in range(0, len(hashes), _BATCH):
+            batch = hashes[start : start + _BATCH]
+            parameters = {f"hash{at}": hash for at, hash in enumerate(batch)}
+            for row in await sql.all(_select_statement(sql.dialect, lock_table, len(batch)), parameters):
+                if row["saga_id"] != owner:
+                    raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], row["acquired_at"])
 
 
-def _insert_statement(dialect: str) -> str:
+def _insert_statement(dialect: str, lock_table: str) -> str:
     columns = "(row_hash, table_name, row_key, saga_id, acquired_at)"
     values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)})"
-    if dialect in ("mysql", "mariadb"):
-        return f"INSERT IGNORE INTO saga_row_lock {columns} VALUES {values}"
-    return f"INSERT INTO saga_row_lock {columns} VALUES {values} ON CONFLICT DO NOTHING"
+    # The driver of MySQL logs a warning for each row that INSERT IGNORE ignores.
+    exists = "ON DUPLICATE KEY UPDATE row_hash = row_hash" if dialect in _MYSQL else "ON CONFLICT DO NOTHING"
+    return f"INSERT INTO {lock_table} {columns} VALUES {values} {exists}"
+
+
+def _select_statement(dialect: str, lock_table: str, count: int) -> str:
+    """A locking read, which sees what the insert has met, whatever the isolation level."""
+    locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
+    hashes = ", ".join(f":hash{at}" for at in range(count))
+    return f"SELECT row_hash, saga_id, acquired_at FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
 
 
 async def release(engine: AsyncEngine, owner: str) -> None:
-    """Release all rows of a root saga in one database."""
+    """Release all rows of a root saga that it has locked through one connection."""
+    mine = row_lock_table.c.saga_id == owner
     async with engine.connect() as connection:
-        await connection.execute(sa.delete(row_lock_table).where(row_lock_table.c.saga_id == owner))
+        tables = (await connection.scalars(sa.select(row_lock_table.c.table_name).where(mine).distinct())).all()
+        # Its own list is deleted last: a release that is interrupted is repeated.
+        for lock_table in sorted({one for table in tables if (one := _other_lock_table(table))}):
+            if await _exists(connection, lock_table):
+                await connection.execute(sa.text(f"DELETE FROM {lock_table} WHERE saga_id = :owner"), {"owner": owner})
+        await connection.execute(sa.delete(row_lock_table).where(mine))
+
+
+_SCHEMA = re.compile(r"""("(?:[^"]|"")+"|`(?:[^`]|``)+`)\.""")
+
+
+def _other_lock_table(table: str) -> str | None:
+    """The table of row locks in the schema of ``table``; None on SQLite."""
+    schema = _SCHEMA.match(table)
+    return None if schema is None else f"{schema.group(1)}.{OWN_TABLE}"
+
+
+async def _exists(connection: AsyncConnection, lock_table: str) -> bool:
+    schema = lock_table[1 : -len(OWN_TABLE) - 2]
+    quote = lock_table[0]
+    tables = await connection.execute(
+        sa.text("SELECT 1 FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"),
+        {"schema": schema.replace(quote * 2, quote), "name": OWN_TABLE},
+    )
+    return tables.first() is not None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from sagas.builtins.row_changes import NotImageable
 
 _TABLE = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(:name)"
-_COLUMNS = "SELECT name, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
+_COLUMNS = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
+_COLLATIONS = """
+SELECT x.name AS name, x.coll AS coll FROM pragma_index_list(:name) i JOIN pragma_index_xinfo(i.name) x
+WHERE i.origin = 'pk' AND x.key = 1
+"""
 _TRIGGERS = """
 SELECT name FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name)
 UNION ALL SELECT name FROM sqlite_temp_master WHERE type = 'trigger' AND lower(tbl_name) = lower(:name)
@@ -36,6 +40,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     where = {"name": table["name"]}
     columns = await sql.all(_COLUMNS, where)
     key = sorted((row for row in columns if row["pk"]), key=lambda row: row["pk"])
+    collations = {row["name"]: row["coll"].upper() for row in await sql.all(_COLLATIONS, where)}
     obstacles = [f"{table['name']} is no plain table, or has ON CONFLICT"] if _OTHER_ROWS.search(table["sql"]) else []
     obstacles += [
         f"{table['name']} has the trigger {row['name']}, which may change other rows"
@@ -43,22 +48,66 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     ]
     return TableShape(
         name=table["name"],
-        quoted=quote(table["name"]),
+        quoted=f"main.{quote(table['name'])}",
         key=tuple(row["name"] for row in key),
-        columns=tuple(_column(row["name"]) for row in columns if not row["hidden"]),
+        columns=tuple(
+            _column(row["name"], row["type"], collations.get(row["name"], "BINARY"))
+            for row in columns
+            if not row["hidden"]
+        ),
         references=tuple(_references(await sql.all(_REFERENCES, where), tuple(row["name"] for row in key))),
         obstacles=tuple(obstacles),
         returns_updates=True,
     )
 
 
-def _column(name: str) -> Column:
+_FOLDED = {"BINARY": "{}", "NOCASE": "lower({})", "RTRIM": "rtrim({}, ' ')"}
+"""The text that all texts share that a collation says are equal."""
+
+
+def _column(name: str, kind: str, collation: str) -> Column:
     quoted = quote(name)
-    read = (
-        f"CASE typeof({quoted}) WHEN 'text' THEN 'text:' || hex(CAST({quoted} AS BLOB))"
-        f" WHEN 'blob' THEN 'blob:' || hex({quoted}) ELSE {quoted} END"
+    folded = _FOLDED.get(collation)
+    # A whole number is equal to the same floating-point number.
+    canonical = folded and (
+        f"CASE WHEN typeof({quoted}) = 'real' AND {quoted} >= -9223372036854775808.0"
+        f" AND {quoted} < 9223372036854775808.0 AND {quoted} = CAST({quoted} AS INTEGER) THEN CAST({quoted} AS INTEGER)"
+        f" ELSE {_exact(quoted, folded.format(quoted))} END"
     )
-    return Column(name, quoted, read, "{}")
+    # Without the plus, CAST gives the text an affinity, and 5 would be equal to '5'.
+    compare = f"+{{}} COLLATE {collation}"
+    return Column(name, quoted, kind, _exact(quoted, quoted), "{}", canonical, compare)
+
+
+def _exact(value: str, text: str) -> str:
+    return (
+        f"CASE typeof({value}) WHEN 'text' THEN 'text:' || hex(CAST({text} AS BLOB))"
+        f" WHEN 'blob' THEN 'blob:' || hex({value}) ELSE {value} END"
+    )
+
+
+def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
+    """The texts of values whose column had the type ``old`` as the texts of its type now.
+
+    Raises :class:`NotImageable` if the column would now hold other values.
+    """
+    before, now = _affinity(old), _affinity(column.type)
+    kinds = {text.partition(":")[0] for text in texts}
+    if before != now and not (now == "BLOB" or kinds <= {"blob"} or (now == "TEXT" and kinds <= {"text", "blob"})):
+        raise NotImageable("the new type changes stored values")
+    return list(texts)
+
+
+def _affinity(declared: str) -> str:
+    """https://www.sqlite.org/datatype3.html#determination_of_column_affinity, with INTEGER as NUMERIC."""
+    name = declared.upper()
+    if "INT" in name:
+        return "NUMERIC"
+    if any(part in name for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if "BLOB" in name or not name:
+        return "BLOB"
+    return "REAL" if any(part in name for part in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
 def _references(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[Reference]:

@@ -1,11 +1,13 @@
 """Reads and writes rows of one table as images: the exact texts of their columns, see :class:`Column`.
 
-The database converts every value; two images are equal if and only if their texts are.
+The database converts every value; two images are equal if and only if their texts are. Rows are the same row if and
+only if the database says that their keys are equal: it compares keys itself, and gives the canonical form of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
@@ -18,8 +20,28 @@ from sagas.text.printable import printable_line
 Image = Mapping[str, str | None]
 """The text of each column of a row that holds a value of its own; None is NULL."""
 
-Key = tuple[str, ...]
-"""The texts of the primary key."""
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A primary key: equal to another one if and only if the database says so.
+
+    ``texts`` are the values as they are, with one of several spellings that are equal; ``canonical`` are the texts that
+    all these spellings share, see :attr:`Column.canonical`.
+    """
+
+    canonical: tuple[str, ...]
+    texts: tuple[str, ...] = field(compare=False)
+
+
+class ReadRow(dict[str, str | None]):
+    """The image of a row that the database has just returned, and its key (None: NULL is in it)."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, image: Image, key: Key | None) -> None:
+        super().__init__(image)
+        self.key = key
+
 
 MAX_SHOWN = 200
 """Characters of a value in a message."""
@@ -31,11 +53,8 @@ _KEY_BATCH = 100
 _MAX_PARAMETERS = 30_000
 """Of one statement. SQLite allows 32,766, PostgreSQL 65,535."""
 
-
-async def prepare_session(sql: SqlSession) -> None:
-    """Let this transaction write values in a form that every other transaction reads as the same values."""
-    if sql.dialect == "postgresql":
-        await sql.run(postgresql.OUTPUT_STYLE)
+_CANONICAL_ALIAS = f"{TEXT_ALIAS}key_"
+_POSITION_ALIAS = f"{TEXT_ALIAS}at"
 
 
 async def shape_of_change(sql: SqlSession, change: RowChange) -> TableShape:
@@ -50,7 +69,7 @@ async def shape_of_table(sql: SqlSession, quoted: str) -> TableShape:
     if sql.dialect == "postgresql":
         return await postgresql.read_shape(sql, quoted)
     if sql.dialect == "sqlite":
-        return await _read_shape(sql, None, quoted[1:-1].replace('""', '"'))
+        return await _read_shape(sql, None, quoted.removeprefix("main.")[1:-1].replace('""', '"'))
     schema, _, name = quoted[1:-1].partition("`.`")
     return await _read_shape(sql, schema.replace("``", "`"), name.replace("``", "`"))
 
@@ -77,49 +96,83 @@ class TableAccess:
         self._sql = sql
         self._locking = "" if sql.dialect == "sqlite" else " FOR UPDATE"  # SQLite's writer is alone
 
-    def key_of(self, image: Image) -> Key:
+    def key_of(self, image: ReadRow) -> Key:
         """The primary key of a row. Raises :class:`NotImageable` if it has a NULL, as SQLite allows."""
-        texts = tuple(image[name] for name in self.shape.key)
-        if None in texts:
+        if image.key is None:
             raise NotImageable(f"a row of {self.shape.name} has NULL in its primary key")
-        return texts  # pyright: ignore[reportReturnType]
+        return image.key
 
-    async def lock_matching(self, change: RowChange, parameters: Mapping[str, Any], limit: int) -> list[Image]:
+    async def lock_matching(self, change: RowChange, parameters: Mapping[str, Any], limit: int) -> list[ReadRow]:
         """At most ``limit`` rows that an update or delete will change; they stay locked."""
         table = f"{change.table} AS {change.alias}" if change.alias else change.table
         condition = f" WHERE (\n{change.where}\n)" if change.where is not None else ""
-        return await self._select(f"{table}{condition}", parameters, limit)
+        return [image for _, image in await self._select(f"{table}{condition}", parameters, limit)]
 
     async def lock_equal(
         self, expressions: Mapping[str, str], parameters: Mapping[str, Any], limit: int
-    ) -> list[Image]:
+    ) -> list[ReadRow]:
         """At most ``limit`` rows whose columns equal these SQL expressions."""
         condition = " AND ".join(f"{column} = ({expression})" for column, expression in expressions.items())
-        return await self._select(f"{self.shape.quoted} WHERE {condition}", parameters, limit)
+        return [image for _, image in await self._select(f"{self.shape.quoted} WHERE {condition}", parameters, limit)]
 
-    async def lock_keys(self, keys: Iterable[Key]) -> dict[Key, Image]:
-        """The rows with these keys that exist; they stay locked."""
-        wanted = sorted(set(keys))
-        rows: dict[Key, Image] = {}
+    async def lock_keys(self, keys: Iterable[Key]) -> dict[Key, ReadRow]:
+        """The rows with these keys that exist, by the key that was asked for; they stay locked.
+
+        The database compares the keys, and says which of them each row has. Raises :class:`NotImageable` if two rows
+        have the same one.
+        """
+        wanted = sorted(set(keys), key=lambda key: key.canonical)
+        rows: dict[Key, ReadRow] = {}
         for start in range(0, len(wanted), _KEY_BATCH):
+            batch = wanted[start:][:_KEY_BATCH]
             values: dict[str, Any] = {}
-            conditions = [
-                self._key_condition(key, values, f"k{at}_") for at, key in enumerate(wanted[start:][:_KEY_BATCH])
-            ]
-            for image in await self._select(f"{self.shape.quoted} WHERE {' OR '.join(conditions)}", values, None):
-                rows[self.key_of(image)] = image
+            conditions = [self.key_condition(key, values, f"k{at}_") for at, key in enumerate(batch)]
+            position = " ".join(f"WHEN {condition} THEN {at}" for at, condition in enumerate(conditions))
+            source = f"{self.shape.quoted} WHERE {' OR '.join(conditions)}"
+            for row, image in await self._select(source, values, None, f", CASE {position} END AS {_POSITION_ALIAS}"):
+                key = batch[row[_POSITION_ALIAS]]
+                if key in rows:
+                    raise NotImageable(f"two rows of {self.shape.name} have the same key {', '.join(key.texts)}")
+                rows[key] = image
         return rows
 
-    async def _select(self, source: str, parameters: Mapping[str, Any], limit: int | None) -> list[Image]:
-        reads = self.read_expressions(self.shape.columns)
+    async def _select(
+        self, source: str, parameters: Mapping[str, Any], limit: int | None, more: str = ""
+    ) -> list[tuple[Row, ReadRow]]:
+        reads = f"{self.read_expressions(self.shape.columns)}, {self._canonical_expressions()}{more}"
         order = ", ".join(column.quoted for column in self.shape.key_columns)
         bound = "" if limit is None else f" LIMIT {limit}"
         text = f"SELECT {reads} FROM {source} ORDER BY {order}{bound}{self._locking}"
         result = await self._sql.run(text, used_parameters(text, parameters, self._sql.dialect))
-        return [self.image(row, self.shape.columns) for row in result.rows or ()]
+        return [(row, self._row_image(row)) for row in result.rows or ()]
+
+    def _row_image(self, row: Row) -> ReadRow:
+        image = self.image(row, self.shape.columns)
+        return ReadRow(image, self._key(row, [image[name] for name in self.shape.key]))
 
     def read_expressions(self, columns: Sequence[Column]) -> str:
         return ", ".join(f"{column.read} AS {TEXT_ALIAS}{at}" for at, column in enumerate(columns))
+
+    def _canonical_expressions(self) -> str:
+        return ", ".join(
+            f"{column.canonical} AS {_CANONICAL_ALIAS}{at}" for at, column in enumerate(self.shape.key_columns)
+        )
+
+    def key_expressions(self) -> str:
+        """What a statement has to return so that :meth:`returned_key` finds the key of a row in its result."""
+        return f"{self.read_expressions(self.shape.key_columns)}, {self._canonical_expressions()}"
+
+    def returned_key(self, row: Row) -> Key:
+        """The key in a row with :meth:`key_expressions`. Raises :class:`NotImageable` if it has a NULL."""
+        image = self.image(row, self.shape.key_columns)
+        return self.key_of(ReadRow(image, self._key(row, list(image.values()))))
+
+    def _key(self, row: Row, texts: Sequence[str | None]) -> Key | None:
+        values = [row[f"{_CANONICAL_ALIAS}{at}"] for at in range(len(texts))]
+        if self._sql.dialect == "sqlite":
+            values = [sqlite.read_text(value) for value in values]
+        plain = tuple(text for text in texts if text is not None)
+        return Key(tuple(str(value) for value in values), plain) if len(plain) == len(texts) else None
 
     def image(self, row: Row, columns: Sequence[Column]) -> Image:
         """The texts of ``columns``, which were selected with :meth:`read_expressions`."""
@@ -145,7 +198,7 @@ class TableAccess:
         """
         for part in self._parts(keys):
             values: dict[str, Any] = {}
-            condition = " OR ".join(self._key_condition(key, values, f"k{at}_") for at, key in enumerate(part))
+            condition = " OR ".join(self.key_condition(key, values, f"k{at}_") for at, key in enumerate(part))
             if open_references and self._sql.dialect in ("mysql", "mariadb"):
                 await mysql.open_references(self._sql, self.shape, condition, values)
             await self._sql.run(f"DELETE FROM {self.shape.quoted} WHERE {condition}", values)
@@ -153,7 +206,7 @@ class TableAccess:
     async def update(self, key: Key, image: Image) -> None:
         """Assign the columns of ``image``."""
         values: dict[str, Any] = {}
-        condition = self._key_condition(key, values, "k")
+        condition = self.key_condition(key, values, "k")
         assignments = []
         for at, (name, text) in enumerate(image.items()):
             column = self.shape.by_name[name]
@@ -167,7 +220,7 @@ class TableAccess:
         """
         for part in self._parts(list(rows)):
             values: dict[str, Any] = {}
-            conditions = [self._key_condition(key, values, f"k{at}_") for at, key in enumerate(part)]
+            conditions = [self.key_condition(key, values, f"k{at}_") for at, key in enumerate(part)]
             assignments = []
             for number, name in enumerate(rows[part[0]]):
                 column = self.shape.by_name[name]
@@ -192,10 +245,16 @@ class TableAccess:
         ]
         return f"({', '.join(written)})"
 
-    def _key_condition(self, key: Key, values: dict[str, Any], prefix: str) -> str:
+    def key_condition(self, key: Key, values: dict[str, Any], prefix: str) -> str:
+        """A condition for the row with this key; its parameters are added to ``values``."""
         parts = []
-        for at, (column, text) in enumerate(zip(self.shape.key_columns, key, strict=True)):
-            parts.append(f"{column.quoted} = {self._written(column, text, values, f'{prefix}{at}')}")
+        for at, (column, text) in enumerate(zip(self.shape.key_columns, key.texts, strict=True)):
+            template, value = column.compare, text
+            if self._sql.dialect == "sqlite":
+                written, value = sqlite.written_value(text)
+                template = column.compare.format(written)
+            values[f"{prefix}{at}"] = value
+            parts.append(f"{column.quoted} = {template.format(f':{prefix}{at}')}")
         return f"({' AND '.join(parts)})"
 
     def _written(self, column: Column, text: str | None, values: dict[str, Any], parameter: str) -> str:

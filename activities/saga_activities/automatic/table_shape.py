@@ -18,14 +18,20 @@ TEXT_ALIAS = "saga_image_"
 class Column:
     """A column that holds a value of its own, and how it is read as text and written from text.
 
-    ``read`` is an expression of the exact text of the value; ``write`` is an expression with one ``{}`` for the
-    parameter with this text. ``rewritten``: the database assigns it at every update that does not.
+    ``type`` is the declared type, with everything that decides how a text is read. ``read`` is an expression of the
+    exact text of the value; ``write`` is an expression with one ``{}`` for the parameter with this text.
+    ``canonical`` is an expression of a text that two values of a key share if and only if the database says they are
+    equal; None: there is none. ``compare`` is the right side of the comparison with the value of such a text, as
+    ``write``. ``rewritten``: the database assigns it at every update that does not.
     """
 
     name: str
     quoted: str
+    type: str
     read: str
     write: str
+    canonical: str | None
+    compare: str
     rewritten: bool = False
 
 
@@ -47,8 +53,9 @@ class TableShape:
     """One table. ``name`` is unique in its database; ``quoted`` is the name for statements.
 
     ``key`` are the columns of the primary key. ``unique_keys`` are those of all unique keys (MySQL only).
-    ``obstacles`` are reasons against any change; ``insert_obstacle`` against inserts only. ``returns_updates``: an
-    UPDATE can return the keys of its rows.
+    ``obstacles`` are reasons against any change; ``insert_obstacle`` and ``delete_obstacle`` against inserts or deletes
+    only; ``doubts`` are reasons why some rows may be refused. ``lock_table`` has the locks of its rows, whichever
+    connection changes them. ``returns_updates``: an UPDATE can return the keys of its rows.
     """
 
     name: str
@@ -59,8 +66,11 @@ class TableShape:
     unique_keys: tuple[tuple[str, ...], ...] = ()
     obstacles: tuple[str, ...] = ()
     insert_obstacle: str | None = None
+    delete_obstacle: str | None = None
+    doubts: tuple[str, ...] = ()
     overriding: str = ""
     returns_updates: bool = False
+    lock_table: str = "saga_row_lock"
     by_name: Mapping[str, Column] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +79,11 @@ class TableShape:
     @property
     def key_columns(self) -> tuple[Column, ...]:
         return tuple(self.by_name[name] for name in self.key)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The declared type of each column."""
+        return {column.name: column.type for column in self.columns}
 
     def named(self, name: str) -> Column | None:
         """The column that an author's spelling means; unquoted names ignore case."""
@@ -85,8 +100,16 @@ def check_change(shape: TableShape, change: RowChange) -> None:
         raise NotImageable(f"the table {shape.name} has no primary key")
     if any(name not in shape.by_name for name in shape.key):
         raise NotImageable(f"the primary key of {shape.name} has a generated column")
+    for column in shape.key_columns:
+        if column.canonical is None:
+            raise NotImageable(
+                f"two values of the key column {column.name} of {shape.name} ({column.type}) may be equal and differ as"
+                " text, so its rows cannot be told apart"
+            )
     if change.kind in ("insert", "merge") and shape.insert_obstacle:
         raise NotImageable(shape.insert_obstacle)
+    if change.kind in ("delete", "merge") and shape.delete_obstacle:
+        raise NotImageable(shape.delete_obstacle)
     assigned = _assigned(change)
     changed = changes_key(shape, change)
     if changed and not (change.kind == "update" and shape.returns_updates):

@@ -80,6 +80,7 @@ class PostgresChunk(PostgresTransaction):
 
     def new_session(self) -> SqlSession:
         """A session for one action: its errors concern no other one."""
+        self.sql.used = True
         return PostgresSqlSession(self._connection, self._raw)
 
     async def next_savepoint(self, *, first: bool) -> None:
@@ -92,6 +93,7 @@ class PostgresChunk(PostgresTransaction):
     @property
     def raw(self) -> Any:
         """The driver's connection, for statements in a pipeline."""
+        self.sql.used = True
         return self._raw
 
 
@@ -131,6 +133,7 @@ class RowByRowChunk(SqlAlchemyTransaction):
             await self.store_row(write)
 
     def new_session(self) -> SqlSession:
+        self.sql.used = True
         return SqlSession(self._connection)
 
     async def next_savepoint(self, *, first: bool) -> None:

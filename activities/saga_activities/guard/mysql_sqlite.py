@@ -30,6 +30,7 @@ from saga_activities.guard.transaction import (
     RowReason,
     RowWrite,
 )
+from saga_activities.sessions import CLEAN_MYSQL
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :created_at"
@@ -158,6 +159,7 @@ class SqlAlchemyTransaction:
         else:
             try:
                 await self._connection.exec_driver_sql("ROLLBACK")
+                await self._clean()
             except SQLAlchemyError:
                 if self.answered:
                     await self._abandon()  # the connection is gone, and its transaction with it
@@ -165,7 +167,14 @@ class SqlAlchemyTransaction:
 
     async def release(self) -> None:
         await self.sql.close()
+        try:
+            await self._clean()
+        except SQLAlchemyError:
+            await self._abandon()
         await self._connection.close()
+
+    async def _clean(self) -> None:
+        """End what a statement of an action has left in the session; SQLite keeps nothing there."""
 
     async def _begin(self) -> None:
         """Send BEGIN with the limits of the attempt."""
@@ -258,6 +267,10 @@ class MysqlTransaction(SqlAlchemyTransaction):
             await self._connection.exec_driver_sql(f"SET SESSION {limits}")
             info["saga_limits"] = limits
         await self._send("START TRANSACTION READ ONLY" if self._read_only else self._start)
+
+    async def _clean(self) -> None:
+        if self.sql.used:
+            await self._connection.exec_driver_sql(CLEAN_MYSQL)
 
     def _limits(self, left: int, idle: int) -> str:
         waiting = f"innodb_lock_wait_timeout = {max(1, int(left * self._lock_share))}"

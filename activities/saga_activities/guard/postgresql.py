@@ -39,6 +39,7 @@ from saga_activities.guard.transaction import (
     RowReason,
     RowWrite,
 )
+from saga_activities.sessions import CLEAN_POSTGRESQL
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _INSERT_FIRST_ROW = (
@@ -151,6 +152,8 @@ class PostgresTransaction:
                 f"{_UPDATE_HELD_EVENTS}; {text}",
                 (HELD_EVENT_STATUS[row_write.held], *self._key_values(), *values),
             )
+        if self.sql.used:  # in the same round trip
+            text = f"{text}; {CLEAN_POSTGRESQL}"
         try:
             cursor = await self._send(text, values)
         except psycopg.Error as error:
@@ -158,6 +161,8 @@ class PostgresTransaction:
             if self._raw.closed or (classified is not None and classified.connection_lost):
                 raise LostCommit(str(error)) from error
             raise
+        if self.sql.used:
+            await cursor.set_result(-1 - len(CLEAN_POSTGRESQL.split(";")))
         if cursor.statusmessage == "ROLLBACK":  # COMMIT of a failed transaction reports it, without an error
             raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
 
@@ -166,6 +171,8 @@ class PostgresTransaction:
         try:
             if not self._raw.closed and self._raw.info.transaction_status != TransactionStatus.IDLE:
                 await self._raw.rollback()
+            if not self._raw.closed and self.sql.used:
+                await self._cursor.execute(CLEAN_POSTGRESQL)
         except psycopg.Error:
             await self._raw.close()  # the server rolls back the transaction of a closed connection
         if self._raw.closed and isinstance(self.sql.first_error, asyncio.CancelledError):

@@ -79,6 +79,8 @@ class SqlSession:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._savepoints = 0
+        self.used = False
+        """Whether a statement of an action has run, which may have left something in the session."""
         self.first_error: BaseException | None = None
 
     @property
@@ -170,6 +172,7 @@ class SqlSession:
             if self._closed:
                 raise AttemptOver()
             self._running.add(task)
+            self.used = True
             try:
                 return await self._execute(clause, parameters if parameters is not None else named)
             except BaseException as error:

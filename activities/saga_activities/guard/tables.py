@@ -96,7 +96,8 @@ image_table = sa.Table(
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    # From 1; the row 0 has the number of images, so that a missing one is noticed.
+    # From 1; the row 0 has the number of images, so that a missing one is noticed, and as `before_image` the types of
+    # the columns by table.
     sa.Column("sequence", sa.Integer, nullable=False, autoincrement=False),
     # The statement of the step that has changed the row, from 1.
     sa.Column("statement", sa.Integer, nullable=False),
@@ -116,7 +117,7 @@ image_table = sa.Table(
 row_lock_table = sa.Table(
     "saga_row_lock",
     metadata,
-    # SHA-256 of table and primary key, which may be longer than a key of a table.
+    # SHA-256 of table and canonical primary key, which may be longer than a key of a table.
     sa.Column("row_hash", sa.String(64), primary_key=True),
     sa.Column("table_name", long_text(), nullable=False),
     sa.Column("row_key", long_text(), nullable=False),

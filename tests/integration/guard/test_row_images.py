@@ -17,7 +17,9 @@ from sqlalchemy import text
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.image_recorder import MAX_ROWS
 from saga_activities.bodies.sql_action import restore_body, sql_body
+from saga_activities.connections import open_engine
 from saga_activities.guard import EntryKey
+from saga_activities.guard.schema import create_tables
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
@@ -83,6 +85,9 @@ async def shop(guard_database: GuardDatabase) -> AsyncIterator[Shop]:
     shop = Shop(guard_database)
     if shop.schema:
         await shop.sql("create database if not exists images character set utf8mb4")
+        images = open_engine("images", guard_database.url.replace("/mysql", "/images"), 1)
+        await create_tables(images)  # the locks of its rows
+        await images.dispose()
     await shop.sql(f"create table stock ({COLUMNS})")
     await shop.sql(r"insert into stock values ('a', 5, 1.50, 'it''s \: %'), ('b', 7, 2.5, null), ('c', 0, 3, '')")
     yield shop
@@ -108,7 +113,7 @@ async def test_the_undo_restores_every_row(shop: Shop, run: list[str], params: d
     after = await shop.stock()
     assert (before != after) == ("missing" not in run[0])
     undone = await shop.undo()
-    assert (undone.kind, await shop.stock()) == ("done", before)
+    assert (undone.kind, await shop.stock()) == ("done", before), undone
     assert (await shop.undo()).result == undone.result
     assert (await shop.do(run, **params)).kind == "late"
 

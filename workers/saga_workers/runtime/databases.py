@@ -19,6 +19,7 @@ from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.locks import tables as lock_tables
+from saga_activities.sessions import session_arguments
 from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
@@ -72,7 +73,7 @@ def open_engine(connection: Connection) -> AsyncEngine:
             f"connections.{connection.name}.url must have the form postgresql://user@host:5432/name"
         ) from error
     try:
-        return create_async_engine(url)
+        return create_async_engine(url, connect_args=session_arguments(url))
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
 

@@ -16,6 +16,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, RowOp
 from saga_activities.guard.transaction_runner import COMMIT_GRACE, GuardScript, TransactionRunner, begin_transaction
 from saga_activities.guard.two_phase import rules
+from saga_activities.sessions import session_arguments
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 
@@ -137,7 +138,9 @@ class Preparation(TransactionRunner):
         The connection is not one of the pool, whose connections may all be waiting here.
         """
         self._result = result
-        engine = create_async_engine(self.engine.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        url = self.engine.url
+        arguments = session_arguments(url)
+        engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
         values = {
             "saga_id": entry_key.saga_id,
             "step": entry_key.entry,

@@ -1,0 +1,69 @@
+"""What every session of the engine fixes: how values are written as text, and how text is read as values.
+
+Otherwise the time zone or a style of a server, a role or a database would decide what the engine stores and compares.
+The user's own statements run in the same sessions, so `current_date` is the date in UTC.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from sqlalchemy import URL
+
+_POSTGRESQL = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO,MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "lc_monetary": "C",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "xmloption": "content",
+}
+
+CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
+"""Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
+
+SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+
+RESTORING_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+"""Takes all values that a table may hold: the key 0, dates with zeros, the 31st of each month."""
+
+_MYSQL = (
+    f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"
+    " sql_auto_is_null = 0"
+)
+
+CLEAN_MYSQL = f"SET SESSION {_MYSQL}, @saga_released = RELEASE_ALL_LOCKS()"
+"""The same as :data:`CLEAN_POSTGRESQL` for MySQL and MariaDB."""
+
+
+def session_arguments(url: URL) -> dict[str, Any]:
+    """The arguments of the driver that open a session with these settings."""
+    match url.get_backend_name():
+        case "postgresql":
+            # The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any.
+            own = url.query.get("options") or os.environ.get("PGOPTIONS", "")
+            options = [own] if isinstance(own, str) else [*own]
+            return {"options": " ".join([*options, *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())])}
+        case "mysql" | "mariadb":
+            _ignore_duplicates()
+            return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}"}
+    return {}
+
+
+class _NoDuplicates(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Duplicate entry")
+
+
+_NO_DUPLICATES = _NoDuplicates()
+
+
+def _ignore_duplicates() -> None:
+    """The driver logs a warning for each row that INSERT IGNORE meets, which is how the guard asks for a row."""
+    logging.getLogger("asyncmy").addFilter(_NO_DUPLICATES)  # a logger has the same filter once
