@@ -26,17 +26,13 @@ class Tables:
         self.names: list[str] = []
 
     def named(self, statement: str) -> str:
-        # The default database of the test's MariaDB is `mysql`, whose tables have engines without transactions.
-        schema = "images." if self.kind == "mariadb" else ""
-        return re.sub(r"@(\w+)", rf"{schema}\1_{self.id}", statement)
+        return re.sub(r"@(\w+)", rf"\1_{self.id}", statement)
 
     async def sql(self, *statements: str) -> list[Any]:
         """Run statements outside of every saga; the rows of the last one."""
         rows: list[Any] = []
         for statement in statements:
             if created := re.match(r"\s*create table @(\w+)", statement):
-                if self.kind == "mariadb":
-                    await self.database.rows("create database if not exists images character set utf8mb4")
                 self.names.append(created.group(1))
             rows = await self.database.rows(self.named(statement).replace(":", r"\:"))
         return rows

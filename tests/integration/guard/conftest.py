@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext
-from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
+from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections, open_engine
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import insert_events
@@ -128,6 +129,11 @@ def new_address(step: str = "charge") -> EntryKey:
 
 
 async def open_guard_database(kind: str, url: str, **settings: Any) -> GuardDatabase:
+    if kind == "mariadb":  # the tables of its default database have no transactions and no triggers
+        administrator = open_engine("administrator", re.sub(r"/\w+$", "/mysql", url), 1)
+        async with administrator.connect() as connection:
+            await connection.exec_driver_sql("create database if not exists guard character set utf8mb4")
+        await administrator.dispose()
     connections = DatabaseConnections({"shop": {"url": url, **settings}}, pool_size=10)
     guard_database = GuardDatabase(connections, kind, url)
     await create_tables(guard_database.engine)
@@ -143,7 +149,7 @@ def database_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str
     server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
     if kind == "postgres":
         return server.url()
-    return server.url("mysql")
+    return server.url("guard")
 
 
 @pytest_asyncio.fixture(params=["postgres", "mariadb", "sqlite"])

@@ -17,9 +17,7 @@ from sqlalchemy import text
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.image_recorder import MAX_ROWS
 from saga_activities.bodies.sql_action import restore_body, sql_body
-from saga_activities.connections import open_engine
 from saga_activities.guard import EntryKey
-from saga_activities.guard.schema import create_tables
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
@@ -34,9 +32,7 @@ class Shop:
     def __init__(self, database: GuardDatabase) -> None:
         self.database = database
         self.id = uuid4().hex[:12]
-        # The default database of the test's MariaDB is `mysql`, which allows no triggers.
-        self.schema = "images." if database.kind == "mariadb" else ""
-        self.table = f"{self.schema}stock_{self.id}"
+        self.table = f"stock_{self.id}"
 
     @property
     def kind(self) -> str:
@@ -83,11 +79,6 @@ class Shop:
 @pytest_asyncio.fixture
 async def shop(guard_database: GuardDatabase) -> AsyncIterator[Shop]:
     shop = Shop(guard_database)
-    if shop.schema:
-        await shop.sql("create database if not exists images character set utf8mb4")
-        images = open_engine("images", guard_database.url.replace("/mysql", "/images"), 1)
-        await create_tables(images)  # the locks of its rows
-        await images.dispose()
     await shop.sql(f"create table stock ({COLUMNS})")
     await shop.sql(r"insert into stock values ('a', 5, 1.50, 'it''s \: %'), ('b', 7, 2.5, null), ('c', 0, 3, '')")
     yield shop
@@ -329,7 +320,7 @@ async def test_triggers_are_refused_also_by_the_undo(shop: Shop) -> None:
     else:
         body = "set new.note = 'x'" if shop.kind == "mariadb" else "begin update stock set note = 'x'; end"
         when = "before" if shop.kind == "mariadb" else "after"
-        await shop.sql(f"create trigger {shop.schema}{name} {when} update on stock for each row {body}")
+        await shop.sql(f"create trigger {name} {when} update on stock for each row {body}")
     assert f"has the trigger {name}" in await refusal(shop, "update stock set free = 2 where sku = 'b'")
     after = await shop.stock()
     assert f"has the trigger {name}" in str((await shop.undo()).park_reason)

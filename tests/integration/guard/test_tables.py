@@ -52,12 +52,12 @@ async def empty(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url = database_url(kind, request, tmp_path)
     if kind != "sqlite":
         name = f"tables_{abs(hash(request.node.name)) % 10**9}"
-        admin = open_engine("admin", url, 1)
+        server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
+        admin = open_engine("admin", server.url(), 1)
         async with admin.connect() as connection:
             await connection.exec_driver_sql(f"drop database if exists {name}")
             await connection.exec_driver_sql(f"create database {name}")
         await admin.dispose()
-        server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
         url = server.url(name)
     engine = open_engine("own", url, 5)
     yield kind, engine
