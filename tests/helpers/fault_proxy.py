@@ -7,12 +7,15 @@ database's response has to get lost to make the outcome unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 HOST = "127.0.0.1"
+
+POSTGRESQL_COMMIT = (b"COMMIT\0", b"COMMIT; RESET ALL")
+"""The messages with which a guard's transaction on PostgreSQL commits: alone, or with what cleans its session."""
 
 OnTrigger = Literal["cut_before", "cut_after", "swallow_answer", "hold"]
 """``cut_before``: the message never reaches the server. ``cut_after``: it does, and the connection breaks before the
@@ -40,7 +43,7 @@ class FaultProxy:
     refuse: bool = False
     blackhole_to_server: bool = False
     blackhole_to_client: bool = False
-    trigger: bytes | None = None
+    trigger: Sequence[bytes] = ()
     on_trigger: OnTrigger = "cut_after"
     triggers_left: int = 0
     triggered: int = 0
@@ -66,9 +69,10 @@ class FaultProxy:
         for pair in list(self._pairs):
             pair.close()
 
-    def arm(self, trigger: bytes, on_trigger: OnTrigger, times: int = 1) -> None:
-        """Break at the next ``times`` messages of a client that hold ``trigger``."""
-        self.trigger, self.on_trigger, self.triggers_left = trigger, on_trigger, times
+    def arm(self, trigger: bytes | Sequence[bytes], on_trigger: OnTrigger, times: int = 1) -> None:
+        """Break at the next ``times`` messages of a client that hold ``trigger``, or one of several."""
+        self.trigger = [trigger] if isinstance(trigger, bytes) else trigger
+        self.on_trigger, self.triggers_left = on_trigger, times
         self._released.clear()
 
     def release(self) -> None:
@@ -102,7 +106,7 @@ class FaultProxy:
             while data := await reader.read(65536):
                 if self.blackhole_to_server:
                     continue
-                if self.triggers_left and self.trigger is not None and self.trigger in data:
+                if self.triggers_left and any(trigger in data for trigger in self.trigger):
                     self.triggers_left -= 1
                     self.triggered += 1
                     if self.on_trigger == "cut_before":

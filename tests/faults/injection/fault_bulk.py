@@ -22,6 +22,7 @@ from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.injection import fault_operator as people
 from tests.faults.injection import fault_participant as participant
 from tests.faults.injection.fault_servers import has_started_attempts
+from tests.helpers.fault_proxy import POSTGRESQL_COMMIT
 
 DIES_AT_START = """
 import os, signal
@@ -184,7 +185,7 @@ async def _commit_lost(env: CellEnvironment, how: object) -> None:
     async with env.breakpoint_at("effect") as stop:
         await env.start()
         await stop.reached(by=worker.pid)
-        proxy.arm(b"COMMIT\0", how)  # pyright: ignore[reportArgumentType]
+        proxy.arm(POSTGRESQL_COMMIT, how)  # pyright: ignore[reportArgumentType]
         proxy.refuse = True
     await env.until(lambda: _truth(proxy.triggered > 0), "the COMMIT")
     await asyncio.sleep(1.0)  # whatever comes next tries, and cannot

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowHandle
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import PREVIOUS
-from tests.helpers.fault_proxy import OnTrigger
+from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, OnTrigger
 
 
 async def temporal_killed(env: CellEnvironment) -> None:
@@ -148,7 +148,7 @@ async def _commit_lost(env: CellEnvironment, how: OnTrigger) -> None:
         await env.start()
         await stop.reached(by=worker.pid)
         proxy.refuse = True
-        proxy.arm(b"COMMIT\0", how)
+        proxy.arm(POSTGRESQL_COMMIT, how)
     await env.recorded(env.target, "failed")
     assert proxy.triggered == 1
     await asyncio.sleep(0.5)  # whatever comes next tries, and cannot

@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from saga_activities.guard import rules, transaction_runner
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.fault_proxy import FaultProxy, fault_proxy
+from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, FaultProxy, fault_proxy
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
-COMMIT = {"postgres": b"COMMIT\0", "mariadb": b"\x03COMMIT"}
+COMMIT = {"postgres": POSTGRESQL_COMMIT, "mariadb": b"\x03COMMIT"}
 """The protocol message: the bare keyword also occurs in READ COMMITTED."""
 
 
