@@ -49,7 +49,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.settings.masking import mask
 from sagas.settings.project import Project
-from sagas.text.fast_json import decode_json
+from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaApplicationError
 from sagas.workflow.limits import STATE_LIMIT
 

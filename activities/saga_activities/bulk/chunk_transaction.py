@@ -14,7 +14,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite
 from saga_activities.guard.transaction_runner import begin_transaction
-from sagas.text.fast_json import encode_json
+from sagas.text.exact_json import encode_json
 
 _ROWS = "json_array_elements(%s::json) AS r"
 """One JSON text for all rows: an array of the driver for each column would take several times the CPU."""

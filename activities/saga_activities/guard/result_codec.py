@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from sagas.text.fast_json import decode_json, encode_json
+from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import MAX_DEPTH
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
@@ -79,7 +79,7 @@ def encode(result: Any) -> str | None:
     plain = to_json_value(result)
     if isinstance(plain, dict) and MARKER_KEY in plain:
         raise UnusableResult(f"a result must not contain the key {MARKER_KEY!r}: it is reserved for the guard")
-    data = encode_json(plain, ensure_ascii=False)
+    data = encode_json(plain)
     if len(data) > MAX_RESULT_BYTES:
         raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_RESULT_BYTES} are allowed")
     return data.decode()

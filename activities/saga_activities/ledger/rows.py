@@ -21,7 +21,7 @@ from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.payloads import compress_state, decompress_state
 from sagas.protocol.saga_view import SagaView
-from sagas.text.fast_json import encode_json
+from sagas.text.exact_json import encode_json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """What a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""

@@ -23,7 +23,7 @@ from sagas.protocol.payloads import (
     encode_guard,
     idempotency_key,
 )
-from sagas.text.fast_json import decode_json, encode_json
+from sagas.text.exact_json import decode_json, encode_json
 
 CLAIM_ACTIVITY = "saga.claim"
 CHUNK_ACTIVITY = "saga.chunk"

@@ -13,7 +13,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
-from sagas.text.fast_json import encode_json
+from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable
 from sagas.text.markdown import markdown_text
 
