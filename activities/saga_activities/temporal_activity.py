@@ -51,6 +51,7 @@ from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaApplicationError
+from sagas.workflow.json_payloads import raw_json, read_payload
 from sagas.workflow.limits import STATE_LIMIT
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
@@ -80,7 +81,7 @@ class SagaActivities:
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
-    async def perform(self, args: Sequence[RawValue]) -> Any:
+    async def perform(self, args: Sequence[RawValue]) -> RawValue:
         """Make one attempt of the operation that the activity type names."""
         info = activity.info()
         if not info.in_workflow:
@@ -90,9 +91,12 @@ class SagaActivities:
                 type=REFUSED_TYPE,
                 non_retryable=True,
             )
+        return raw_json(await self._perform_activity(info, args[0].payload))
+
+    async def _perform_activity(self, info: activity.Info, payload: Payload) -> Any:
         if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
-            return await _perform_bulk_activity(self._bulk, info.activity_type, args[0].payload)
-        argument = activity.payload_converter().from_payload(args[0].payload)
+            return await _perform_bulk_activity(self._bulk, info.activity_type, payload)
+        argument = read_payload(payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info.activity_type, argument)
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
@@ -197,8 +201,8 @@ def _not_registered_error(message: str, invocation: Invocation, number: int) -> 
     details = {"outcome": "unknown", "attempt": number, "details": {}}
     wait = timedelta(seconds=NOT_REGISTERED_RETRY_INTERVAL)
     if number == 1:
-        return ApplicationError(message, details, type="NotFoundError", non_retryable=True)
-    return ApplicationError(message, details, type="NotFoundError", next_retry_delay=wait)
+        return ApplicationError(message, raw_json(details), type="NotFoundError", non_retryable=True)
+    return ApplicationError(message, raw_json(details), type="NotFoundError", next_retry_delay=wait)
 
 
 def _attempt_context(saga: str, traceparent: str | None) -> AttemptContext:
@@ -222,7 +226,7 @@ def _heartbeat() -> Callable[[Any], None]:
     context = contextvars.copy_context()
 
     def beat(details: Any = None) -> None:
-        values = () if details is None else (details,)
+        values = () if details is None else (raw_json(details),)
         loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *values))
 
     return beat
@@ -266,7 +270,7 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     details = encode_failure(replace(outcome, failure=failure), number)
     return SagaApplicationError(
         failure.message,
-        details,
+        raw_json(details),
         type=failure.type,
         non_retryable=final,
         next_retry_delay=wait,

@@ -21,6 +21,7 @@ from saga_workers.control import interventions
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import SagaStarter, StartRequest, StartResult, no_ledger_error
 from saga_workers.ledger.run_ledger import open_ledger
+from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
@@ -90,7 +91,7 @@ class Client:
     """Starts and controls the sagas of one project."""
 
     def __init__(self, temporal: Temporal, project: Project) -> None:
-        self.temporal = temporal
+        self.temporal = with_exact_numbers(temporal)
         self.project = project
         self.ledger = open_ledger(project.settings)
         """None if the project has none."""

@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
@@ -287,8 +287,20 @@ def schema_of_type(annotation: Any) -> Any:
     if annotation is Any:
         return None
     try:
-        # Serialization mode, because results are stored as JSON: a Decimal becomes a string.
-        return TypeAdapter(annotation).json_schema(mode="serialization")
+        # Serialization mode, because results are stored as JSON.
+        return TypeAdapter(annotation).json_schema(mode="serialization", schema_generator=_decimals_as_numbers())
     except (PydanticUserError, NameError, TypeError):
         # pydantic has no JSON Schema for this annotation.
         return None
+
+
+@cache
+def _decimals_as_numbers() -> Any:
+    """The generator of a schema in which a Decimal is a number, as results are stored; pydantic's own is a string."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class DecimalsAsNumbers(GenerateJsonSchema):
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            return self.float_schema(schema)
+
+    return DecimalsAsNumbers

@@ -7,7 +7,6 @@ it leaves with the snapshot of its machine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +36,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import SagaView
+from sagas.text.exact_json import encode_json
 
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 """Bytes of the arguments of one chunk, as JSON."""
@@ -481,7 +481,7 @@ def _due_times(member: Member) -> Iterator[float]:
 def _size(call: Call) -> int:
     """Bytes of the arguments of a call, as JSON, with those of the action that undoes a confirmed effect."""
     confirmed = call.guard.confirmed if call.guard is not None else None
-    return len(json.dumps(call.arguments)) + (len(json.dumps(confirmed[1])) if isinstance(confirmed, tuple) else 0)
+    return len(encode_json(call.arguments)) + (len(encode_json(confirmed[1])) if isinstance(confirmed, tuple) else 0)
 
 
 def _chunk_key(call: Call) -> tuple[Any, ...]:

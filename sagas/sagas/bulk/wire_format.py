@@ -114,7 +114,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 entry=entry,
                 op=op,
                 generation=generation,
-                timeout=request["timeout"],
+                timeout=float(request["timeout"]),
                 guard=decode_guard({**common, **own}) if own else shared,
                 earlier_attempts=rest.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
@@ -165,7 +165,8 @@ def _decode_outcome(data: Any, attempt: int) -> Outcome:
     if "outcome" not in data:
         return Outcome.done(data.get("result"), attempt=attempt, marker=data.get("marker"))
     decoded = decode_failure(data["type"], data["message"], data)
-    return replace(decoded, attempt=attempt, retry_after=data.get("retry_after"))
+    wait = data.get("retry_after")
+    return replace(decoded, attempt=attempt, retry_after=None if wait is None else float(wait))
 
 
 # --- states of sagas -------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ The engine forms the ids of its own runs from the saga's: ``<id>/<ledger id>`` f
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 
 from sagas.errors import UsageError
+from sagas.text.exact_json import encode_json, to_ascii
 from sagas.text.printable import printable_line
 
 UNDO_SUFFIX = "~undo"
@@ -67,7 +67,7 @@ def label_problem(labels: Iterable[str]) -> str | None:
             return f"the label {_shown(text)} cannot be encoded in UTF-8"
         if "\0" in text:
             return f"the label {_shown(text)} must not contain control characters"
-    size = len(json.dumps(texts, separators=(",", ":")))
+    size = len(to_ascii(encode_json(texts).decode()))
     if size > MAX_LABEL_BYTES:
         return f"the labels have {size} bytes; the maximum of all together is {MAX_LABEL_BYTES}"
     return None

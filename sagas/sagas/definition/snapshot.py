@@ -7,7 +7,6 @@ with their default value are left out, which keeps the header of a run small.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
@@ -23,7 +22,9 @@ from sagas.definition.model import (
     Savepoint,
     StepDefinition,
 )
+from sagas.definition.times import restore_record
 from sagas.expressions.template_syntax import split_template
+from sagas.text.exact_json import canonical_json
 
 
 def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
@@ -69,15 +70,13 @@ def from_snapshot(data: Mapping[str, Any]) -> Definition:
     if notify := data.get("notify"):
         values["notify"] = tuple(_notification(one) for one in notify)
     if (locks := data.get("locks")) is not None:
-        values["locks"] = Locks(**locks)
-    return Definition(**values)
+        values["locks"] = restore_record(Locks, locks)
+    return restore_record(Definition, values)
 
 
 def _notification(data: Mapping[str, Any]) -> Notification:
     values = {**data, "when": tuple(data["when"]), "do": _operation(data["do"])}
-    if (intervals := data.get("intervals")) is not None:
-        values["intervals"] = tuple(intervals)
-    return Notification(**values)
+    return restore_record(Notification, values)
 
 
 def _step(data: Mapping[str, Any]) -> StepDefinition:
@@ -93,19 +92,17 @@ def _step(data: Mapping[str, Any]) -> StepDefinition:
     if confirm := data.get("confirm"):
         values["confirm"] = _operation(confirm)
     if probe := data.get("probe"):
-        values["probe"] = Probe(**{**probe, "operation": _operation(probe["operation"])})
+        values["probe"] = restore_record(Probe, {**probe, "operation": _operation(probe["operation"])})
     if (savepoint := data.get("savepoint")) is not None:
-        values["savepoint"] = Savepoint(**savepoint)
-    return StepDefinition(**values)
+        values["savepoint"] = restore_record(Savepoint, savepoint)
+    return restore_record(StepDefinition, values)
 
 
 def _operation(data: Mapping[str, Any]) -> Operation:
     retry = data.get("retry")
     if retry is None:
-        return Operation(**data)
-    intervals = retry.get("intervals")
-    values = {**retry, "intervals": tuple(intervals)} if intervals is not None else retry
-    return Operation(**{**data, "retry": Retry(**values)})
+        return restore_record(Operation, data)
+    return restore_record(Operation, {**data, "retry": restore_record(Retry, retry)})
 
 
 # Digest
@@ -127,8 +124,7 @@ def digest_of(definition: Definition) -> str:
     data["steps"] = steps
     data = {key: value if key == "input" else normalized_expressions(value) for key, value in data.items()}
     data["input"] = without_annotations(data.get("input", {}))
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(canonical_json(data).encode()).hexdigest()
 
 
 def normalized_expressions(value: Any) -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
+from typing import Any, TypeVar
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH = 100
@@ -43,12 +47,12 @@ def format_timestamp(at: float | None) -> str | None:
     """Seconds since the epoch as RFC 3339 in UTC. Cached, because the expressions of a run share few timestamps."""
     if at is None:
         return None
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(float(at), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_seconds(value: object) -> float:
     """Seconds from a duration of the language (``90s``) or a number of seconds. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise ValueError(f"{value!r} is not a duration")
     if isinstance(value, str):
         return parse_duration(value)
@@ -57,6 +61,25 @@ def to_seconds(value: object) -> float:
     if not value <= MAX_DURATION:
         raise ValueError("the duration is longer than 100 years")
     return float(value)
+
+
+R = TypeVar("R")
+
+_SECONDS = re.compile(r"(tuple\[)?float\b")
+
+
+@lru_cache(maxsize=64)
+def _fields_with_seconds(record: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(record) if _SECONDS.match(str(one.type)))
+
+
+def restore_record(record: type[R], values: Mapping[str, Any]) -> R:
+    """The dataclass of values that were JSON: its own times and durations, which JSON has as decimals, are floats."""
+    restored = dict(values)
+    for name in _fields_with_seconds(record):
+        if (value := restored.get(name)) is not None:
+            restored[name] = tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)
+    return record(**restored)
 
 
 def parse_timestamp(value: object) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import DecimalException
+from decimal import Decimal, DecimalException
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +15,8 @@ from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_STEPS, Evaluation, Work
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.parser import parse_expression
 from sagas.expressions.template_syntax import OPENING, split_template
-from sagas.expressions.values import from_cel
+from sagas.expressions.values import format_decimal, from_cel
+from sagas.text.exact_json import readable_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Expression:
     _slots: int = field(repr=False, compare=False)
 
     def evaluate(self, context: Mapping[str, Any], meter: WorkMeter | None = None) -> Any:
-        """The result in this context as JSON; decimals become strings.
+        """The result in this context as JSON: numbers are integers and decimals with the digits they had.
 
         A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError if a
         part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
@@ -117,8 +117,8 @@ def compile_value(value: Any) -> Template:
     """Compile every expression in a JSON value; raises ExpressionError with the ``path`` and ``offset`` of the error.
 
     A string that is a single expression keeps the type of its result. Inside a longer string the result is formatted:
-    decimals without exponent, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an
-    error. Map keys are never evaluated.
+    numbers with their digits and without exponent, booleans ``true`` and ``false``, lists and maps as JSON with sorted
+    keys; null is an error. Map keys are never evaluated.
     """
     occurrences: list[_Occurrence] = []
     render = _compile_node(value, (), occurrences)
@@ -184,4 +184,6 @@ def _format_in_string(expression: Expression, context: Mapping[str, Any], meter:
         return value
     if value is None:
         raise ExpressionError(f"{expression.source} is null and cannot be part of a string; write default(…, '')", 0)
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if isinstance(value, Decimal):
+        return format_decimal(value)
+    return readable_json(value, sort=True)

@@ -26,8 +26,9 @@ from sagas.expressions.limits import (
     Evaluation,
     check_integer,
 )
+from sagas.text.exact_json import MAX_DIGITS, decimal_problem, number_text
 
-DECIMAL_DIGITS = 1_000
+DECIMAL_DIGITS = MAX_DIGITS
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
 EXACT = decimal.Context(
     prec=DECIMAL_DIGITS,
@@ -45,9 +46,9 @@ DIVIDING = decimal.Context(
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
 _NATIVE_TYPES = frozenset({str, int, bool, type(None), dict, list, Decimal, datetime, timedelta})
-_WRITTEN_AS_TEXT = frozenset({float, Decimal, datetime, timedelta})
-_WRITING = 16
-"""The work of writing one of these."""
+_CONVERTED = frozenset({float, Decimal, datetime, timedelta})
+_CONVERTING = 16
+"""The work of checking or writing one of these."""
 
 _TYPE_NAMES = {
     type(None): "null",
@@ -79,10 +80,15 @@ def parse_decimal(text: str) -> Decimal:
 
 
 def format_decimal(number: Decimal) -> str:
-    """The number without exponent or negative zero; raises ExpressionError if it is not finite or out of range."""
-    if not number.is_finite() or abs(number.adjusted()) > 2 * DECIMAL_DIGITS:
-        raise ExpressionError("a decimal that is not finite or out of range is not a JSON value")
-    return format(number if number else number.copy_abs(), "f")
+    """The digits of the number without exponent; raises ExpressionError if JSON has no form for it."""
+    return number_text(_checked_decimal(number))
+
+
+def _checked_decimal(number: Decimal) -> Decimal:
+    problem = decimal_problem(number)
+    if problem is not None:
+        raise ExpressionError(f"the result is not a number that can be passed on: {problem}")
+    return number
 
 
 def to_cel(value: Any) -> Any:
@@ -127,8 +133,8 @@ class _ResultEncoder:
             raise LimitError(f"the result has more than {MAX_RESULT_VALUES:,} values")
         if level > MAX_DATA_DEPTH:
             raise LimitError(f"the result is nested deeper than {MAX_DATA_DEPTH} levels")
-        if value.__class__ in _WRITTEN_AS_TEXT:
-            self._run.charge_work(_WRITING)
+        if value.__class__ in _CONVERTED:
+            self._run.charge_work(_CONVERTING)
         value = to_cel(value)
         kind = value.__class__
         if kind is str:
@@ -139,6 +145,8 @@ class _ResultEncoder:
             return {self._key(key): self.encode(item, level + 1) for key, item in value.items()}
         if kind is int:
             self._count(value.bit_length() // 3)
+        if kind is Decimal:
+            self._count(len(str(value)))
         made = scalar_from_cel(value)
         return self._counted(made) if made.__class__ is str else made
 
@@ -158,12 +166,12 @@ class _ResultEncoder:
 
 
 def scalar_from_cel(value: Any) -> Any:
-    """A value that is not a container, as JSON; decimals, timestamps and durations become strings."""
+    """A value that is not a container, as JSON; timestamps and durations become strings."""
     match value:
         case int():
             return check_integer(value)
         case Decimal():
-            return format_decimal(value)
+            return _checked_decimal(value)
         case datetime():
             return timestamp_to_string(value)
         case timedelta():

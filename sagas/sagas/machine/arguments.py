@@ -6,7 +6,6 @@ deterministic. The module also keeps the budget for the values that a saga store
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key, omitted
+from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable
 
 DEFINITION_FAILURE = "definition"
@@ -301,8 +301,6 @@ STATE_BUDGET = 3 * 512 * 1024
 ALWAYS_KEPT = 64
 """Bytes of JSON up to which a value is always stored, because a placeholder would save nothing."""
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
 
 def estimated_size(data: bytes) -> int:
     """An upper estimate of the compressed size of ``data``, in bytes.
@@ -321,7 +319,7 @@ def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
     A value that does not fit becomes ``{"omitted": "size", "bytes": n}``, where n is its size as JSON. The step is
     still DONE: its effect exists, and the guard of a guarded step keeps the result.
     """
-    text = _encode(value)
+    text = encode_json(value)
     if len(text) <= ALWAYS_KEPT:
         return value, used + len(text)
     more = estimated_size(text)
@@ -332,8 +330,4 @@ def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
 
 def budgeted_size(value: Any) -> int:
     """The budget taken by a value that is always stored (an input, the list of a for_each)."""
-    return estimated_size(_encode(value))
-
-
-def _encode(value: Any) -> bytes:
-    return _ENCODER.encode(value).encode("utf-8", "surrogatepass")
+    return estimated_size(encode_json(value))

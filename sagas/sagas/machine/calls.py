@@ -5,7 +5,6 @@ A Call is a function of the state, so that a restored machine can reissue everyt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Com
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import StepState
+from sagas.text.exact_json import encode_json
 
 MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"
@@ -357,7 +357,7 @@ def _confirmed_undo(
 
 def compact_json(call_arguments: Mapping[str, Any]) -> str:
     """Arguments as compact JSON, for a command line."""
-    return json.dumps(dict(call_arguments), ensure_ascii=False, separators=(",", ":"))
+    return encode_json(dict(call_arguments)).decode()
 
 
 def _required_connection(action: Action) -> str:

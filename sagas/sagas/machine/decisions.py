@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, get_args
 
 from sagas.definition import snapshot
@@ -122,7 +123,7 @@ def json_type(value: Any) -> str:
     match value:
         case bool():
             return "true or false"
-        case int() | float():
+        case int() | Decimal():
             return "a number"
         case str():
             return "a string"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.definition.times import restore_record
 from sagas.machine.arguments import publish_result
 from sagas.machine.state import Flight, LedgerEntry, LockState, OperationState, ParkedOperation, SagaRun, StepRecord
 
@@ -43,6 +44,9 @@ RUN_KEYS: dict[str, str] = {
     "retrying_recorded": "trouble_shown",
 }
 """The attributes of a SagaRun that need no conversion, and their JSON keys."""
+
+_TIMES = ("started_at", "committed_at", "ended_at", "deadline_at")
+"""Those of them that are seconds since the epoch, which JSON has as decimals."""
 
 KEYS: dict[str, str] = {
     "min_attempts": "made",
@@ -162,14 +166,17 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
         value = data[key]
         # Copy containers, so that two machines restored from one snapshot do not share state.
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
-    run.now = data["now"]
+    for name in _TIMES:
+        value = getattr(run, name)
+        setattr(run, name, None if value is None else float(value))
+    run.now = float(data["now"])
     run.kept_bytes = data.get("kept_bytes", 0)  # absent in snapshots from before the budget
     run.savepoint = data.get("savepoint")
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.locks = _unpack(LockState, data["locks"]) if "locks" in data else None
     run.child_row_locks = data.get("child_row_locks", [])
-    run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
+    run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: _unpack(ParkedOperation, parked) for parked in data["parked"]}
     run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}
     for packed in data["flights"]:
@@ -211,7 +218,7 @@ def _pack_value(value: Any) -> Any:
 def _unpack(record: type[R], data: Mapping[str, Any], keys: Mapping[str, str] = KEYS) -> R:
     """The record of a result of :func:`_pack`; records within it stay JSON."""
     names = {key: name for name, key in keys.items()}
-    return record(**{names.get(key, key): value for key, value in data.items()})
+    return restore_record(record, {names.get(key, key): value for key, value in data.items()})
 
 
 def _unpack_step(data: Mapping[str, Any]) -> StepRecord:

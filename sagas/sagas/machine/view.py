@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from sagas.protocol.saga_view import (
     SavepointView,
     StepView,
 )
+from sagas.text.exact_json import encode_json
 
 
 def build_view(run: SagaRun, at: float) -> SagaView:
@@ -195,7 +195,7 @@ def _view_size(view: SagaView) -> int:
 
 
 def _json_size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+    return len(encode_json(value, default=str))
 
 
 def _placeholder(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.definition.snapshot import without_annotations
+from sagas.text.exact_json import canonical_json
 
 InputChange = tuple[str, Any, Any, str, bool]
 """The field, its old and new value, what it means, and whether it needs attention: see ``Change``."""
@@ -72,4 +72,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def differ(old: Any, new: Any) -> bool:
     """Compare values as JSON, in which 1, 1.0 and true are three."""
-    return json.dumps(old, sort_keys=True, default=str) != json.dumps(new, sort_keys=True, default=str)
+    return canonical_json(old) != canonical_json(new)

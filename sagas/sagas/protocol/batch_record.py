@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from typing import Any, Literal, Self, get_args
 
 from sagas.protocol.saga_view import ViewState
@@ -132,7 +133,7 @@ def _count(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    return float(value) if type(value) in (int, float) and 0 <= value <= MAX_COUNT else 0.0
+    return float(value) if type(value) in (int, float, Decimal) and 0 <= value <= MAX_COUNT else 0.0
 
 
 def _ended(value: Any) -> dict[str, int]:

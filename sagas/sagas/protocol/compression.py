@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import zlib
+
+from sagas.text.exact_json import decode_json, encode_json
 
 _LARGE = 1024 * 1024
 """Compressed bytes from which on it is worth to look for what is repeated far apart."""
@@ -34,7 +35,7 @@ def compress(data: bytes, level: int) -> bytes:
     parts, rest = _fold(data)
     if len(rest) == len(data):
         return compressed
-    return _FOLDED + _deflate(json.dumps(parts).encode() + b"\n" + rest, level)
+    return _FOLDED + _deflate(encode_json(parts) + b"\n" + rest, level)
 
 
 def _deflate(data: bytes, level: int) -> bytes:
@@ -53,7 +54,7 @@ def decompress(compressed: bytes) -> bytes:
         if not compressed.startswith(_FOLDED):
             return zlib.decompress(compressed)
         parts, _, rest = zlib.decompress(compressed[len(_FOLDED) :]).partition(b"\n")
-        return _unfold(json.loads(parts), rest)
+        return _unfold(decode_json(parts), rest)
     except (zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"the state is malformed: {error}") from error
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 if TYPE_CHECKING:
     from sagas.protocol.messages import Call, GuardSpec
@@ -138,14 +139,14 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         entry=envelope["step"],
         op=envelope["op"],
         generation=envelope["generation"],
-        timeout=envelope.get("timeout", 30.0),
+        timeout=float(envelope.get("timeout", 30.0)),
         guard=None if guard is None else decode_guard(guard),
         earlier_attempts=envelope.get("earlier_attempts", 0),
         at_most_once=envelope.get("at_most_once", False),
         ignores_cancel=envelope.get("deaf", False),
         beats=envelope.get("beats", False),
         reads=envelope.get("reads", False),
-        intervals=tuple(envelope.get("intervals", ())),
+        intervals=tuple(map(float, envelope.get("intervals", ()))),
         saga=envelope.get("saga", ""),
     )
 
@@ -253,12 +254,12 @@ def pack_state(state: Mapping[str, Any]) -> str:
 
 def compress_state(state: Mapping[str, Any]) -> bytes:
     """Compress a machine's snapshot."""
-    return compress(json.dumps(state).encode(), 6)
+    return compress(encode_json(state), 6)
 
 
 def decompress_state(compressed: bytes) -> dict[str, Any]:
     """The reverse of :func:`compress_state`."""
-    return json.loads(decompress(compressed))
+    return decode_json(decompress(compressed))
 
 
 def to_packed_text(compressed: bytes) -> str:
@@ -276,9 +277,6 @@ def unpack_state(packed: str) -> dict[str, Any]:
     return decompress_state(base64.b85decode(packed))
 
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
     return canonical_hash(canonical_arguments(arguments))
@@ -286,7 +284,7 @@ def arguments_hash(arguments: Mapping[str, Any]) -> str:
 
 def canonical_arguments(arguments: Mapping[str, Any]) -> str:
     """The canonical JSON of a call's arguments."""
-    return _CANONICAL.encode(arguments)
+    return canonical_json(arguments)
 
 
 def canonical_hash(text: str) -> str:
@@ -295,17 +293,28 @@ def canonical_hash(text: str) -> str:
 
 
 def input_digest(input: Any) -> str:
-    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1 and 1.0."""
-    text = _CANONICAL.encode(_with_equal_numbers(input))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1, 1.0 and 1.00."""
+    return canonical_hash(canonical_json(_with_equal_numbers(input)))
 
 
 def _with_equal_numbers(value: Any) -> Any:
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
+    if isinstance(value, float | Decimal):
+        return _shortest(Decimal(repr(value)) if isinstance(value, float) else value)
     if isinstance(value, Mapping):
         return {key: _with_equal_numbers(one) for key, one in value.items()}
     return [_with_equal_numbers(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _shortest(number: Decimal) -> int | Decimal:
+    """The equal integer, or the equal decimal without trailing zeros."""
+    if number == number.to_integral_value():
+        return int(number)
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    kept = len(digits)
+    while digits[kept - 1] == 0:
+        kept -= 1
+    return Decimal((sign, digits[:kept], exponent + len(digits) - kept))
 
 
 # --- ledger ids, idempotency keys and workflow ids -------------------------------------------------------------------

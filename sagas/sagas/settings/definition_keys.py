@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from sagas.errors import UsageError
 from sagas.settings.masking import remember_secret
 from sagas.settings.secrets import Secret, resolve_secret
 from sagas.settings.trust import require_own
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 KEY_FILE = Path(".saga") / "definition.key"
 """Relative to the project folder; used if the settings name no key."""
@@ -78,20 +78,20 @@ def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
     return hmac.new(key.encode(), f"saga {purpose}\0".encode() + content, hashlib.sha256).hexdigest()
 
 
-def canonical_json(value: Any) -> bytes:
-    """The same bytes for the same JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+def signed_json(value: Any) -> bytes:
+    """The same bytes for the same JSON value, also after it was sent: there a float has become a decimal."""
+    return canonical_json(decode_json(encode_json(value))).encode()
 
 
 def detached_content(saga_id: str, value: Any) -> bytes:
     """What is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
-    return canonical_json({"saga_id": saga_id, "input": value})
+    return signed_json({"saga_id": saga_id, "input": value})
 
 
 def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:
     """What is signed of an operator's decision: for this saga and step only, and all that the saga would run."""
     signed = {name: decision.get(name) for name in ("step", "decision", "with", "definition")}
-    return canonical_json({"saga_id": saga_id, **signed})
+    return signed_json({"saga_id": saga_id, **signed})
 
 
 def load_keys(worker: WorkerSettings, root: Path, *, create: bool) -> DefinitionKeys:

@@ -6,7 +6,6 @@ A process is identified by its pid *and* its start time, because the operating s
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tomllib
@@ -16,6 +15,7 @@ from typing import Any
 
 from sagas.errors import UsageError
 from sagas.text.bounded_files import read_bounded
+from sagas.text.exact_json import decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _is_copy(root: Path) -> bool:
 def _has_ended(root: Path, service: str) -> bool:
     """True if the recorded process is gone. False if the record is missing: only `saga dev up` can then find out."""
     try:
-        process = json.loads((root / DEV_FOLDER / f"{service}.json").read_text(encoding="utf-8"))["process"]
+        process = decode_json((root / DEV_FOLDER / f"{service}.json").read_text(encoding="utf-8"))["process"]
         return not (process and ProcessId(**process).is_alive())
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,6 +41,7 @@ from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.simulation.participants import Participants, attempts_made, find_inconsistencies
 from sagas.simulation.samples import DIGIT_STRING, sample_input_of, sample_results
 from sagas.simulation.script import Environment, Script, SimulatedRun, names_entry
+from sagas.text.exact_json import decode_json, encode_json
 
 START_TIME = 1_767_225_600.0
 """1 January 2026, 00:00 UTC: the start of every simulated run, so that runs are reproducible."""
@@ -321,7 +321,7 @@ class _Simulation:
             ends(SagaEnded(command.id, "COMPENSATED", self.now))
         else:
             # Restored from the stored snapshot of the finished machine, as in `saga undo`.
-            child.machine = Machine.restore(json.loads(json.dumps(child.machine.snapshot())))
+            child.machine = Machine.restore(decode_json(encode_json(child.machine.snapshot())))
             child.ended, child.id = ends, command.id
             self._feed(child, UndoRequested(self.now, command.message, "simulated"))
 

@@ -8,26 +8,58 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 MAX_DIGITS = 1_000
-"""The longest decimal that is read: so many digits, and so many places before or after the decimal point."""
+"""The digits that a decimal may have, written without exponent before or after its decimal point."""
+
+MAX_INTEGER_DIGITS = 4_000
+"""The digits that an integer may have, as in expressions."""
 
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 def exact_number(text: str) -> Decimal:
     """The number of a literal with a fraction or an exponent. Raises ValueError above :data:`MAX_DIGITS`."""
-    if len(text) > MAX_DIGITS + 10:
-        raise ValueError(f"a number of more than {MAX_DIGITS:,} digits is refused: {text[:20]}…")
-    number = Decimal(text)
-    if abs(number.adjusted()) > MAX_DIGITS:
-        raise ValueError(f"{text[:20]} is too large or too small for a number")
+    number = Decimal(text) if len(text) <= MAX_DIGITS + 10 else None
+    if number is None or decimal_problem(number) is not None:
+        raise ValueError(f"the number {shortened(text)} has more than {MAX_DIGITS:,} digits")
     return number
+
+
+def decimal_problem(number: Decimal) -> str | None:
+    """Why JSON or the engine has no form for the number; None if they have."""
+    if not number.is_finite():
+        return f"{number} is not a JSON number"
+    has_more_digits = len(str(number)) > MAX_DIGITS and len(number.as_tuple().digits) > MAX_DIGITS
+    if has_more_digits or abs(number.adjusted()) >= MAX_DIGITS:
+        return f"it has a decimal of more than {MAX_DIGITS:,} digits"
+    return None
+
+
+def shortened(text: str) -> str:
+    """The text of a number for a message."""
+    return text if len(text) <= 40 else text[:40] + "…"
+
+
+def number_text(number: float | Decimal) -> str:
+    """A number inside text: the digits as written, without exponent and without the sign of zero.
+
+    Raises ValueError for a number that :func:`decimal_problem` refuses: its exponent could stand for any number of
+    zeros.
+    """
+    if isinstance(number, int):
+        return str(number)
+    exact = Decimal(repr(number)) if isinstance(number, float) else number
+    if (problem := decimal_problem(exact)) is not None:
+        raise ValueError(problem)
+    return format(exact if exact else exact.copy_abs(), "f")
 
 
 _DECODER = msgspec.json.Decoder(float_hook=exact_number)
@@ -41,7 +73,13 @@ def decode_json(data: str | bytes) -> Any:
         return _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeError, ValueError):
         # Python's module reads half a surrogate pair, which msgspec refuses, and says better what is wrong.
-        return json.loads(data, parse_float=exact_number, parse_constant=_refuse_constant)
+        return json.loads(data, parse_float=exact_number, parse_int=_bounded_integer, parse_constant=_refuse_constant)
+
+
+def _bounded_integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS + 1:
+        raise ValueError(f"the number {shortened(text)} has more than {MAX_INTEGER_DIGITS:,} digits")
+    return int(text)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -51,8 +89,8 @@ def _refuse_constant(name: str) -> Any:
 def encode_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> bytes:
     """A value as JSON in UTF-8; ``default`` converts what is not JSON.
 
-    Raises TypeError or ValueError if it is not JSON, RecursionError if it is nested too deeply. A ``float`` that is not
-    finite becomes null, so it must be refused where it comes in.
+    Raises TypeError or ValueError if it is not JSON, RecursionError if it is nested too deeply. A number that is not
+    finite has no form in JSON, so it must be refused where it comes in.
     """
     encoder = _ENCODER if default is None else msgspec.json.Encoder(decimal_format="number", enc_hook=default)
     try:
@@ -74,21 +112,71 @@ def canonical_json(value: Any) -> str:
 
 def to_ascii(text: str) -> str:
     """The JSON text with every character beyond ASCII as an escape."""
-    return _NOT_ASCII.sub(lambda match: json.dumps(match.group())[1:-1], text)
+    return _NOT_ASCII.sub(lambda match: escaped(match.group()), text)
+
+
+def escaped(text: str) -> str:
+    """The text as it is inside a string of JSON in ASCII."""
+    return json.dumps(text)[1:-1]
+
+
+def readable_json(
+    value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None, sort: bool = False
+) -> str:
+    """A value as JSON for people: with spaces, or with ``indent`` on several lines. Raises as :func:`encode_json`."""
+    return "".join(_write(value, default, _Layout(", ", ": ", indent, sort)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    comma: str = ","
+    colon: str = ":"
+    indent: int | None = None
+    sort: bool = False
 
 
 def _encode_with_escapes(value: Any, default: Callable[[Any], Any] | None, *, sort: bool) -> str:
+    return "".join(_write(value, default, _Layout(sort=sort)))
+
+
+def _write(value: Any, default: Callable[[Any], Any] | None, layout: _Layout, level: int = 1) -> Iterator[str]:
     match value:
-        case dict():
-            items = sorted(value.items()) if sort else value.items()
-            pairs = (f"{json.dumps(str(key))}:{_encode_with_escapes(item, default, sort=sort)}" for key, item in items)
-            return "{" + ",".join(pairs) + "}"
-        case list() | tuple():
-            return "[" + ",".join(_encode_with_escapes(item, default, sort=sort) for item in value) + "]"
-        case str():
-            return json.dumps(value)
         case None | bool() | int() | float() | Decimal():
-            return _ENCODER.encode(value).decode()
-    if default is None:
-        raise TypeError(f"JSON has no form for a value of type {type(value).__name__}")
-    return _encode_with_escapes(default(value), default, sort=sort)
+            yield _ENCODER.encode(value).decode()
+        case str():
+            yield _string(value)
+        case dict():
+            pairs = [(_string(str(key)) + layout.colon, one) for key, one in value.items()]
+            pairs = sorted(pairs, key=itemgetter(0)) if layout.sort else pairs
+            yield from _write_items("{}", pairs, default, layout, level)
+        case list() | tuple():
+            yield from _write_items("[]", [("", one) for one in value], default, layout, level)
+        case _:
+            if default is None:
+                raise TypeError(f"JSON has no form for a value of type {type(value).__name__}")
+            yield from _write(default(value), default, layout, level)
+
+
+def _write_items(
+    brackets: str,
+    items: list[tuple[str, Any]],
+    default: Callable[[Any], Any] | None,
+    layout: _Layout,
+    level: int,
+) -> Iterator[str]:
+    first, between, last = "", layout.comma, ""
+    if layout.indent is not None and items:
+        first = "\n" + " " * (layout.indent * level)
+        between, last = "," + first, "\n" + " " * (layout.indent * (level - 1))
+    yield brackets[0]
+    for at, (key, item) in enumerate(items):
+        yield (between if at else first) + key
+        yield from _write(item, default, layout, level + 1)
+    yield last + brackets[1]
+
+
+def _string(text: str) -> str:
+    try:
+        return _ENCODER.encode(text).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can hold
+        return json.dumps(text)

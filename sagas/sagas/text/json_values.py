@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any, NoReturn
+from decimal import Decimal
+from typing import Any
+
+from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_json
 
 MAX_DEPTH = 100
 """Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
 
 MAX_INTEGER_BITS = 13_287
-"""An integer of at most 4,000 digits, as in expressions."""
+"""The bits of the largest integer of :data:`~sagas.text.exact_json.MAX_INTEGER_DIGITS` digits."""
 
 
 def json_problem(
@@ -31,7 +33,9 @@ def json_problem(
         if depth > max_depth:
             return f"it is nested deeper than {max_depth} levels"
         if isinstance(one, int) and one.bit_length() > MAX_INTEGER_BITS:
-            return "it has an integer of more than 4,000 digits"
+            return f"it has an integer of more than {MAX_INTEGER_DIGITS:,} digits"
+        if isinstance(one, Decimal) and (problem := decimal_problem(one)) is not None:
+            return problem
         if isinstance(one, float) and not math.isfinite(one):
             return f"{one} is not a JSON number"
         if not half_pairs and _has_half_pair(one):
@@ -62,20 +66,9 @@ def parse_json(text: str | bytes) -> Any:
     """
     decoded = text if isinstance(text, str) else text.decode()
     try:
-        value = json.loads(decoded, parse_constant=_refuse_constant, parse_float=_finite_number)
+        value = decode_json(decoded)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     if problem := json_problem(value):
         raise ValueError(problem)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite_number(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):  # no JSON could express it again
-        raise ValueError(f"{text[:20]} is too large for a number")
-    return number

@@ -7,10 +7,12 @@ them.
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from decimal import Decimal
 from typing import Any
+
+from sagas.text.exact_json import escaped, readable_json
 
 _NOT_SHOWN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -35,21 +37,23 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """A JSON document in which such characters are escaped as JSON does it; what is not JSON becomes a string."""
-    try:
-        text = json.dumps(value, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str)
-    return _IN_TEXT.sub(lambda match: json.dumps(match.group())[1:-1], text)
+    """A JSON document in which such characters are escaped as JSON does it; what is not JSON becomes a string.
+
+    Numbers have the digits they were written with. Without ``indent`` it is one line.
+    """
+    text = readable_json(_writable(value), indent=indent, default=str)
+    return _IN_TEXT.sub(lambda match: escaped(match.group()), text)
 
 
-def _finite(value: Any) -> Any:
-    """The value with `NaN` and `Infinity`, which JSON does not have, as strings."""
+def _writable(value: Any) -> Any:
+    """The value with strings for keys that are none, and for numbers that JSON does not have."""
     match value:
         case float() if not math.isfinite(value):
-            return json.dumps(value)
+            return str(Decimal(value))
+        case Decimal() if not value.is_finite():
+            return str(value)
         case dict():
-            return {_finite(key): _finite(item) for key, item in value.items()}
+            return {str(_writable(key)): _writable(item) for key, item in value.items()}
         case list() | tuple():
-            return [_finite(item) for item in value]
+            return [_writable(item) for item in value]
     return value

@@ -29,7 +29,8 @@ from sagas.protocol.batch_record import (
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
-from sagas.workflow.received import BOUNDS_VALUES, NO_INPUT, UnreadableValue, bounded_value
+from sagas.workflow.json_payloads import UnreadableValue
+from sagas.workflow.received import BOUNDS_VALUES, NO_INPUT, bounded_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
 

@@ -42,8 +42,9 @@ from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
-from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, json_payload, limit_summary
-from sagas.workflow.received import NO_INPUT, UnreadableValue, bounded_value, cancel_event
+from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
+from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
+from sagas.workflow.received import NO_INPUT, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
 
@@ -162,14 +163,16 @@ class BulkWorkflow:
         self._digests = {one.id: input_digest(one.input) for one in request.sagas}
         answer = await _perform(
             CLAIM_ACTIVITY,
-            {
-                "saga": definition.saga,
-                "definition": to_snapshot(definition),
-                "bulk_id": workflow.info().workflow_id,
-                "at": at,
-                "again": request.again,
-                "sagas": [[one.id, self._digests[one.id], dict(one.labels)] for one in request.sagas],
-            },
+            raw_json(
+                {
+                    "saga": definition.saga,
+                    "definition": to_snapshot(definition),
+                    "bulk_id": workflow.info().workflow_id,
+                    "at": at,
+                    "again": request.again,
+                    "sagas": [[one.id, self._digests[one.id], dict(one.labels)] for one in request.sagas],
+                }
+            ),
             f"claim the ids of {len(request.sagas)} sagas",
             may_end=_is_refusal,
         )
@@ -223,7 +226,7 @@ class BulkWorkflow:
         first, attempt, lost = command.calls[0].call, 1, None
         outcomes: Sequence[Outcome | None] = ()
         assert self._machine is not None
-        chunk = workflow.payload_converter().to_payload(encode_chunk(command.calls, self._machine.definition.saga))
+        chunk = json_payload(encode_chunk(command.calls, self._machine.definition.saga))
         await self._wait_for_room(len(chunk.data))
         try:
             result = await workflow.execute_activity(
@@ -394,10 +397,10 @@ class BulkWorkflow:
         return dict(responses)
 
     @workflow.query(name="saga", description="The view of one saga, as `saga show` prints it.")
-    def view(self, saga_id: str) -> dict[str, Any] | None:
+    def view(self, saga_id: str) -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
-            return None
-        return shrink_view(self._machine.view(saga_id, workflow.time()), VIEW_LIMIT).to_json()
+            return raw_json(None)
+        return raw_json(shrink_view(self._machine.view(saga_id, workflow.time()), VIEW_LIMIT).to_json())
 
     @workflow.query(name="machine", description="The state of one saga's machine; `saga undo` starts from it.")
     def machine_state(self, saga_id: str) -> str | None:
@@ -447,7 +450,7 @@ def _is_final_refusal(type: str) -> bool:
 
 async def _perform(
     name: str,
-    request: Mapping[str, Any] | RawValue,
+    request: RawValue,
     summary: str,
     *,
     may_end: Callable[[str], bool] = _is_final_refusal,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from sagas.workflow.failures import activity_failure
+from sagas.workflow.json_payloads import read_payload
 from sagas.workflow.limits import limit_summary
 
 _RETRY = RetryPolicy(
@@ -30,7 +31,7 @@ class _LocalAttemptFailed(Exception):
 
 async def perform_until_answered(
     name: str,
-    request: Mapping[str, Any] | RawValue,
+    request: RawValue,
     summary: str,
     *,
     timeout: timedelta,
@@ -52,16 +53,17 @@ async def perform_until_answered(
             return await _perform_locally(name, request, summary, may_end)
     while True:
         try:
-            return await workflow.execute_activity(
+            answer = await workflow.execute_activity(
                 name,
                 request,
                 activity_id=activity_id,
-                result_type=dict,
+                result_type=RawValue,
                 summary=limit_summary(summary),
                 start_to_close_timeout=timeout,
                 heartbeat_timeout=heartbeat,
                 retry_policy=_RETRY,
             )
+            return read_payload(answer.payload)
         except FailureError as error:
             _raise_if_final(error, may_end)
             workflow.logger.warning("%s failed, it is tried again: %s", name, activity_failure(error) or error)
@@ -69,17 +71,18 @@ async def perform_until_answered(
 
 
 async def _perform_locally(
-    name: str, request: Mapping[str, Any] | RawValue, summary: str, may_end: Callable[[str], bool] | None
+    name: str, request: RawValue, summary: str, may_end: Callable[[str], bool] | None
 ) -> dict[str, Any]:
     try:
-        return await workflow.execute_local_activity(
+        answer = await workflow.execute_local_activity(
             name,
             request,
-            result_type=dict,
+            result_type=RawValue,
             summary=limit_summary(summary),
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
+        return read_payload(answer.payload)
     except FailureError as error:
         if not is_cancelled_exception(error):  # nobody cancels it; the SDK does when it evicts the run
             _raise_if_final(error, may_end)

@@ -22,6 +22,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.text.json_values import encodable
+from sagas.workflow.json_payloads import failure_details, raw_json
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",
@@ -60,7 +61,7 @@ def closing_error(finish: Finish, document: Mapping[str, Any]) -> SagaApplicatio
     """The closing failure of a saga that did not complete; its details contain the JSON of the view."""
     return SagaApplicationError(
         _closing_message(finish, finish.reason or {}),
-        document,
+        raw_json(document),
         type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
         non_retryable=True,
         category=ApplicationErrorCategory.BENIGN,
@@ -88,7 +89,7 @@ def activity_outcome(error: FailureError) -> Outcome:
     """The outcome of an activity's last attempt."""
     cause = activity_failure(error)
     if isinstance(cause, ApplicationError):
-        return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
+        return decode_failure(cause.type, cause.message, failure_details(cause))
     if isinstance(cause, TimeoutError):
         return Outcome("unknown", failure=Failure("Timeout", _TIMEOUTS.get(cause.type, "no response in time")))
     if isinstance(cause, CancelledError):
@@ -106,8 +107,8 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
     """The state and the view of a nested saga that did not complete, from its closing failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        document = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
-        view = None if document is None else SagaView.from_json(document)
+        document = failure_details(cause)
+        view = SagaView.from_json(document) if isinstance(document, dict) else None
         if cause.type == "SagaCompensated":
             return "COMPENSATED", view
         if cause.type == "SagaResidue":

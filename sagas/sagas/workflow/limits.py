@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
-from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable
 from sagas.text.markdown import markdown_text
+from sagas.workflow.json_payloads import json_payload, raw_json
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Maximum bytes of one payload; Temporal rejects 2 MiB."""
@@ -43,8 +43,8 @@ HISTORY_LIMIT = 40_000
 def to_payload(value: Any, what: str) -> Payload:
     """Convert a value to a Temporal payload. Raises DefinitionError if it is not JSON or too large."""
     try:
-        payload = workflow.payload_converter().to_payload(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        payload = json_payload(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"{what} cannot be written as JSON: {error}") from None
     size = len(payload.data)
     if size > PAYLOAD_LIMIT:
@@ -52,26 +52,21 @@ def to_payload(value: Any, what: str) -> Payload:
     return payload
 
 
-def json_payload(value: Any) -> Payload:
-    """The payload of a value that is JSON and may be large, as those of bulk execution are."""
-    return Payload(metadata={"encoding": b"json/plain"}, data=encode_json(value))
-
-
 def view_payload(view: SagaView) -> tuple[dict[str, Any], Payload]:
     """Return the JSON of the view within its limit and its payload, encoded only once if the view is small enough."""
     document = view.to_json()
-    payload = workflow.payload_converter().to_payload(document)
-    # Payloads have no spaces after commas and colons; JSON with them has at most twice as many bytes.
-    if 2 * len(payload.data) <= VIEW_LIMIT:
+    payload = json_payload(document)
+    if len(payload.data) <= VIEW_LIMIT:
         return document, payload
     document = shrink_view(view, VIEW_LIMIT).to_json()
-    return document, workflow.payload_converter().to_payload(document)
+    return document, json_payload(document)
 
 
-def limit_output(output: Any) -> Any:
-    """The output, or a placeholder with its size if it is too large for a workflow result."""
-    size = len(json.dumps(output, default=str).encode())
-    return output if size <= PAYLOAD_LIMIT else omitted(size)
+def limit_output(output: Any) -> RawValue:
+    """The output as a workflow result, or a placeholder with its size if it is too large for one."""
+    payload = json_payload(output)
+    size = len(payload.data)
+    return RawValue(payload) if size <= PAYLOAD_LIMIT else raw_json(omitted(size))
 
 
 def limit_summary(text: str) -> str:

@@ -13,6 +13,7 @@ from sagas.machine.locking.locks import describe_keys
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.task_set import CommandContext
 
 _ACQUIRING = "acquire locks"
@@ -65,7 +66,7 @@ class LockCalls:
         }
         answer = await perform_until_answered(
             LOCK_ACTIVITY,
-            request,
+            raw_json(request),
             f"lock {describe_keys(command.keys)}",
             timeout=_ATTEMPT,
             activity_id=activity_id,
@@ -81,7 +82,7 @@ class LockCalls:
             "row_locks": list(command.row_locks),
         }
         await perform_until_answered(
-            RELEASE_ACTIVITY, request, "release the locks", timeout=_ATTEMPT, activity_id=activity_id
+            RELEASE_ACTIVITY, raw_json(request), "release the locks", timeout=_ATTEMPT, activity_id=activity_id
         )
         self._context.tasks.discard(name)
         self._releasing.discard(name)

@@ -15,7 +15,9 @@ from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaE
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.workflow.failures import child_result, refused_view
+from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import run_summary, to_payload
+from sagas.workflow.received import activity_result, bounded_value
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 REPORTS_PARKED = "reports-parked"
@@ -23,7 +25,7 @@ REPORTS_PARKED = "reports-parked"
 
 _REPORTING = "report to the parent"
 
-_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError, UnreadableValue)
 """What a report raises that is not from a nested saga: any client can send its signal."""
 
 
@@ -45,9 +47,10 @@ class NestedSagas:
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
-    def note_residue(self, report: Mapping[str, Any]) -> None:
+    def note_residue(self, sent: RawValue) -> None:
         """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
         try:
+            report = bounded_value([sent])
             self._residue_reports[SagaView.from_json({**report, "saga": ""}).id] = report
         except _MALFORMED as error:
             workflow.logger.warning("report of a residue ignored: it is malformed (%s)", error)
@@ -64,6 +67,7 @@ class NestedSagas:
             handle = await workflow.start_child_workflow(
                 saga,
                 RawValue(payload),
+                result_type=RawValue,
                 id=saga_id,
                 static_summary=run_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
@@ -71,7 +75,7 @@ class NestedSagas:
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
             self._started[id] = handle
-            output = await handle
+            output = activity_result(await handle)
             view = SagaView(id=saga_id, saga=saga, state="COMPENSATED" if undo else "COMPLETED", output=output)
             if saga_id in self._residue_reports:
                 # It closed as Completed, but has reported a residue past its commit point, or rows that it has locked.
@@ -126,9 +130,10 @@ class ParkedReports:
         self._tasks.discard(_REPORTING)
 
 
-def parked_report(report: Mapping[str, Any]) -> ChildParked | None:
+def parked_report(sent: RawValue) -> ChildParked | None:
     """The report sent by :class:`ParkedReports` of a nested saga, as an event; None if it is malformed."""
     try:
+        report = bounded_value([sent])
         id, waits = report["id"], report["waits"]
         ChildView.from_json({"id": id, "step": "", "saga": "", "state": report["state"], "waits": waits})
         undo = id.endswith(UNDO_SUFFIX)
@@ -149,6 +154,8 @@ async def signal_residue_to_parent(parent: workflow.ParentInfo, document: Mappin
 
 async def _signal(parent: workflow.ParentInfo, name: str, report: Mapping[str, Any]) -> None:
     try:
-        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(name, report)
+        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(
+            name, raw_json(report)
+        )
     except FailureError as error:
         workflow.logger.info("parent %s has ended, report not sent: %s", parent.workflow_id, error)

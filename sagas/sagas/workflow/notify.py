@@ -7,7 +7,6 @@ started the child workflow: otherwise the saga could close first.
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -29,10 +28,12 @@ from sagas.protocol.payloads import (
     decode_result,
     encode_call,
 )
+from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
+from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
-from sagas.workflow.received import NO_INPUT, UnreadableValue, read_payload
+from sagas.workflow.received import NO_INPUT, activity_result
 from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
@@ -65,7 +66,7 @@ class Notifications:
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         if (trust := getattr(workflow.instance(), "trust", None)) is not None:
-            payload = to_payload(trust.sign_notification(json.loads(payload.data)), "the content of the notification")
+            payload = to_payload(trust.sign_notification(decode_json(payload.data)), "the content of the notification")
         await self._context.throttle.wait_for_room(len(payload.data))
         if (problem := workflow_id_problem(command.workflow_id)) is not None:
             self._end(command, f"notification not sent: {problem}")
@@ -151,7 +152,7 @@ class NotifyWorkflow:
         self._refuse_forged(order)
         self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")
-        for wait in (0.0, *order["intervals"]) if order["call"] is not None else ():
+        for wait in (0.0, *map(float, order["intervals"])) if order["call"] is not None else ():
             if self._status["attempts"]:
                 await self._wait_for_next_attempt(order, wait, failure)
             outcome = await self._attempt(order)
@@ -194,16 +195,17 @@ class NotifyWorkflow:
         try:
             value = await workflow.execute_activity(
                 order["uses"],
-                argument,
+                raw_json(argument),
+                result_type=RawValue,
                 activity_id=f"attempt {attempts + 1}",
                 summary=limit_summary(call["summary"]),
                 task_queue=call["task_queue"],
-                start_to_close_timeout=timedelta(seconds=call["timeout"]),
+                start_to_close_timeout=timedelta(seconds=float(call["timeout"])),
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except FailureError as error:
             return activity_outcome(error)
-        return decode_result(value)
+        return decode_result(activity_result(value))
 
     async def _wait_for_next_attempt(self, order: dict[str, Any], seconds: float, failure: Failure) -> None:
         """Wait for the next attempt, or until an operator requests it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,8 @@ from temporalio.common import RawValue
 
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
-from sagas.workflow.limits import limit_summary
-
-_JSON = (b"json/plain", b"binary/null")
-
+from sagas.workflow.failures import refused_error
+from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 BOUNDS_VALUES = "bounds-values"
 """The Temporal patch id of the check of values; only a run that got a value which is refused has its marker."""
@@ -27,10 +24,6 @@ ALLOWS_LEVELS = "allows-levels"
 
 NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
-
-
-class UnreadableValue(Exception):
-    """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
 
 def bounded_value(args: Sequence[RawValue], *, levels: int = 0, half_pairs: bool = False) -> Any:
@@ -112,24 +105,19 @@ def first_value(args: Sequence[RawValue]) -> Any:
     return read_payload(args[0].payload) if args else None
 
 
-def read_payload(payload: Payload) -> Any:
-    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue."""
-    encoding = payload.metadata.get("encoding", b"")
-    if encoding not in _JSON:
-        raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
+def request_fields(sent: RawValue) -> dict[str, Any]:
+    """The fields of an update's request; empty without one. Raises UnreadableValue, also if it is not an object."""
+    request = None if sent is NO_INPUT else bounded_value([sent], half_pairs=True)
+    if request is None:
+        return {}
+    if not isinstance(request, dict):
+        raise UnreadableValue("it is not an object")
+    return request
+
+
+def check_request(sent: RawValue) -> dict[str, Any]:
+    """As :func:`request_fields`, for a validator: raises SagaApplicationError, which refuses the update."""
     try:
-        return workflow.payload_converter().from_payload(payload)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UnreadableValue(_why_not_converted(error)) from None
-
-
-def _why_not_converted(error: BaseException) -> str:
-    """The converter only tells that it has failed; why is in its first cause."""
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    if isinstance(cause, RecursionError):
-        return f"it is nested deeper than {MAX_DEPTH} levels"
-    if isinstance(cause, UnicodeDecodeError):
-        return "it is not UTF-8"
-    return limit_summary(f"it is not JSON: {cause}" if isinstance(cause, json.JSONDecodeError) else str(cause))
+        return request_fields(sent)
+    except UnreadableValue as error:
+        raise refused_error(f"the request cannot be read: {error}") from None

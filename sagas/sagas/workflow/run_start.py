@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -33,10 +32,11 @@ from sagas.protocol.payloads import (
     pack_state,
     unpack_state,
 )
-from sagas.text.json_values import json_problem
+from sagas.text.exact_json import decode_json
+from sagas.text.json_values import parse_json
 from sagas.workflow.failures import activity_message, refused_error
+from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
-from sagas.workflow.received import UnreadableValue, read_payload
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -219,10 +219,9 @@ async def _verify_start(
 def json_or_none(data: bytes) -> Any:
     """A JSON value from any client; None if it is malformed or out of bounds."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except ValueError:
         return None
-    return value if json_problem(value) is None else None
 
 
 def continuation_input(
@@ -295,17 +294,18 @@ async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
 
 async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
     try:
-        return await workflow.execute_activity(
+        answer = await workflow.execute_activity(
             name,
-            request,
+            raw_json(request),
             activity_id=name,
-            result_type=dict,
+            result_type=RawValue,
             summary=limit_summary(summary),
             start_to_close_timeout=timedelta(seconds=30),
             retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
         )
     except ActivityError as error:
         raise refused_error(activity_message(error)) from None
+    return read_payload(answer.payload)
 
 
 # --- run header, decoded once per worker: all runs of one definition carry the same bytes ----------------------------
@@ -334,4 +334,4 @@ def to_run_header(loaded: Mapping[str, Any]) -> RunHeader:
 @lru_cache(maxsize=256)
 def read_header(data: bytes) -> RunHeader:
     """Decode the JSON header of `sagas.Client`. The cache also keeps the compiled expressions of the plan."""
-    return to_run_header(json.loads(data))
+    return to_run_header(decode_json(data))

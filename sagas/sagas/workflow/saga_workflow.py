@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
-from sagas.definition.saga_ids import label_problem
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
@@ -49,19 +48,23 @@ from sagas.protocol.payloads import (
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.expression_work import begin_task
 from sagas.workflow.failures import closing_error, refused_error
+from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, REISSUES_CANCEL, OperatorPause
 from sagas.workflow.received import (
-    UnreadableValue,
+    NO_INPUT,
     bounded_value,
     cancel_event,
+    check_request,
+    request_fields,
     to_decision_event,
     to_signal_event,
 )
 from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
+from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 
@@ -176,7 +179,7 @@ class SagaWorkflow:
         if handed is None:
             self._must_stay = True
         elif not self._closes_canceled:
-            workflow.continue_as_new(handed, memo={STARTED_AT_MEMO: machine.started_at})
+            workflow.continue_as_new(raw_json(handed), memo={STARTED_AT_MEMO: machine.started_at})
         self._continuing = False
         self._pause.forget()
         for command in machine.reissue(workflow.time()):
@@ -292,11 +295,11 @@ class SagaWorkflow:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
 
     @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
-    def child_left_residue(self, report: dict[str, Any]) -> None:
+    def child_left_residue(self, report: RawValue = NO_INPUT) -> None:
         self._nested_sagas.note_residue(report)
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
-    def child_parked(self, report: dict[str, Any]) -> None:
+    def child_parked(self, report: RawValue = NO_INPUT) -> None:
         if workflow.patched(REPORTS_PARKED):  # an older worker may have handled the signal as one for a `wait`
             event = parked_report(report)
             if event is not None:
@@ -316,7 +319,10 @@ class SagaWorkflow:
         self._feed(event)
 
     @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
-    def view(self) -> dict[str, Any]:
+    def view(self) -> RawValue:
+        return raw_json(self._document())
+
+    def _document(self) -> dict[str, Any]:
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
         return shrink_view(self._pause.shown_in(self._machine.view(workflow.time())), VIEW_LIMIT).to_json()
@@ -334,40 +340,42 @@ class SagaWorkflow:
         return self._machine
 
     @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
-    async def cancel(self, request: dict[str, Any] | None = None) -> str:
+    async def cancel(self, request: RawValue = NO_INPUT) -> str:
         response = (await self._begun()).cancel_response()
         if response in ("accepted", "recorded"):
-            self._feed(cancel_event(request or {}))
+            self._feed(cancel_event(request_fields(request)))
         return response
 
     @cancel.validator
-    def check_cancel(self, request: dict[str, Any] | None = None) -> None:
-        """A request with other arguments is refused; accepted, it would fail the workflow task."""
+    def check_cancel(self, request: RawValue = NO_INPUT) -> None:
+        check_request(request)
 
     @workflow.update(name="pause", description="Start no call and no nested saga, in either direction, until `resume`.")
-    async def pause(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        self._pause.begin(await self._begun(), request or {})
+    async def pause(self, request: RawValue = NO_INPUT) -> RawValue:
+        self._pause.begin(await self._begun(), request_fields(request))
         return self.view()
 
     @pause.validator
-    def check_pause(self, request: dict[str, Any] | None = None) -> None:
+    def check_pause(self, request: RawValue = NO_INPUT) -> None:
+        check_request(request)
         if self._finish is not None:
             raise refused_error("the saga has ended")
 
     @workflow.update(name="resume", description="Begin what was held back since `pause`, and go on.")
-    async def resume(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        for command in self._pause.end(await self._begun(), request or {}):
+    async def resume(self, request: RawValue = NO_INPUT) -> RawValue:
+        for command in self._pause.end(await self._begun(), request_fields(request)):
             self._execute(command)
         return self.view()
 
     @resume.validator
-    def check_resume(self, request: dict[str, Any] | None = None) -> None:
+    def check_resume(self, request: RawValue = NO_INPUT) -> None:
+        check_request(request)
         if self._started and self._pause.state is None:
             raise refused_error("the saga is not paused")
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
-    async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
-        event = to_decision_event(decision)
+    async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:
+        event = to_decision_event(request_fields(decision))
         if event.step == RELEASE_ACTIVITY and self._machine is not None:
             self._machine.note_release_left(event)
             self._locks.leave()
@@ -376,11 +384,12 @@ class SagaWorkflow:
         return self.view()
 
     @resolve.validator
-    def check_decision(self, decision: dict[str, Any]) -> None:
+    def check_decision(self, decision: RawValue = NO_INPUT) -> None:
+        request = check_request(decision)
         if self._machine is None or not self._started:
             raise refused_error("the saga has not started yet; try again")
         try:
-            event = to_decision_event(decision)
+            event = to_decision_event(request)
         except (KeyError, TypeError, AttributeError) as error:
             raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
         if event.step == RELEASE_ACTIVITY:
@@ -392,7 +401,7 @@ class SagaWorkflow:
         # A validator is not called in a replay, so what was accepted stays accepted.
         if event.arguments is not None or event.definition is not None:
             with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-                if self.trust is None or not self.trust.trusts_decision(workflow.info().workflow_id, decision):
+                if self.trust is None or not self.trust.trusts_decision(workflow.info().workflow_id, request):
                     raise refused_error(
                         "new arguments and definitions must be signed with the key of the project; use saga resolve "
                         "in the project's folder"
@@ -425,7 +434,7 @@ class SagaWorkflow:
         parent = workflow.info().parent
         if parent is None:
             return
-        document = self.view()
+        document = self._document()
         residue = finish.state == "RESIDUE" and finish.committed
         if not residue and not (finish.state == "COMPLETED" and document.get("row_locks")):
             return
@@ -450,51 +459,3 @@ class SagaWorkflow:
         if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
         raise closing_error(finish, document)
-
-
-# --- search attributes, for `saga list` and the Web UI ---------------------------------------------------------------
-
-CHECKS_LABELS = "checks-labels"
-"""The Temporal patch id of the check of labels; only a run that is refused has its marker."""
-
-_LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
-
-
-class RunSearchAttributes:
-    """The search attributes of one run.
-
-    ``known`` are the attributes registered in the namespace: setting another one would fail the workflow task.
-    """
-
-    def __init__(self, known: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
-        self.registered = known
-        self.state_recorded = recorded
-        """A state has been recorded, so later ones must be recorded too."""
-
-    def set_labels(self, machine: Machine) -> None:
-        """Set the labels, unless the client has sent them with the start, as `sagas.Client` does.
-
-        Raises DefinitionError when they cannot be evaluated for this input.
-        """
-        labels = [f"{name}={value}" for name, value in machine.labels().items()]
-        if (
-            labels
-            and _LABELS_KEY.name in self.registered
-            and _LABELS_KEY not in workflow.info().typed_search_attributes
-        ):
-            if (problem := label_problem(labels)) is not None and workflow.patched(CHECKS_LABELS):
-                raise DefinitionError(problem)
-            workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
-
-    def record_state(self, record: RecordState) -> None:
-        if record.state == "PARKED":
-            workflow.logger.warning("parked at %s: `saga parked` shows the possible decisions", record.step)
-        values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
-        updates = [
-            SearchAttributeKey.for_keyword(name).value_set(value)
-            for name, value in values.items()
-            if value is not None and name in self.registered
-        ]
-        if updates:
-            self.state_recorded = True
-            workflow.upsert_search_attributes(updates)

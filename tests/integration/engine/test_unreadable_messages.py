@@ -123,7 +123,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     assert returned.pop("half") == {"account": "\ud800"}
     assert {name: one["omitted"] for name, one in returned.items()} == dict.fromkeys(returned, "unreadable")
     assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"
-    assert returned["nan"]["reason"] == "nan is not a JSON number"
+    assert returned["nan"]["reason"] == "NaN is not a JSON number"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ HOSTILE = (
         (BINARY, "the input of saga.batch cannot be read: unknown payload encoding"),
         (DEEP, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
         (BEYOND_BOUND, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
-        (payload(b'{"total": NaN}'), "the input of saga.batch cannot be read: nan is not a JSON number"),
+        (payload(b'{"total": NaN}'), "the input of saga.batch cannot be read: NaN is not a JSON number"),
         (payload(b"[" + b"1" * 4_100 + b"]"), "cannot be read: it has an integer of more than 4,000 digits"),
     ],
 )

@@ -16,6 +16,7 @@ from saga_activities.temporal_activity import to_application_error
 from sagas.actions import Actions
 from sagas.errors import InfrastructureError, Unavailable
 from sagas.protocol.payloads import Invocation
+from sagas.workflow.json_payloads import read_payload
 
 
 class Lost:
@@ -40,7 +41,7 @@ async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     assert (outcome.kind, outcome.infrastructure, outcome.counted) == ("failed", True, False)
     output = to_application_error(outcome, attempt.number, intervals=[5.0])
     assert (output.type, output.non_retryable, output.next_retry_delay) == ("Infrastructure", True, None)
-    assert output.details[0]["counted"] is False
+    assert read_payload(output.details[0].payload)["counted"] is False
 
 
 def test_other_failures_of_the_infrastructure_are_left_to_the_platform() -> None:

@@ -27,11 +27,11 @@ from temporalio.client import (
     StartWorkflowInput,
     WorkflowHandle,
 )
-from temporalio.converter import PayloadConverter
 from temporalio.envconfig import ClientConfigProfile
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
+from saga_workers.temporal.data_converter import EXACT_CONVERTER
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import Settings, Tls
@@ -39,6 +39,7 @@ from sagas.settings.dev_stack import has_dev_stack, read_dev_file
 from sagas.settings.model import DEFAULT_NAMESPACE
 from sagas.settings.secrets import resolve_secret
 from sagas.text.bounded_files import read_bounded
+from sagas.workflow.json_payloads import json_payload
 
 _CONNECT_TIMEOUT = 15.0  # seconds; a host that drops packets would never answer
 
@@ -63,7 +64,13 @@ async def connect(
     _log_like_the_rest()
     try:
         # Without the interceptor a start would lose the definition and the generation in its headers.
-        opening = Client.connect(address, **options, interceptors=[HeaderInterceptor()], plugins=plugins or [])
+        opening = Client.connect(
+            address,
+            **options,
+            data_converter=EXACT_CONVERTER,
+            interceptors=[HeaderInterceptor()],
+            plugins=plugins or [],
+        )
         return await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
     except (RPCError, RuntimeError, OSError) as error:
         raise server_down_error(settings, address, error) from error
@@ -200,7 +207,7 @@ _start_headers: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers"
 
 def to_header(value: Any) -> Payload:
     """A JSON value as a header."""
-    return value if isinstance(value, Payload) else PayloadConverter.default.to_payload(value)
+    return value if isinstance(value, Payload) else json_payload(value)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,9 @@ from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import canonical_json, decision_content, detached_content
+from sagas.settings.definition_keys import decision_content, detached_content, signed_json
 from sagas.settings.project import Project
+from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from sagas.workflow.limits import PAYLOAD_LIMIT
@@ -43,10 +43,10 @@ MAX_TASK_BYTES = 128 * 1024
 
 def _is_left_to_activity(inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
     """True for inputs that take too long for a workflow task, if the activity's argument can hold them."""
-    size = len(json.dumps(inputs, separators=(",", ":")))
+    size = len(encode_json(inputs))
     large = size > MAX_TASK_BYTES or json_problem(inputs, max_values=MAX_TASK_VALUES) is not None
     # As a string of JSON, the header has at most twice as many bytes.
-    return large and size + 2 * len(header) + len(canonical_json(signature)) + 1024 < PAYLOAD_LIMIT
+    return large and size + 2 * len(header) + len(signed_json(signature)) + 1024 < PAYLOAD_LIMIT
 
 
 class ProjectTrust:
@@ -60,14 +60,14 @@ class ProjectTrust:
         self._accepts_any = project.settings.worker.accept == "any"
         self._keys = project.settings.definition_keys()
         self._known: set[bytes] | None = None
-        self._variables = {canonical_json(project.settings.vars)}
+        self._variables = {signed_json(project.settings.vars)}
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
         self._cached = lru_cache(maxsize=256)(self._trusted_definition)
 
     def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
-        definition = self._cached(header, canonical_json(signature))
+        definition = self._cached(header, signed_json(signature))
         if definition is None or definition.saga != saga:
             return False
         if _is_left_to_activity(inputs, header, signature):
@@ -86,10 +86,10 @@ class ProjectTrust:
         Raises RefusedError or UsageError if the start is not trusted.
         """
         data = header.encode()
-        definition = self._trusted_definition(data, canonical_json(signature))
+        definition = self._trusted_definition(data, signed_json(signature))
         if definition is None:
             await self._read_again()
-            definition = self._trusted_definition(data, canonical_json(signature))
+            definition = self._trusted_definition(data, signed_json(signature))
         if definition is None:
             log.warning("start of %s refused: its definition is neither known nor signed", saga)
             raise RefusedError(
@@ -109,11 +109,11 @@ class ProjectTrust:
             return True
         if self._keys.verifies("decision", decision_content(saga_id, decision), decision.get("signature")):
             return True
-        return decision.get("with") is None and canonical_json(decision.get("definition")) in self._known_definitions()
+        return decision.get("with") is None and signed_json(decision.get("definition")) in self._known_definitions()
 
     def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        return {**order, "signature": self._keys.sign("notification", canonical_json(order))}
+        return {**order, "signature": self._keys.sign("notification", signed_json(order))}
 
     def trusts_notification(self, order: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
@@ -122,24 +122,24 @@ class ProjectTrust:
         if not isinstance(order, Mapping):
             return False
         try:
-            content = canonical_json({name: value for name, value in order.items() if name != "signature"})
+            content = signed_json({name: value for name, value in order.items() if name != "signature"})
         except RecursionError:
             return False
         return self._keys.verifies("notification", content, order.get("signature"))
 
     def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
         try:
-            sent = json.loads(header)
+            sent = decode_json(header)
             trusted = self._accepts_any or self._is_known(sent)
-            if not trusted and not self._keys.verifies("definition", header, json.loads(signature)):
+            if not trusted and not self._keys.verifies("definition", header, decode_json(signature)):
                 return None
             return from_snapshot(sent["definition"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
-        known = canonical_json(sent["definition"]) in self._known_definitions()
-        return known and canonical_json(sent.get("vars") or {}) in self._variables
+        known = signed_json(sent["definition"]) in self._known_definitions()
+        return known and signed_json(sent.get("vars") or {}) in self._variables
 
     def _known_definitions(self) -> set[bytes]:
         if self._known is None:
@@ -167,11 +167,11 @@ class ProjectTrust:
         variables = settings.vars
         if settings.config_file is not None:
             variables = load_settings(config=settings.config_file).vars
-        return _snapshots(found), canonical_json(variables)
+        return _snapshots(found), signed_json(variables)
 
 
 def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
-    return {canonical_json(to_snapshot(one)) for one in definitions.values()}
+    return {signed_json(to_snapshot(one)) for one in definitions.values()}
 
 
 class TrustInterceptor(Interceptor):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol
 
 from sagas.actions.signature import ENVELOPE
@@ -139,7 +140,7 @@ class Number:
     maximum: float
 
     def read(self, node: YamlNode, report: Report) -> float | None:
-        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
+        if isinstance(node.value, bool) or not isinstance(node.value, int | Decimal):
             return report_mismatch(node, report, "a number")
         if not self.minimum <= node.value <= self.maximum:
             return report_mismatch(node, report, f"a number from {self.minimum:g} to {self.maximum:g}")

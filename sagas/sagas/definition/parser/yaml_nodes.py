@@ -7,9 +7,9 @@ trees here, so that anchors, merge keys and the YAML 1.2 core types have the sam
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -24,6 +24,7 @@ from ruamel.yaml.events import (
 )
 
 from sagas.definition.diagnostics import Position, Report
+from sagas.text.exact_json import exact_number, shortened
 from sagas.text.json_values import MAX_DEPTH
 
 try:
@@ -41,6 +42,7 @@ MAX_CHARACTERS = 5_000_000
 _CORE = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _CONSTANTS: dict[str, Any] = {
     "": None,
     "~": None,
@@ -279,17 +281,25 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
             raise _InvalidYaml("SAGA100", position, f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused")
         value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     elif _FLOAT.match(text):
-        value = float(text)
-        if math.isinf(value):
-            raise _InvalidYaml("SAGA100", position, f"the number {text} is too large")
+        try:
+            value = exact_number(text)
+        except ValueError as error:
+            raise _InvalidYaml("SAGA100", position, str(error), "quote it if it is text") from None
     elif text.lower() in (".nan", ".inf", "-.inf", "+.inf"):
-        raise _InvalidYaml("SAGA100", position, f"{text} is not a JSON number")
+        raise _InvalidYaml("SAGA100", position, f"{text} is not a JSON number", "quote it if it is text")
     else:
         value = text
-    expected = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}
+    if _LEADING_ZERO.match(text) and not isinstance(value, str):
+        raise _InvalidYaml(
+            "SAGA100",
+            position,
+            f"{shortened(text)} begins with a zero, which a number cannot",
+            "quote it if it is text, such as a code; write a number without the zero",
+        )
+    expected = {"int": int, "float": (int, Decimal), "bool": bool, "null": type(None)}
     if kind is not None and (kind not in expected or not isinstance(value, expected[kind])):
         raise _InvalidYaml("SAGA100", position, f"the tag `!!{kind}` does not fit here", "remove the tag")
-    return float(value) if kind == "float" else value
+    return Decimal(value) if kind == "float" else value
 
 
 def _position(event: Any) -> Position:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import MAX_RESULT_VALUES, MAX_STEPS, VALUES_PER_STEP, WorkMeter
+from sagas.text.exact_json import encode_json
 
 DEEP: Any = 1
 for _ in range(150):
@@ -86,7 +86,7 @@ def evaluate(source: str) -> None:
     """Counted, not measured: a busy machine takes longer. What would not end at all is interrupted by pytest."""
     meter = WorkMeter()
     with contextlib.suppress(ExpressionError):
-        json.dumps(compile_expression(source).evaluate(VALUES, meter))
+        encode_json(compile_expression(source).evaluate(VALUES, meter))
     with contextlib.suppress(ExpressionError):
         compile_value(f"a ${{{{ {source} }}}} b").render(VALUES, meter)
     assert not meter.exceeds(2 * MAX_STEPS + MAX_RESULT_VALUES // VALUES_PER_STEP)

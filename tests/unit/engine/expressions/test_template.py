@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from sagas.expressions import ExpressionError, compile_value
 
 CONTEXT: dict[str, Any] = {
-    "input": {"id": "b-7", "n": 3, "price": 1.50, "yes": True, "nothing": None, "tags": ["x", {"b": 1, "a": 2}]}
+    "input": {
+        "id": "b-7",
+        "n": 3,
+        "price": 1.50,
+        "exact": Decimal("1.10"),
+        "exponent": Decimal("1e2"),
+        "yes": True,
+        "nothing": None,
+        "tags": ["x", {"b": 1, "a": 2}],
+    }
 }
 
 
@@ -20,9 +30,14 @@ CONTEXT: dict[str, Any] = {
         (" ${{ input.n }}", " 3"),
         ("${{ input.tags }}", ["x", {"b": 1, "a": 2}]),
         ("${{ input.nothing }}", None),
-        ("${{ input.price }}", "1.5"),
+        ("${{ input.price }}", Decimal("1.5")),
         ("order-${{ input.id }}-${{input.n}}", "order-b-7-3"),
         ("${{ input.yes }}/${{ input.price }}", "true/1.5"),
+        ("${{ input.exact }}", Decimal("1.10")),
+        ("v${{ input.exact }}", "v1.10"),
+        ("v${{ input.exponent }}", "v100"),
+        ("v${{ input.exact + 1 }}", "v2.10"),
+        ("v${{ [input.exact] }}", "v[1.10]"),
         ("tags: ${{ input.tags }}", 'tags: ["x", {"a": 2, "b": 1}]'),
         ("${{ {'a': {'b': 1}} }}", {"a": {"b": 1}}),
         ("${{ {'a': {'b': 1}}}}", {"a": {"b": 1}}),

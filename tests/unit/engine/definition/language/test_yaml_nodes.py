@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -37,16 +38,17 @@ def read(text: str) -> YamlNode:
         ("False", False),
         ("~", None),
         ("12", 12),
-        ("012", 12),
         ("0o14", 12),
         ("0xC", 12),
         ("1_000", "1_000"),
-        ("1.50", 1.5),
-        ("1e3", 1000.0),
+        ("1.50", Decimal("1.50")),
+        ("1e3", Decimal("1e3")),
+        ("-0.0", Decimal("-0.0")),
+        ("123456789012345678.123456789", Decimal("123456789012345678.123456789")),
         ("12:30:45", "12:30:45"),
         ("'12'", "12"),
         ("!!str 12", "12"),
-        ("!!float 12", 12.0),
+        ("!!float 12", Decimal(12)),
         ("|\n  two\n  lines\n", "two\nlines\n"),
         (">-\n  folded\n  text\n", "folded text"),
         ("${{ input.a }}", "${{ input.a }}"),
@@ -57,6 +59,17 @@ def test_scalars(parser: str, text: str, value: Any) -> None:
     found = read(f"a: {text}").to_json()["a"]
     assert found == value
     assert type(found) is type(value)
+    assert str(found) == str(value)
+
+
+@pytest.mark.parametrize("text", ["0123", "00", "-07", "007.5", "01e2", "+01"])
+def test_a_number_with_a_leading_zero_is_refused(parser: str, text: str) -> None:
+    report = Report("a.yaml")
+    assert load_yaml(f"a:\n  - {text}\n", report) is None
+    [one] = report.diagnostics
+    assert (one.code, one.line, one.column) == ("SAGA100", 2, 5)
+    assert "quote it" in (one.help or "")
+    assert read(f"a: '{text}'").to_json() == {"a": text}
 
 
 def test_places(parser: str) -> None:

@@ -1,0 +1,65 @@
+"""Payloads of JSON with exact numbers, whatever data converter the client or the worker has.
+
+The converter of the SDK reads the numbers of JSON as binary floats and cannot write a decimal, and a user's own worker
+may have another one. So no value of a saga passes through a converter: what is sent is a RawValue, and what is received
+is read from one.
+"""
+
+from __future__ import annotations
+
+from json import JSONDecodeError
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import MAX_DEPTH, encodable
+
+_JSON = b"json/plain"
+_NULL = b"binary/null"
+
+
+class UnreadableValue(Exception):
+    """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
+
+
+def json_payload(value: Any) -> Payload:
+    """The payload of a JSON value. Raises TypeError, ValueError or RecursionError if it is none."""
+    return Payload(metadata={"encoding": _JSON}, data=encode_json(value))
+
+
+def raw_json(value: Any) -> RawValue:
+    """A JSON value that no converter changes. Raises as :func:`json_payload`."""
+    return RawValue(json_payload(value))
+
+
+def read_payload(payload: Payload) -> Any:
+    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue."""
+    encoding = payload.metadata.get("encoding", b"")
+    if encoding == _NULL:
+        return None
+    if encoding != _JSON:
+        raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
+    try:
+        return decode_json(payload.data)
+    except RecursionError:
+        raise UnreadableValue(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeDecodeError:
+        raise UnreadableValue("it is not UTF-8") from None
+    except JSONDecodeError as error:
+        raise UnreadableValue(f"it is not JSON: {encodable(str(error))}") from None
+    except ValueError as error:
+        raise UnreadableValue(encodable(str(error))) from None
+
+
+def failure_details(error: ApplicationError) -> Any:
+    """The first detail of a failure; None without details. The SDK has read the error's own with its converter."""
+    if error.failure is None:
+        return error.details[0] if error.details else None
+    payloads = error.failure.application_failure_info.details.payloads
+    try:
+        return read_payload(payloads[0]) if payloads else None
+    except UnreadableValue as unreadable:
+        return {"omitted": "unreadable", "reason": str(unreadable)}

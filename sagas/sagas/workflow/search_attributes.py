@@ -1,0 +1,56 @@
+"""The search attributes of a run, for `saga list` and the Web UI."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+from sagas.definition.saga_ids import label_problem
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import RecordState
+
+CHECKS_LABELS = "checks-labels"
+"""The Temporal patch id of the check of labels; only a run that is refused has its marker."""
+
+_LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
+
+
+class RunSearchAttributes:
+    """The search attributes of one run.
+
+    ``known`` are the attributes registered in the namespace: setting another one would fail the workflow task.
+    """
+
+    def __init__(self, known: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
+        self.registered = known
+        self.state_recorded = recorded
+        """A state has been recorded, so later ones must be recorded too."""
+
+    def set_labels(self, machine: Machine) -> None:
+        """Set the labels, unless the client has sent them with the start, as `sagas.Client` does.
+
+        Raises DefinitionError when they cannot be evaluated for this input.
+        """
+        labels = [f"{name}={value}" for name, value in machine.labels().items()]
+        if (
+            labels
+            and _LABELS_KEY.name in self.registered
+            and _LABELS_KEY not in workflow.info().typed_search_attributes
+        ):
+            if (problem := label_problem(labels)) is not None and workflow.patched(CHECKS_LABELS):
+                raise DefinitionError(problem)
+            workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
+
+    def record_state(self, record: RecordState) -> None:
+        if record.state == "PARKED":
+            workflow.logger.warning("parked at %s: `saga parked` shows the possible decisions", record.step)
+        values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
+        updates = [
+            SearchAttributeKey.for_keyword(name).value_set(value)
+            for name, value in values.items()
+            if value is not None and name in self.registered
+        ]
+        if updates:
+            self.state_recorded = True
+            workflow.upsert_search_attributes(updates)
