@@ -18,6 +18,7 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.sessions import session_arguments
 from sagas.errors import UsageError
+from sagas.text.exact_json import decode_json, encode_json
 
 DRIVERS = {
     "postgresql": "postgresql+psycopg",
@@ -113,12 +114,18 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
             pool_size=pool_size,
             max_overflow=0,
             connect_args={**arguments, **session_arguments(target)},
+            json_serializer=_write_json,
+            json_deserializer=decode_json,
         )
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
     if backend == "sqlite":
         stop_abandoned_statements(engine.sync_engine)
     return engine
+
+
+def _write_json(value: Any) -> str:
+    return encode_json(value).decode()
 
 
 def _parse_url(name: str, text: str) -> URL:

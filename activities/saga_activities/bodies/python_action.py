@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import functools
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from saga_activities.concurrency import uncancellable
+from saga_activities.guard.result_codec import to_json_value
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 
@@ -45,10 +51,54 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` as JSON: dataclasses and models as objects, decimals and times as strings. Probe answers are kept."""
+    """``value`` as JSON: dataclasses and models as objects, exact numbers, times as strings. Probe answers are kept.
+
+    Raises UnusableResult for a number that JSON does not have.
+    """
     match value:
         case Done():
             return Done(jsonable(value.result))
-        case Absent() | Unknown() | None | bool() | int() | str():
+        case Absent() | Unknown() | None | bool() | str():
             return value
-    return to_jsonable_python(value)
+    return to_json_value(_with_exact_numbers(value))
+
+
+def _with_exact_numbers(value: Any) -> Any:
+    """``value`` as pydantic writes it, but for numbers: it would write a decimal as a string."""
+    match value:
+        case None | bool() | str():
+            return to_jsonable_python(value)
+        case Enum():
+            return _with_exact_numbers(value.value)
+        case int() | float() | Decimal():
+            return value
+        case Mapping():
+            return {_key(key): _with_exact_numbers(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset() | deque() | Iterator():
+            return [_with_exact_numbers(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if not hasattr(value, "__pydantic_serializer__"):
+            fields = dataclasses.fields(value)
+            return {field.name: _with_exact_numbers(getattr(value, field.name)) for field in fields}
+    elif not isinstance(value, BaseModel):
+        return to_jsonable_python(value)
+    serializer: Any = getattr(type(value), "__pydantic_serializer__")  # noqa: B009, of a model or pydantic's dataclass
+    return _numbers_of(serializer.to_python(value), serializer.to_python(value, mode="json"))
+
+
+def _numbers_of(native: Any, written: Any) -> Any:
+    """``written``, a model as JSON, with the numbers of ``native``, the same model with Python's own values."""
+    match native, written:
+        case (Decimal(), str()) if str(native) == written:
+            return native
+        case dict(), dict() if len(native) == len(written):
+            return {
+                key: _numbers_of(one, item) for one, (key, item) in zip(native.values(), written.items(), strict=True)
+            }
+        case ((list() | tuple() | set() | frozenset() | deque()), list()) if len(native) == len(written):
+            return [_numbers_of(one, item) for one, item in zip(native, written, strict=True)]
+    return written
+
+
+def _key(key: Any) -> str:
+    return next(iter(to_jsonable_python({key: None})))

@@ -7,7 +7,6 @@ that the statement must return (SELECT, RETURNING) or affect; any other number r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected, UsageError
 from sagas.protocol.payloads import Invocation
+from sagas.text.exact_json import encode_json
 
 
 async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str
 def _bind_parameter(value: Any, dialect: str) -> Any:
     array = isinstance(value, list) and dialect == "postgresql" and not any(isinstance(x, dict | list) for x in value)
     if isinstance(value, dict) or (isinstance(value, list) and not array):
-        return json.dumps(value, ensure_ascii=False)
+        return encode_json(value).decode()
     return value
 
 

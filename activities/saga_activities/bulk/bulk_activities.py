@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +28,7 @@ from sagas.bulk.wire_format import (
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.text.exact_json import decode_json, encode_json
 
 DetachSagas = Callable[
     [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
@@ -121,7 +121,7 @@ class BulkActivities:
         """``refused``: the sagas that Temporal does not accept, and why; an error if it is the only one."""
         lines = unpack_states(request["sagas"])
         refused = {summary["saga_id"]: summary["view"]["incomplete"] for summary, machine in lines if not machine}
-        states = [(summary, json.loads(machine)) for summary, machine in lines if machine]
+        states = [(summary, decode_json(machine)) for summary, machine in lines if machine]
         refused |= await self._start_detached(request, states)
         ids = [summary["saga_id"] for summary, _ in states if summary["saga_id"] not in refused]
         await claims.hand_over(self._engine(), ids, bulk_id=request["bulk_id"])
@@ -148,6 +148,6 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         labels=storable(summary["labels"]),
         ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
-        story="null" if text else json.dumps(storable(summary["view"])),
+        story="null" if text else encode_json(storable(summary["view"])).decode(),
         machine=compress(text.encode(), 1) if text else None,
     )

@@ -169,7 +169,8 @@ class ChunkEffects:
         if any(one.text != first.text for one in statements):
             raise NeedsSavepoints
         try:
-            returned = await first.run_for_all(self._tx.raw, [one.parameters for one in statements])
+            parameters = await self._tx.new_session().exact(first.text, [one.parameters for one in statements])
+            returned = await first.run_for_all(self._tx.raw, parameters)
             results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, Rejected, UsageError) as error:
             _raise_if_doomed(error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from saga_activities.bulk.guard_scripts import EntryScript
 from sagas.bulk.wire_format import encode_outcomes
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.text.exact_json import encode_json
 
 MAX_RESULTS_BYTES = 1024 * 1024
 """Bytes of the results of one chunk, as JSON, unless a single one has more. The calls beyond are left to the next."""
@@ -26,9 +26,9 @@ def result_size(script: EntryScript) -> int:
     if result is None:
         return 0
     if result.row_write is None:
-        return len(json.dumps(result.outcome.result)) if result.outcome.result else 0
+        return len(encode_json(result.outcome.result)) if result.outcome.result else 0
     text = result.row_write.result or ""
-    return len(text) if text.isascii() else len(json.dumps(text))
+    return len(text) if text.isascii() else len(encode_json(text))
 
 
 def encode_bounded(outcomes: Sequence[Outcome | None], attempt: int) -> dict[str, object]:
@@ -38,12 +38,12 @@ def encode_bounded(outcomes: Sequence[Outcome | None], attempt: int) -> dict[str
     beyond the limit the outcome is unknown until the guard is asked again.
     """
     encoded = encode_outcomes(outcomes, attempt)
-    if len(json.dumps(encoded)) <= MAX_PAYLOAD_BYTES:
+    if len(encode_json(encoded)) <= MAX_PAYLOAD_BYTES:
         return encoded
     kept: list[Outcome | None] = []
     taken = 200 * len(outcomes)  # for the replacements
     for number, outcome in enumerate(outcomes):
-        size = len(json.dumps(encode_outcomes([outcome], attempt)))
+        size = len(encode_json(encode_outcomes([outcome], attempt)))
         if number and taken + size > MAX_PAYLOAD_BYTES:
             kept.append(_TOO_LARGE if outcome is not None and outcome.kind in ("done", "unknown") else None)
         else:

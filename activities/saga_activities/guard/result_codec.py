@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.json_values import MAX_DEPTH
+from sagas.text.exact_json import decimal_problem, decode_json, encode_json
+from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Temporal refuses payloads above 2 MiB; the headroom is for the envelope of the result."""
@@ -23,47 +22,86 @@ MARKER_KEY = "saga:marker"
 
 
 class UnusableResult(ValueError):
-    """A result that cannot be stored: too large, or not JSON."""
+    """A result that cannot be stored: too large, or not JSON. ``field`` is the place within the result."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{problem} (field {field})" if field else problem)
+        self.problem = problem
+        self.field = field
+
+    def within(self, name: str | int) -> UnusableResult:
+        """The same problem, seen from the object or list around it."""
+        inner = f".{self.field}" if self.field and not self.field.startswith("[") else self.field
+        return UnusableResult(self.problem, (f"[{name}]" if isinstance(name, int) else name) + inner)
 
 
 def to_json_value(value: Any, depth: int = 0) -> Any:
-    """``value`` in JSON's own types: decimals as strings, times in ISO 8601, bytes in Base64.
+    """``value`` in JSON's own types: exact numbers, times in ISO 8601, bytes in Base64.
 
-    ``depth`` is the number of levels around it. Raises :class:`UnusableResult` for a type that has no such form, and
-    for a value that is nested too deeply.
+    A ``Decimal`` stays one; a ``float`` becomes the decimal with the fewest digits that denotes it. ``depth`` is the
+    number of levels around the value. Raises :class:`UnusableResult`, which names the field, for a type that has no
+    such form, for a number that JSON does not have, and for a value that is nested too deeply.
     """
     if depth > MAX_DEPTH:
         raise UnusableResult(f"a result must not be nested deeper than {MAX_DEPTH} levels")
     match value:
-        case None | bool() | int():
+        case None | bool():
             return value
         case Enum():
             return to_json_value(value.value)
         case str():
             return str(value)
-        case float():
-            if value != value or value in (float("inf"), float("-inf")):
-                raise UnusableResult(f"a result must not contain {value}: JSON has no such number")
-            return value
-        case Decimal() | UUID():
+        case int() | float() | Decimal():
+            return json_number(value)
+        case UUID():
             return str(value)
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():
-            return value.total_seconds()
+            return _seconds(value)
         case bytes() | bytearray() | memoryview():
             return b64encode(bytes(value)).decode("ascii")
         case Mapping():
-            return {_json_key(key): to_json_value(item, depth + 1) for key, item in value.items()}
+            return _object(value.items(), depth)
         case Sequence() | Set():
-            return [to_json_value(item, depth + 1) for item in value]
+            return [_item(number, item, depth) for number, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: to_json_value(getattr(value, field.name), depth + 1) for field in fields}
+        return _object(((field.name, getattr(value, field.name)) for field in dataclasses.fields(value)), depth)
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic here
     if callable(dump):
         return to_json_value(dump(), depth)
     raise UnusableResult(f"JSON has no form for a value of type {type(value).__name__}")
+
+
+def json_number(value: int | float | Decimal) -> int | Decimal:
+    """The number with its exact digits. Raises :class:`UnusableResult` for one that JSON cannot express, or nobody
+    could read again."""
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise UnusableResult("a result must not contain an integer of more than 4,000 digits")
+        return int(value)
+    number = Decimal(float.__repr__(value)) if isinstance(value, float) else value
+    if not number.is_finite():
+        raise UnusableResult(f"a result must not contain {value}: JSON has no such number, so return null or a string")
+    if (problem := decimal_problem(number)) is not None:
+        raise UnusableResult(f"a result cannot be stored: {problem}")
+    return number
+
+
+def _object(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+    return {(name := _json_key(key)): _item(name, item, depth) for key, item in items}
+
+
+def _item(name: str | int, value: Any, depth: int) -> Any:
+    try:
+        return to_json_value(value, depth + 1)
+    except UnusableResult as error:
+        raise error.within(name) from None
+
+
+def _seconds(duration: timedelta) -> Decimal:
+    whole, part = divmod(duration // timedelta(microseconds=1), 1_000_000)
+    return Decimal(f"{whole}.{part:06d}".rstrip("0") + "0" * (part == 0))
 
 
 def _json_key(key: Any) -> str:
@@ -92,12 +130,12 @@ def decode(text: str | None) -> Any:
 
 def encode_marker(marker: str, **details: Any) -> str:
     """The text of a row that stores a marker of the guard."""
-    return json.dumps({MARKER_KEY: marker, **details}, separators=(",", ":"))
+    return encode_json({MARKER_KEY: marker, **details}).decode()
 
 
 def decode_marker(text: str | None) -> Mapping[str, Any] | None:
     """``{"saga:marker": marker, …}`` if the row holds a marker of the guard, else None."""
     if text is None or MARKER_KEY not in text:
         return None
-    value = json.loads(text)
+    value = decode_json(text)
     return value if isinstance(value, dict) and MARKER_KEY in value else None

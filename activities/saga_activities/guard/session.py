@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Executable, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
-from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.sql.elements import BindParameter, TextClause
 from sqlalchemy.sql.expression import ClauseElement
+from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.exact_parameters import exact_parameters, needs_care
 from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 from sagas.errors import SagaError
 
@@ -174,13 +176,41 @@ class SqlSession:
             self._running.add(task)
             self.used = True
             try:
-                return await self._execute(clause, parameters if parameters is not None else named)
+                given = parameters if parameters is not None else named
+                return await self._execute(clause, await self._exact(clause, given))
             except BaseException as error:
                 if self.first_error is None:
                     self.first_error = error
                 raise
             finally:
                 self._running.discard(task)
+
+    async def exact(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The parameters of a textual statement as the driver takes them without a loss. Raises InexactNumber."""
+
+        async def query(text: str, values: Mapping[str, Any]) -> list[Row]:
+            return (await self._execute(text_clause(text, self._dialect), values)).rows or []
+
+        return await exact_parameters(statement, self._dialect, parameters, query)
+
+    async def _exact(
+        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        rows = [parameters] if isinstance(parameters, Mapping) else parameters
+        if isinstance(clause, TextClause):
+            exact = await self.exact(clause.text, rows)
+            return exact[0] if isinstance(parameters, Mapping) else exact
+        if _has_careful_numbers(clause, rows):
+            await self._check_construct(clause, rows)
+        return parameters
+
+    async def _check_construct(self, clause: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Check the numbers of a construct of SQLAlchemy, which binds them itself: by the text that it stands for."""
+        names = list(rows[0]) if rows else None
+        dialect: Any = type(self._connection.dialect)
+        named = dialect(paramstyle="named")
+        compiled = clause.compile(dialect=named, column_keys=names or None)
+        await self.exact(str(compiled), [{**compiled.params, **row} for row in rows or [{}]])
 
     async def _execute(
         self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -218,6 +248,12 @@ class SyncSqlSession:
 
     def _wait(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _has_careful_numbers(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
+    if any(needs_care(value) for row in rows for value in row.values()):
+        return True
+    return any(isinstance(node, BindParameter) and needs_care(node.value) for node in iterate(clause))
 
 
 @lru_cache(maxsize=2048)

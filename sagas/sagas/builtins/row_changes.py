@@ -22,7 +22,7 @@ AUTO = "auto"
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 
-_SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 
 _FIRST_WORDS = ("SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
 
@@ -127,7 +127,7 @@ def analyse(statement: str, dialect: str) -> RowChange:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    read = _SQLGLOT_DIALECTS[dialect]
+    read = SQLGLOT_DIALECTS[dialect]
     try:
         tokens = list(sqlglot.tokenize(statement, read=read))
         while tokens and tokens[-1].token_type == sqlglot.TokenType.SEMICOLON:

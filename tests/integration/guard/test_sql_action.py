@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -46,11 +47,11 @@ async def test_rows_that_were_not_met_reject_everything(guard_database: GuardDat
 
 
 async def test_an_event_is_a_row_of_the_same_transaction(guard_database: GuardDatabase) -> None:
-    event = {"topic": "orders", "key": 7, "value": {"n": "1.10"}}
+    event = {"topic": "orders", "key": 7, "value": {"n": Decimal("1.10")}}
     assert (await perform(guard_database, INSERT, emit=[event])).kind == "done"
     found = "select topic, event_key, value, status from saga_outbox where saga_id = :s"
     (row,) = await guard_database.rows(found, s=guard_database.current.saga_id)
-    assert tuple(row) == ("orders", "7", '{"n": "1.10"}', "NEW")
+    assert tuple(row) == ("orders", "7", '{"n":1.10}', "NEW")
     refused = await perform(guard_database, "update effects set at_time = 0 where saga_id = :saga", expect_rows=5)
     assert refused.kind == "rejected"
     assert await guard_database.rows(found, s=guard_database.current.saga_id) == []

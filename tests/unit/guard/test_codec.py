@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -22,19 +22,41 @@ class Reservation:
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
-        (Decimal("1.10"), "1.10"),
+        (Decimal("123456789012345678901234567890.10"), Decimal("123456789012345678901234567890.10")),
+        (2**63, 2**63),
+        (0.1, Decimal("0.1")),
+        (1e22, Decimal("1E+22")),
+        (timedelta(days=40_000, microseconds=1), Decimal("3456000000.000001")),
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
         (date(2026, 1, 2), "2026-01-02"),
         (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (b"\x00\xff", "AP8="),
-        ({"a": (1, 2.5, None, True)}, {"a": [1, 2.5, None, True]}),
-        (Reservation("x", Decimal("2")), {"sku": "x", "price": "2"}),
+        ({"a": (1, 2.5, None, True)}, {"a": [1, Decimal("2.5"), None, True]}),
+        (Reservation("x", Decimal("2.00")), {"sku": "x", "price": Decimal("2.00")}),
         ("snow ☃", "snow ☃"),
         ("half a pair \ud800", "half a pair \ud800"),
     ],
 )
 def test_values_survive(value: Any, plain: Any) -> None:
-    assert result_codec.decode(result_codec.encode(value)) == plain
+    decoded = result_codec.decode(result_codec.encode(value))
+    assert (decoded, repr(decoded)) == (plain, repr(plain))  # 1.10 equals 1.1, but has another digit
+
+
+@pytest.mark.parametrize(
+    ("value", "problem", "field"),
+    [
+        (float("nan"), "must not contain nan: JSON has no such number, so return null or a string", ""),
+        ({"total": Decimal("Infinity")}, "must not contain Infinity", "(field total)"),
+        ([{"rows": [1, Decimal("NaN")]}], "must not contain NaN", "(field [0].rows[1])"),
+        ({"n": Decimal("1E+1001")}, "it has a decimal of more than 1,000 digits", "(field n)"),
+        ({"n": 10**4001}, "an integer of more than 4,000 digits", "(field n)"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_named(value: Any, problem: str, field: str) -> None:
+    with pytest.raises(result_codec.UnusableResult) as refused:
+        result_codec.encode(value)
+    assert problem in str(refused.value)
+    assert str(refused.value).endswith(field)
 
 
 @pytest.mark.parametrize(

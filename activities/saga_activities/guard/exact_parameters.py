@@ -1,0 +1,316 @@
+"""Numbers as parameters of SQL: bound with all their digits, or refused before the statement runs.
+
+PostgreSQL, MySQL and MariaDB round a number silently when it is assigned to a column with fewer digits after the point,
+and SQLite has no exact decimals. So a statement with such parameters is compared with the types of the columns that
+they are assigned to.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
+from sagas.errors import UsageError
+from sagas.text.exact_json import decimal_problem, number_text
+
+Parameters = Mapping[str, Any]
+Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
+"""Runs a query with named parameters on the connection of the statement."""
+
+_EXACT_INTEGERS = 1 << 53
+"""From here on a double skips integers."""
+
+_MYSQL_DIGITS, _MYSQL_SCALE = 65, {"mysql": 30, "mariadb": 38}
+"""Digits of a DECIMAL, and those of them that may be after the point."""
+
+_NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
+
+
+class InexactNumber(UsageError):
+    """A number has more digits than its receiver holds."""
+
+
+def needs_care(value: Any) -> bool:
+    """Whether a parameter has a number that some column would round."""
+    if isinstance(value, list | tuple):
+        return any(map(needs_care, value))
+    if isinstance(value, int):
+        return not -_EXACT_INTEGERS < value < _EXACT_INTEGERS
+    return isinstance(value, Decimal)
+
+
+async def exact_parameters(
+    statement: str, dialect: str, parameters: Sequence[Parameters], query: Query
+) -> Sequence[Parameters]:
+    """The parameters as the driver takes them without a loss.
+
+    Raises :class:`InexactNumber` for a number that the database, or the column that it is assigned to, cannot hold.
+    """
+    careful = {name for values in parameters for name, value in values.items() if needs_care(value)}
+    if not careful:
+        return parameters
+    for values in parameters:
+        for name in careful & values.keys():
+            _refuse_endless(name, values[name])
+    assigned = [one for one in assigned_parameters(statement, dialect) if one.parameter in careful]
+    columns = await _read_columns(assigned, dialect, query)
+    exact: list[Parameters] = []
+    for values in parameters:
+        bound = dict(values)
+        for target in assigned:
+            column = columns.get(target)
+            if column is not None:
+                bound[target.parameter] = column.checked(target, bound.get(target.parameter), dialect)
+        for name in careful & bound.keys():
+            bound[name] = _bound(name, bound[name], dialect)
+        exact.append(bound)
+    return exact
+
+
+def _refuse_endless(name: str, value: Any) -> None:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, Decimal) and item.is_finite() and (problem := decimal_problem(item)) is not None:
+            raise InexactNumber(f"the parameter {name} cannot be used: {problem}")
+
+
+def _bound(name: str, value: Any, dialect: str) -> Any:
+    """A value as the driver of the dialect takes it."""
+    if isinstance(value, list | tuple):
+        items = [_bound(name, item, dialect) for item in value]
+        return _of_one_type(items) if dialect == "postgresql" else items
+    if not needs_care(value) or dialect == "postgresql":
+        return value
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise InexactNumber(f"the parameter {name} is {value}, and {_NAMES[dialect]} has no such number")
+    if dialect == "sqlite":
+        return _bound_to_sqlite(name, value)
+    digits, scale = _digits(value)
+    if digits > _MYSQL_DIGITS or scale > _MYSQL_SCALE[dialect]:
+        raise InexactNumber(
+            f"the parameter {name} has more digits than {_NAMES[dialect]} can hold ({_MYSQL_DIGITS}, and"
+            f" {_MYSQL_SCALE[dialect]} after the point); store it as text with string(x)"
+        )
+    return value
+
+
+def _of_one_type(items: list[Any]) -> list[Any]:
+    """An array of psycopg has either integers or decimals."""
+    if not any(isinstance(item, Decimal) for item in items):
+        return items
+    return [Decimal(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in items]
+
+
+def _bound_to_sqlite(name: str, value: int | Decimal) -> int | float:
+    if isinstance(value, Decimal) and is_exact_double(value):
+        return float(value)
+    if value == int(value) and -(1 << 63) <= value < 1 << 63:
+        return int(value)
+    raise InexactNumber(f"the parameter {name} has more digits than SQLite can hold; store it as text with string(x)")
+
+
+def is_exact_double(number: int | Decimal) -> bool:
+    """Whether the double nearest to the number is written with the same digits."""
+    try:
+        nearest = float(number)
+    except OverflowError:
+        return False
+    return Decimal(repr(nearest)) == number
+
+
+def _is_exact_single(number: int | Decimal) -> bool:
+    """The same for a float of four bytes."""
+    try:
+        (nearest,) = struct.unpack("f", struct.pack("f", float(number)))
+    except OverflowError:
+        return False
+    return any(
+        Decimal(f"{nearest:.{digits}g}") == number for digits in range(1, 10) if _to_single(nearest, digits) == nearest
+    )
+
+
+def _to_single(number: float, digits: int) -> float:
+    return struct.unpack("f", struct.pack("f", float(f"{number:.{digits}g}")))[0]
+
+
+def _digits(number: int | Decimal) -> tuple[int, int]:
+    """The number of digits in plain notation without zeros at the end of a fraction, and those after the point."""
+    whole, _, fraction = number_text(number).lstrip("-").partition(".")
+    fraction = fraction.rstrip("0")
+    return len(whole.lstrip("0")) + len(fraction), len(fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """A column as far as it limits numbers. ``type`` is its name for messages.
+
+    ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
+    no limit.
+    """
+
+    name: str
+    type: str
+    kind: Literal["integer", "decimal", "double", "single", "text", "other"]
+    low: int = 0
+    high: int = 0
+    precision: int | None = None
+    scale: int | None = None
+
+    def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
+        """The value for this column. Raises :class:`InexactNumber`."""
+        if isinstance(value, list | tuple):
+            return [self.checked(target, item, dialect) for item in value]
+        if not needs_care(value) or (isinstance(value, Decimal) and not value.is_finite()):
+            return value
+        if self.kind == "text" and dialect == "sqlite" and target.alone:
+            return number_text(value)  # SQLite would write the digits of the double
+        problem = self._problem(value, target)
+        if problem is not None:
+            raise InexactNumber(
+                f"the parameter {target.parameter} is {_shown(value)}, and the column {self.name} of {target.name}"
+                f" ({self.type}) {problem}: change its type, or compute the value that is to be stored"
+            )
+        return value
+
+    def _problem(self, value: int | Decimal, target: AssignedParameter) -> str | None:
+        match self.kind:
+            case "integer" if value != int(value):
+                return "holds integers only"
+            case "integer" if target.alone and not self.low <= value <= self.high:
+                return f"holds {self.low} to {self.high}"
+            case "double" if not is_exact_double(value):
+                return "is a binary float and would round it"
+            case "single" if not _is_exact_single(value):
+                return "is a binary float of four bytes and would round it"
+        if self.scale is None:
+            return None
+        if value != 0 and _last_place(value) < -self.scale:
+            return f"holds {self.scale} digits after the point and would round it"
+        room = (self.precision or 0) - self.scale
+        if target.alone and self.precision is not None and value != 0 and _first_place(value) >= room:
+            return f"holds {room} digits before the point"
+        return None
+
+
+def _last_place(number: int | Decimal) -> int:
+    """The power of ten of the last digit that is not zero."""
+    _, digits, exponent = Decimal(number).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits))
+    return exponent + len(text) - len(text.rstrip("0"))
+
+
+def _first_place(number: int | Decimal) -> int:
+    return Decimal(number).adjusted()
+
+
+def _shown(value: int | Decimal) -> str:
+    text = number_text(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+# The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
+
+_POSTGRESQL_COLUMNS = """
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+       coalesce(e.typname, b.typname, t.typname) AS base,
+       CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+_MYSQL_COLUMNS = """
+SELECT column_name AS name, column_type AS type, data_type AS base, numeric_precision AS digits, numeric_scale AS scale
+FROM information_schema.columns
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+ORDER BY ordinal_position
+"""
+
+_SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
+
+
+async def _read_columns(
+    assigned: Sequence[AssignedParameter], dialect: str, query: Query
+) -> Mapping[AssignedParameter, NumberColumn]:
+    tables: dict[str, list[NumberColumn]] = {}
+    columns: dict[AssignedParameter, NumberColumn] = {}
+    for target in assigned:
+        if target.table not in tables:
+            tables[target.table] = [_column(row, dialect) for row in await _read_table(target, dialect, query)]
+        column = _column_of(target, tables[target.table])
+        if column is not None:
+            columns[target] = column
+    return columns
+
+
+async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> Sequence[Mapping[str, Any]]:
+    if dialect == "postgresql":
+        return await query(_POSTGRESQL_COLUMNS, {"table": target.table})
+    text = _SQLITE_COLUMNS if dialect == "sqlite" else _MYSQL_COLUMNS
+    return await query(text, {"schema": target.schema, "name": target.name})
+
+
+def _column_of(target: AssignedParameter, columns: Sequence[NumberColumn]) -> NumberColumn | None:
+    if isinstance(target.column, int):
+        return columns[target.column] if target.column < len(columns) else None
+    exact = next((column for column in columns if column.name == target.column), None)
+    folded = target.column.lower()
+    return exact or next((column for column in columns if column.name.lower() == folded), None)
+
+
+def _column(row: Mapping[str, Any], dialect: str) -> NumberColumn:
+    name, shown = str(row["name"]), str(row["type"])
+    if dialect == "sqlite":
+        declared = shown.upper()
+        is_text = "INT" not in declared and any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
+        return NumberColumn(name, shown, "text" if is_text else "other")
+    if dialect == "postgresql":
+        return _postgresql_column(name, shown, str(row["base"]), int(row["modifier"]))
+    return _mysql_column(name, shown, str(row["base"]).lower(), row["digits"], row["scale"])
+
+
+_BITS = {
+    **{"int2": 16, "int4": 32, "int8": 64},
+    **{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64},
+}
+
+
+def _integer_column(name: str, shown: str, bits: int, *, unsigned: bool = False) -> NumberColumn:
+    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    return NumberColumn(name, shown, "integer", low, high)
+
+
+def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> NumberColumn:
+    if base in _BITS:
+        return _integer_column(name, shown, _BITS[base])
+    match base:
+        case "numeric" if modifier >= 4:
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+            return NumberColumn(name, shown, "decimal", precision=precision, scale=(scale ^ 1024) - 1024)
+        case "money":
+            return NumberColumn(name, shown, "decimal", precision=18, scale=2)
+        case "float8":
+            return NumberColumn(name, shown, "double")
+        case "float4":
+            return NumberColumn(name, shown, "single")
+    return NumberColumn(name, shown, "other")
+
+
+def _mysql_column(name: str, shown: str, base: str, digits: int | None, scale: int | None) -> NumberColumn:
+    if base in _BITS:
+        return _integer_column(name, shown, _BITS[base], unsigned="unsigned" in shown.lower())
+    match base:
+        case "decimal":
+            return NumberColumn(name, shown, "decimal", precision=digits, scale=scale)
+        case "double":
+            return NumberColumn(name, shown, "double", scale=scale)
+        case "float":
+            return NumberColumn(name, shown, "single", scale=scale)
+    return NumberColumn(name, shown, "other")

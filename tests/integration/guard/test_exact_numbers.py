@@ -1,0 +1,273 @@
+"""Numbers on their way into each database and out of it: with every digit, or refused before anything is written."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.sql_action import sql_body
+from saga_activities.bulk.chunk_runner import ChunkRunner
+from sagas.actions import ACTION_ATTRIBUTE, Actions, action
+from sagas.actions.step import Step
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation, idempotency_key
+from sagas.text.exact_json import decode_json
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
+
+EXACT = {"postgres": "numeric", "mariadb": "decimal(65, 30)", "sqlite": "numeric"}
+TABLE = """
+create table if not exists numbers (
+    id varchar(60) primary key, small smallint, big bigint, exact {exact}, price decimal(12, 2), ratio double precision,
+    label varchar(200), doc {json}
+)
+"""
+THIRTY = Decimal("123456789012345678.123456789012")
+"""30 digits."""
+
+
+@pytest_asyncio.fixture
+async def numbers(guard_database: GuardDatabase) -> GuardDatabase:
+    kind = guard_database.kind
+    table = TABLE.format(exact=EXACT[kind], json={"postgres": "jsonb", "mariadb": "json", "sqlite": "text"}[kind])
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(table)
+    return guard_database
+
+
+async def perform(database: GuardDatabase, run: str, **params: Any) -> Outcome:
+    address = database.current = new_address()
+    invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
+    body = sql_body({"run": run, "params": params}, invocation, new_attempt())
+    return await database.guard.do(address, "h", body, **clock())
+
+
+async def stored(database: GuardDatabase, column: str, id: str) -> Any:
+    """The value as text: what the database itself says it holds."""
+    as_text = {"postgres": f"{column}::text", "mariadb": f"cast({column} as char)", "sqlite": f"cast({column} as text)"}
+    ((value,),) = await database.rows(f"select {as_text[database.kind]} from numbers where id = :id", id=id)
+    return value
+
+
+async def insert(database: GuardDatabase, column: str, value: Any) -> tuple[Outcome, str]:
+    id = uuid4().hex
+    return await perform(database, f"insert into numbers (id, {column}) values (:id, :v)", id=id, v=value), id
+
+
+# Out of the database
+
+
+async def test_results_are_numbers_with_their_digits(numbers: GuardDatabase) -> None:
+    postgres = "select 1.10::numeric(5,2) a, 9223372036854775807 b, 123456789012345678.123456789012 c, 0.1::float8 d"
+    lite = "select 12 a, 9223372036854775807 b, 12.5 c, 0.1 d"
+    maria = "select cast(1.10 as decimal(5,2)) a, 9223372036854775807 b, 123456789012345678.123456789012 c, 0.1e0 d"
+    outcome = await perform(numbers, {"postgres": postgres, "sqlite": lite, "mariadb": maria}[numbers.kind])
+    a, c = (12, Decimal("12.5")) if numbers.kind == "sqlite" else (Decimal("1.10"), THIRTY)
+    assert outcome.result == [{"a": a, "b": 2**63 - 1, "c": c, "d": Decimal("0.1")}]
+    assert [str(value) for value in outcome.result[0].values()][::2] == [str(a), str(c)]
+    again = await perform(numbers, f"select result from saga_guard where saga_id = '{numbers.current.saga_id}'")
+    assert decode_json(again.result[0]["result"]) == outcome.result
+
+
+async def test_a_number_that_json_does_not_have_is_refused_with_its_column(numbers: GuardDatabase) -> None:
+    if numbers.kind != "postgres":
+        pytest.skip("only PostgreSQL has such numbers")
+    for value, shown in (("'NaN'::numeric", "NaN"), ("'-Infinity'::float8", "-inf")):
+        outcome = await perform(numbers, f"select 1 as n, {value} as total")
+        assert outcome.failure is not None
+        assert outcome.failure.message == (
+            f"a result must not contain {shown}: JSON has no such number, so return null or a string (field total)"
+        )
+        assert not outcome.retryable
+
+
+async def test_json_columns_keep_their_digits(numbers: GuardDatabase) -> None:
+    outcome, id = await insert(numbers, "doc", {"a": THIRTY, "b": [Decimal("1.10"), 2**63]})
+    assert outcome.kind == "done"
+    text = str(await stored(numbers, "doc", id)).replace(" ", "")
+    assert text == '{"a":123456789012345678.123456789012,"b":[1.10,9223372036854775808]}'
+    read = await perform(numbers, "select doc from numbers where id = :id", id=id)
+    document = read.result[0]["doc"]
+    parsed = document if numbers.kind == "postgres" else decode_json(document)
+    assert parsed == {"a": THIRTY, "b": [Decimal("1.10"), 2**63]}
+    assert str(parsed["b"][0]) == "1.10"
+
+
+# Into the database
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "written"),
+    [
+        ("big", 2**53 + 1, "9007199254740993"),
+        ("big", 2**63 - 1, "9223372036854775807"),
+        ("big", Decimal("12.00"), "12"),
+        ("big", Decimal("1E+2"), "100"),
+        ("big", 0, "0"),
+        ("price", Decimal("9876543210.10"), "9876543210.10"),
+        ("price", Decimal("1.2300"), "1.23"),
+        ("price", Decimal("-0.0"), "0.00"),
+        ("ratio", Decimal("0.1"), "0.1"),
+        ("label", Decimal("1.10"), "1.10"),
+        ("label", Decimal("123456789012345678.123456789012"), "123456789012345678.123456789012"),
+        ("label", 2**63 - 1, "9223372036854775807"),
+    ],
+)
+async def test_a_number_is_stored_as_it_is(numbers: GuardDatabase, column: str, value: Any, written: str) -> None:
+    outcome, id = await insert(numbers, column, value)
+    assert outcome.kind == "done", outcome
+    text = await stored(numbers, column, id)
+    if (numbers.kind == "sqlite" and column != "label") or column == "price":
+        assert Decimal(text) == Decimal(written)
+    else:
+        assert text == written
+
+
+async def test_thirty_digits(numbers: GuardDatabase) -> None:
+    outcome, id = await insert(numbers, "exact", THIRTY)
+    if numbers.kind == "sqlite":
+        assert outcome.failure is not None
+        assert outcome.failure.message == (
+            "the parameter v has more digits than SQLite can hold; store it as text with string(x)"
+        )
+        assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+        return
+    assert outcome.kind == "done", outcome
+    assert Decimal(await stored(numbers, "exact", id)) == THIRTY
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("big", 2**63, "holds -9223372036854775808 to 9223372036854775807"),
+        ("big", Decimal("12.5"), "holds integers only"),
+        ("big", Decimal("1E+400"), "holds -9223372036854775808 to 9223372036854775807"),
+        ("small", Decimal("40000.0"), "holds -32768 to 32767"),
+        ("price", Decimal("0.005"), "holds 2 digits after the point and would round it"),
+        ("price", Decimal("12345678901.5"), "holds 10 digits before the point"),
+        ("ratio", Decimal("0.12345678901234567890"), "is a binary float and would round it"),
+        ("ratio", 2**53 + 1, "is a binary float and would round it"),
+    ],
+)
+async def test_more_digits_than_a_column_holds_are_refused(
+    server_guard_database: GuardDatabase, column: str, value: Any, problem: str
+) -> None:
+    numbers = server_guard_database
+    async with numbers.engine.connect() as connection:
+        await connection.exec_driver_sql(TABLE.format(exact=EXACT[numbers.kind], json="text"))
+    outcome, id = await insert(numbers, column, value)
+    assert outcome.failure is not None, "it was stored"
+    assert problem in outcome.failure.message
+    assert f"the column {column} of numbers" in outcome.failure.message
+    assert not outcome.retryable
+    assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+
+
+@pytest.mark.parametrize("value", [2**63, Decimal("0.12345678901234567890"), Decimal("1E+400"), Decimal("NaN")])
+async def test_more_digits_than_sqlite_holds_are_refused(numbers: GuardDatabase, value: Any) -> None:
+    if numbers.kind != "sqlite":
+        pytest.skip("the other databases refuse by the type of the column")
+    for run in ("insert into numbers (id, big) values (:id, :v)", "select :id as id where 1 < :v"):
+        outcome = await perform(numbers, run, id=uuid4().hex, v=value)
+        assert outcome.failure is not None
+        assert "SQLite" in outcome.failure.message
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "update numbers set price = price - :v where id = :id",
+        "update numbers set price = coalesce(price, 0) + :v where id = :id",
+        "update numbers set price = case when price > 1 then :v else 0 end where id = :id",
+        "insert into numbers (id, price) select :id, :v",
+    ],
+)
+async def test_an_amount_is_not_rounded_when_it_is_added(server_guard_database: GuardDatabase, run: str) -> None:
+    numbers = server_guard_database
+    async with numbers.engine.connect() as connection:
+        await connection.exec_driver_sql(TABLE.format(exact=EXACT[numbers.kind], json="text"))
+    _, id = await insert(numbers, "price", Decimal("10.00"))
+    outcome = await perform(numbers, run, id=id, v=Decimal("0.005"))
+    assert outcome.failure is not None, "it was rounded"
+    assert "holds 2 digits after the point" in outcome.failure.message
+    assert await stored(numbers, "price", id) == "10.00"
+    rounded = await perform(
+        numbers, "update numbers set price = round(:v, 2) where id = :id", id=id, v=Decimal("0.005")
+    )
+    assert rounded.kind == "done", "the author rounds"
+
+
+async def test_lists_are_exact(numbers: GuardDatabase) -> None:
+    if numbers.kind != "postgres":
+        pytest.skip("arrays are PostgreSQL's")
+    values = [THIRTY, Decimal("1.10"), 2**63]
+    outcome = await perform(numbers, "select x::text as x from unnest(cast(:v as numeric[])) as x", v=values)
+    assert [row["x"] for row in outcome.result] == ["123456789012345678.123456789012", "1.10", "9223372036854775808"]
+    matched = await perform(numbers, "select 1 as n where :one = any(:v)", v=values, one=THIRTY)
+    assert matched.result == [{"n": 1}]
+
+
+# Python actions
+
+
+@action("numbers.store", connection="shop")
+async def store(step: Step, id: str, price: Decimal, amount: Decimal) -> dict[str, Any]:
+    await step.sql.execute("insert into numbers (id, price, label) values (:id, :p, :l)", id=id, p=price, l=str(amount))
+    step.emit("numbers", key=id, value={"amount": amount})
+    return {"amount": amount, "price": await step.sql.scalar("select price from numbers where id = :id", id=id)}
+
+
+@action("numbers.construct", connection="shop")
+async def construct(step: Step, id: str, price: Decimal) -> None:
+    table = sa.table("numbers", sa.column("id"), sa.column("price", sa.Numeric))
+    await step.sql.execute(sa.insert(table).values(id=id, price=price))
+
+
+BODIES = ActionBodies(Actions([getattr(store, ACTION_ATTRIBUTE), getattr(construct, ACTION_ATTRIBUTE)]))
+
+
+async def call(database: GuardDatabase, name: str, **arguments: Any) -> Outcome:
+    address = database.current = new_address()
+    invocation = Invocation(name, arguments, str(address), address.saga_id, address.entry, "do", 1)
+    return await database.guard.do(address, "h", BODIES.body(name, arguments, invocation, new_attempt()), **clock())
+
+
+async def test_a_python_action_receives_and_returns_exact_numbers(numbers: GuardDatabase) -> None:
+    outcome = await call(numbers, "numbers.store", id=uuid4().hex, price=Decimal("12.50"), amount=THIRTY)
+    assert outcome.kind == "done", outcome
+    assert outcome.result == {"amount": THIRTY, "price": Decimal("12.5")}
+    ((value,),) = await numbers.rows("select value from saga_outbox where saga_id = :s", s=numbers.current.saga_id)
+    assert value == '{"amount":123456789012345678.123456789012}'
+
+
+async def test_a_statement_built_with_sqlalchemy_is_checked_too(numbers: GuardDatabase) -> None:
+    id = uuid4().hex
+    outcome = await call(numbers, "numbers.construct", id=id, price=Decimal("0.12345678901234567890"))
+    assert outcome.failure is not None, "it was rounded"
+    assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+    assert (await call(numbers, "numbers.construct", id=id, price=Decimal("1.25"))).kind == "done"
+
+
+# Chunks
+
+
+async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(numbers: GuardDatabase) -> None:
+    values = [Decimal("1.25"), Decimal("0.12345678901234567890"), Decimal("2.50")]
+    run = "insert into numbers (id, price) values (:id, :v)"
+    calls = []
+    for value in values:
+        saga_id = f"saga-{uuid4()}"
+        arguments = {"connection": "shop", "run": run, "params": {"id": saga_id, "v": value}}
+        key = idempotency_key(saga_id, "store", 1)
+        guard = GuardSpec("shop")
+        calls.append(Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=guard))
+    outcomes = await ChunkRunner(numbers.guard, BODIES).perform(calls, new_attempt())
+    assert [outcome and outcome.kind for outcome in outcomes] == ["done", "failed", "done"]
+    written = [await numbers.rows("select price from numbers where id = :id", id=one.saga_id) for one in calls]
+    assert [[Decimal(str(price)) for (price,) in rows] for rows in written] == [[values[0]], [], [values[2]]]
