@@ -5,7 +5,6 @@ Independent of Temporal.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +27,7 @@ from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator,
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, arguments_hash, omitted
+from sagas.text.exact_json import encode_json
 
 RECORD_RESULT = "saga.done"
 """An operator's decision `done`: writes the row of the operation with the given result."""
@@ -242,7 +242,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         return Outcome("unknown", failure=Failure(failure_type, str(error) or failure_type))
     if op == "probe":
         return probe_outcome(result)
-    size = len(json.dumps(result))
+    size = len(encode_json(result))
     if size > MAX_RESULT_BYTES:
         return Outcome.done(omitted(size))
     return Outcome.done(result)

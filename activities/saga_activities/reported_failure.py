@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
 
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
-from sagas.text.json_values import encodable
+from sagas.text.exact_json import encode_json
+from sagas.text.json_values import encodable, json_problem
 
 MAX_DETAILS_BYTES = 256 * 1024
 MAX_MESSAGE_CHARACTERS = 8 * 1024
@@ -17,8 +20,8 @@ MAX_MESSAGE_CHARACTERS = 8 * 1024
 def reported_failure(outcome: Outcome) -> Failure:
     """The failure of an attempt that is not done, for Temporal's history."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
-    details = json.loads(encodable(json.dumps(dict(failure.details), default=str, ensure_ascii=False)))
-    size = len(json.dumps(details))
+    details = _encodable(failure.details)
+    size = len(encode_json(details))
     if size > MAX_DETAILS_BYTES:
         details = omitted(size)
     elif outcome.kind == "rejected":  # the business's own words, which may look like credentials without being any
@@ -26,3 +29,19 @@ def reported_failure(outcome: Outcome) -> Failure:
     else:
         details = mask_properties(details)
     return Failure(failure.type, encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]), details)
+
+
+def _encodable(value: Any) -> Any:
+    """The value as JSON that any database and UTF-8 can hold; what is not JSON becomes a string."""
+    match value:
+        case None | bool():
+            return value
+        case int() | float() | Decimal() if json_problem(value) is None:
+            return value
+        case str():
+            return encodable(value)
+        case Mapping():
+            return {encodable(str(key)): _encodable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_encodable(item) for item in value]
+    return encodable(str(value))

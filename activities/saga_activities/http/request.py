@@ -5,22 +5,26 @@ URLs are read by the parser of the client that connects: with two parsers a URL 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 import httpx
 
 from sagas.builtins.registry import BUILTINS, READ_METHODS
+from sagas.text.exact_json import encode_json, number_text
+from sagas.text.json_values import MAX_DEPTH, json_problem
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_DONE = ("2xx",)
 DEFAULT_REJECTED = (409, 422)
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_DEPTH = 10 * MAX_DEPTH
+"""A definition may nest values of its own around an input."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 
@@ -192,8 +196,10 @@ def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
         return None, None
     value = arguments[given[0]]
     if given[0] == "json":
+        if problem := json_problem(value, max_depth=_MAX_DEPTH):
+            raise InvalidRequestError(f"`json` cannot be written as JSON: {problem}")
         try:
-            return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), "application/json"
+            return encode_json(value), "application/json"
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"`json` cannot be written as JSON: {error}") from None
     if given[0] == "form":
@@ -209,15 +215,22 @@ def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
 def _scalar_string(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float | Decimal):
+        try:
+            return number_text(value)
+        except ValueError as error:
+            raise InvalidRequestError(f"`{name}` cannot be written: {error}") from None
     raise InvalidRequestError(f"`{name}` must be a string, a number or a boolean, not {_describe_type(value)}")
 
 
 def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
-    return {dict: "a mapping", list: "a list", bool: "a boolean"}.get(type(value), f"a {type(value).__name__}")
+    return {dict: "a mapping", list: "a list", bool: "a boolean", int: "a number", Decimal: "a number"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
 
 
 def encode_key(key: str) -> str:

@@ -5,7 +5,6 @@ The outcome of the attempt is decided in ``attempt``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.protocol.payloads import omitted
+from sagas.text.exact_json import encode_json
 from sagas.text.json_values import parse_json
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -129,7 +129,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
 
 def limit_size(result: Any) -> Any:
     """The result, or ``{"omitted": "size", "bytes": n}`` if it is too large to keep."""
-    size = len(json.dumps(result).encode())
+    size = len(encode_json(result))
     return result if size <= MAX_RESULT_BYTES else omitted(size)
 
 

@@ -9,7 +9,9 @@ from functools import lru_cache
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sagas.text.json_values import parse_json
+from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import MAX_DEPTH, json_problem, parse_json
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -164,6 +166,14 @@ def decode(message: Message) -> DecodedRecord:
         headers=headers,
         timestamp=milliseconds / 1000 if kind else None,
     )
+
+
+def value_text(value: Any) -> str:
+    """A value as the JSON text of a record, with exact numbers. Raises UnusableResult."""
+    text = encode_json(to_json_value(value)).decode()
+    if "\\ud" in text and json_problem(decode_json(text), max_depth=MAX_DEPTH + 1) is not None:
+        raise UnusableResult("text that is not UTF-8: half a surrogate pair")
+    return text
 
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024

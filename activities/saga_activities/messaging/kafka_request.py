@@ -17,7 +17,6 @@ in a new call
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -49,6 +48,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation, omitted
 from sagas.settings.kafka import KafkaSettings
+from sagas.text.exact_json import decode_json, encode_json
 
 COMMAND_TYPE = "saga.command"
 """The CloudEvents type of a command."""
@@ -216,13 +216,16 @@ class Waiter:
     earlier_attempts: int = 0
 
     def to_text(self) -> str:
-        return json.dumps(
-            {"token": b64encode(self.token).decode(), "attempt": self.attempt, "earlier": self.earlier_attempts}
-        )
+        waiter = {
+            "token": b64encode(self.token).decode(),
+            "attempt": self.attempt,
+            "earlier": self.earlier_attempts,
+        }
+        return encode_json(waiter).decode()
 
     @staticmethod
     def from_text(text: str) -> Waiter:
-        data = json.loads(text)
+        data = decode_json(text)
         return Waiter(b64decode(data["token"]), data["attempt"], data["earlier"])
 
 
@@ -375,17 +378,17 @@ def decode_reply(topic: str, headers: Mapping[str, str], value: bytes | None) ->
         problem = f"is {outcome!r}" if outcome else "is missing"
         raise MalformedReply(f"the header {OUTCOME_HEADER} {problem}; it is one of {', '.join(REPLY_OUTCOMES)}")
     parsed = _parse_json(value)
-    text = json.dumps(parsed if outcome == DONE else _refusal_data(parsed, outcome), ensure_ascii=False)
+    text = encode_json(parsed if outcome == DONE else _refusal_data(parsed, outcome)).decode()
     size = len(text.encode())
     if size > MAX_RESULT_BYTES:
         placeholder = omitted(size)
-        text = json.dumps(placeholder if outcome == DONE else _refusal_data(placeholder, outcome))
+        text = encode_json(placeholder if outcome == DONE else _refusal_data(placeholder, outcome)).decode()
     return Reply(key, outcome, text, topic, headers.get(REPLY_TOKEN_HEADER) or None)
 
 
 def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:
     """The outcome of a recorded reply; ``attempt`` is the number of the attempt that receives it."""
-    parsed = json.loads(data)
+    parsed = decode_json(data)
     if outcome == DONE:
         return Outcome.done(parsed, attempt=attempt)
     failure = Failure("Rejected" if outcome == REJECTED else "Failed", parsed["reason"], parsed["details"])

@@ -7,12 +7,12 @@ here, too.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import select
@@ -24,12 +24,13 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
-from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER
+from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, value_text
 from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
+from sagas.text.exact_json import canonical_json, encode_json, number_text
 from sagas.text.uuid7 import uuid7
 
 NEW = "NEW"
@@ -121,13 +122,13 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
     # Beginning with the time, new events are adjacent in the unique index of a large outbox: PostgreSQL needs a third
     # less time to write and to mark one than with random ids.
     event_id = event.id or uuid7()
-    key = None if event.key is None else str(event.key)
+    key = event.key if event.key is None or isinstance(event.key, str) else _scalar_text(event.key)
     row = {
         "event_id": event_id,
         "topic": event.topic,
         "event_key": key,
-        "value": json.dumps(_json_value(event, event.value), ensure_ascii=False),
-        "headers": json.dumps(header_strings(event), ensure_ascii=False),
+        "value": _json_text(event, event.value),
+        "headers": _json_text(event, header_strings(event)),
         "status": HELD if event.hold else NEW,
         "event_type": event.type,
         "hash": shard_hash(event.topic, key, event_id),
@@ -166,23 +167,34 @@ def shard_hash(topic: str, key: str | None, event_id: str) -> int:
     return zlib.crc32(f"{topic}\0{event_id if key is None else key}".encode("utf-8", "surrogatepass")) & 0x7FFF_FFFF
 
 
-def _json_value(event: Event, value: Any) -> Any:
+def _json_text(event: Event, value: Any) -> str:
     try:
-        return to_json_value(value)
+        return value_text(value)
     except UnusableResult as error:
         raise UnusableResult(f"the event for {event.topic} cannot be written as JSON: {error}") from error
 
 
 def header_strings(event: Event) -> dict[str, str]:
     """The headers as strings; numbers and booleans are written as JSON. Raises :class:`UnusableResult`."""
-    given, headers = _json_value(event, event.headers), dict[str, str]()
+    try:
+        given = to_json_value(event.headers)
+    except UnusableResult as error:
+        raise UnusableResult(f"the headers of the event for {event.topic} cannot be written: {error}") from error
+    headers: dict[str, str] = {}
     if not isinstance(given, dict):
         raise UnusableResult(f"the headers of an event must be a mapping; those for {event.topic} are {given!r}")
     for name, value in given.items():
         if value is None or isinstance(value, dict | list):
             raise UnusableResult(f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}")
-        headers[name] = value if isinstance(value, str) else json.dumps(value)
+        headers[name] = _scalar_text(value)
     return headers
+
+
+def _scalar_text(value: Any) -> str:
+    """A value inside a key or a header: a number has the digits as written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return number_text(value) if isinstance(value, int | float | Decimal) else str(value)
 
 
 def _utf8_size(event: Event, text: str | None) -> int:
@@ -209,7 +221,7 @@ def read_events(items: Any, invocation: Invocation) -> list[Event]:
     nothing would release the event.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
-        raise UsageError(f"the events of {invocation.action} must be a list, not {json.dumps(items)[:80]}")
+        raise UsageError(f"the events of {invocation.action} must be a list, not {encode_json(items).decode()[:80]}")
     return [_read_event(one, invocation) for one in items]
 
 
@@ -230,8 +242,10 @@ def _read_event(item: Any, invocation: Invocation) -> Event:
 
 
 def key_text(key: Any) -> str | None:
-    """The key of a message: a string unchanged, anything else as JSON."""
-    return key if key is None or isinstance(key, str) else json.dumps(key, ensure_ascii=False, sort_keys=True)
+    """The key of a message: a string unchanged, a number with its digits, anything else as JSON."""
+    if isinstance(key, dict | list):
+        return canonical_json(key)
+    return None if key is None else _scalar_text(key)
 
 
 def hold_refusal(invocation: Invocation) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from decimal import Decimal
 from typing import Any
 from uuid import RFC_4122, UUID
 
@@ -19,10 +20,18 @@ def event(**fields: Any) -> Event:
 
 def test_a_plain_event() -> None:
     row = event_row(event(headers={"n": 7, "new": True, "who": "we"}, type="order.placed"))
-    assert row["value"] == '{"n": 1}'
-    assert row["headers"] == '{"n": "7", "new": "true", "who": "we"}'
+    assert row["value"] == '{"n":1}'
+    assert row["headers"] == '{"n":"7","new":"true","who":"we"}'
     assert (row["status"], row["event_type"], row["event_key"]) == ("NEW", "order.placed", "o-1")
     assert len(row["event_id"]) == 36
+
+
+def test_numbers_have_their_digits() -> None:
+    number = Decimal("123456789012345678.10")
+    row = event_row(event(key=number, value={"n": number, "f": 12.5}, headers={"n": number, "e": Decimal("1E+2")}))
+    assert row["event_key"] == "123456789012345678.10"
+    assert row["value"] == '{"n":123456789012345678.10,"f":12.5}'
+    assert row["headers"] == '{"n":"123456789012345678.10","e":"100"}'
 
 
 def test_ids_begin_with_the_time() -> None:
