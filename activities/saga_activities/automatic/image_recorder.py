@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from sagas.builtins.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.errors import InfrastructureError, UsageError
+from sagas.text.exact_json import encode_json
 
 MAX_ROWS = 1000
 """Rows that one statement may change."""
@@ -239,7 +239,7 @@ class ImageRecorder:
         """
         await rehearse(self._sql, self._tables, self._images)
         header = {"statement": 0, "row_hash": "", "table_name": "", "row_key": str(len(self._stored))}
-        header["before_image"] = json.dumps(self._types, ensure_ascii=False, separators=(",", ":"))
+        header["before_image"] = encode_json(self._types).decode()
         entry = {
             "saga_id": self._entry_key.saga_id,
             "step": self._entry_key.entry,
@@ -252,7 +252,7 @@ class ImageRecorder:
 
 
 def _encoded(image: Image | None) -> str | None:
-    return None if image is None else json.dumps(dict(image), ensure_ascii=False, separators=(",", ":"))
+    return None if image is None else encode_json(dict(image)).decode()
 
 
 def _without_keys(rows: Iterable[Row]) -> list[Row]:

@@ -7,7 +7,6 @@ again, and anything but the image from before rolls everything back.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
+from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.printable import printable_line
 
 MAX_SHOWN_ROWS = 20
@@ -75,7 +75,7 @@ async def _load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, lis
     rows = await sql.all(_SELECT_IMAGES, _entry_values(entry_key))
     if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
-    return json.loads(rows[0]["before_image"]), rows[1:]
+    return decode_json(rows[0]["before_image"]), rows[1:]
 
 
 def _entry_values(entry_key: EntryKey) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _entry_values(entry_key: EntryKey) -> dict[str, Any]:
 
 
 def _decoded(text: str | None) -> Image | None:
-    return None if text is None else json.loads(text)
+    return None if text is None else decode_json(text)
 
 
 async def _open_tables(
@@ -98,7 +98,7 @@ async def _open_tables(
             if name not in tables:
                 tables[name] = TableAccess(sql, await shape_of_table(sql, name))
             shape = tables[name].shape
-            texts = tuple(json.loads(row["row_key"]))
+            texts = tuple(decode_json(row["row_key"]))
             if len(texts) != len(shape.key):
                 raise NotImageable(f"{shape.name} has another primary key than when the step ran")
             before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
@@ -204,7 +204,7 @@ async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, cur
     if current is None:
         later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
     else:
-        image = json.dumps(dict(current), ensure_ascii=False, separators=(",", ":"))
+        image = encode_json(dict(current)).decode()
         later = await sql.one_or_none(_SELECT_LATER, {**values, "image": image})
     if later is None:
         return "something without automatic compensation"

@@ -8,7 +8,6 @@ rolled back, and the state machine repeats it until `locks.wait` is over.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
 from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
+from sagas.text.exact_json import encode_json
 
 _BATCH = 500
 _MYSQL = ("mysql", "mariadb")
@@ -43,7 +43,7 @@ class LockedRow:
 
     @property
     def key_text(self) -> str:
-        return json.dumps(list(self.key.texts), separators=(",", ":"))
+        return encode_json(list(self.key.texts)).decode()
 
 
 def locked_row(table: TableAccess, key: Key, hash: str | None = None) -> LockedRow:
@@ -55,7 +55,7 @@ def locked_row(table: TableAccess, key: Key, hash: str | None = None) -> LockedR
 
 
 def _hash(table: str, key: Key) -> str:
-    canonical = json.dumps(list(key.canonical), separators=(",", ":"))
+    canonical = encode_json(list(key.canonical)).decode()
     return hashlib.sha256(f"{table}\0{canonical}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

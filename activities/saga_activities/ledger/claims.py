@@ -7,11 +7,11 @@ without a bulk workflow.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +31,7 @@ from saga_activities.ledger.rows import (
 )
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.text.exact_json import encode_json
 
 _CLAIM = claim_table.c
 _RUN = run_table.c
@@ -235,7 +236,7 @@ async def _write_definition(connection: AsyncConnection, definition: Mapping[str
     this = definition_table.c.digest == definition["digest"]
     if (await connection.execute(sa.select(used).where(this, used > now - _USE_INTERVAL))).first() is not None:
         return  # most of the time: bulk workflows that start at the same time do not wait for each other
-    values = {"digest": definition["digest"], "definition": json.dumps(definition), "used_at": now}
+    values = {"digest": definition["digest"], "definition": encode_json(definition).decode(), "used_at": now}
     dialect = connection.dialect.name
     if dialect in ("mysql", "mariadb"):
         upsert: Any = mysql.insert(definition_table).on_duplicate_key_update(used_at=now)
@@ -309,6 +310,6 @@ async def runs_of(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, 
     return {row.saga_id: EarlierRun(row.saga_id, row.saga, row.state, row.input_digest, row.generation) for row in rows}
 
 
-def seconds_to_time(at: float) -> datetime:
+def seconds_to_time(at: float | Decimal) -> datetime:
     """A time of Temporal's clock."""
-    return datetime.fromtimestamp(at, UTC)
+    return datetime.fromtimestamp(float(at), UTC)

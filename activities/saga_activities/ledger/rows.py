@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -107,7 +107,7 @@ def make_record(
         labels=None if labels is None else storable(labels),
         ended_at=None if ended_at is None else datetime.fromisoformat(ended_at),
         updated_at=updated_at,
-        story=json.dumps(storable({**story, "id": saga_id})),
+        story=encode_json(storable({**story, "id": saga_id})).decode(),
         machine=machine,
     )
 
@@ -116,7 +116,7 @@ def storable(value: Any) -> Any:
     """A JSON value that every database stores: without NUL, half surrogate pairs and infinite numbers."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value) if _UNSTORABLE.search(value) else value
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {storable(key): storable(one) for key, one in value.items()}
@@ -167,7 +167,7 @@ def among(connection: AsyncConnection, column: sa.ColumnElement[str], ids: Seque
     """Whether a column has one of these ids. On PostgreSQL they are one parameter, which takes less CPU than many."""
     if connection.dialect.name != "postgresql":
         return column.in_(ids)
-    text = sa.cast(sa.literal(json.dumps(list(ids)), sa.Text), sa.JSON)
+    text = sa.cast(sa.literal(encode_json(list(ids)).decode(), sa.Text), sa.JSON)
     given = sa.select(sa.func.json_array_elements_text(text)).scalar_subquery()
     return column == sa.any_(sa.func.array(given))
 
@@ -311,7 +311,7 @@ def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str
     if definition is None:
         return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
     snapshot = expand(decompress_state(machine), definition)
-    return Machine.restore(snapshot).view(snapshot["now"]).to_json()
+    return Machine.restore(snapshot).view(float(snapshot["now"])).to_json()
 
 
 async def _with_definition(connection: AsyncConnection, machine: bytes, digest: str | None) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from saga_activities.guard.tables import MAX_SAGA_ID, TABLE_OPTIONS
+from sagas.text.exact_json import decode_json
 
 ledger_metadata = sa.MetaData()
 
@@ -53,7 +53,7 @@ class CompressedJson(sa.types.TypeDecorator[Any]):
         return value if value is None or dialect.name == "postgresql" else zlib.compress(value.encode())
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
-        return json.loads(zlib.decompress(value)) if isinstance(value, bytes) else value
+        return decode_json(zlib.decompress(value)) if isinstance(value, bytes) else value
 
 
 class _JsonbText(sa.types.UserDefinedType[Any]):

@@ -6,7 +6,6 @@ without a deadlock. Each takes a few milliseconds. Both may be repeated at any t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from saga_activities.locks.arrival_order import Blocker, HeldLock, LockRequest, 
 from saga_activities.locks.tables import lock_table, order_table, request_table, wait_table
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Outcome
+from sagas.text.exact_json import decode_json, encode_json
 
 _ENTRY = "saga.locks"
 """Names the transactions in the guard's runner; no guard row is written."""
@@ -149,7 +149,7 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
     elif row["status"] != "closed":
         await _set_status(sql, [holder], "closed")
         await sql.execute(sa.delete(wait_table).where(wait_table.c.position == row["position"]))
-        freed.update(json.loads(row["lock_keys"]))
+        freed.update(decode_json(row["lock_keys"]))
     freed |= await _free_or_pass_on(sql, owner, holder)
     if freed:
         await _grant_next(sql, freed, now)
@@ -169,7 +169,7 @@ async def _free_or_pass_on(sql: SqlSession, owner: str, holder: str) -> set[str]
         .order_by(request_table.c.position)
     )
     for other in others:
-        shared = left & set(json.loads(other["lock_keys"]))
+        shared = left & set(decode_json(other["lock_keys"]))
         if shared:
             await sql.execute(
                 sa.update(lock_table).where(lock_table.c.key.in_(sorted(shared))).values(holder=other["holder"])
@@ -223,7 +223,7 @@ def _request_row(request: _Request, position: int, status: str, now: float) -> d
         "workflow_id": request.workflow_id,
         "status": status,
         "position": position,
-        "lock_keys": json.dumps(sorted(request.keys), ensure_ascii=False),
+        "lock_keys": encode_json(sorted(request.keys)).decode(),
         "requested_at": now,
         "created_at": request.scheduled_at,
     }

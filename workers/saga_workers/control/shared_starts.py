@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
+from sagas.text.exact_json import encode_json
 
 MAX_INPUT_BYTES = 1024 * 1024
 """Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
@@ -76,7 +76,7 @@ class SharedStarts:
         saga_id = check_saga_id(self._starter.new_id() if given is None else given)
         if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
             raise UsageError(problem)
-        size = len(json.dumps([saga_id, request.input, dict(request.labels)]))
+        size = len(encode_json([saga_id, request.input, dict(request.labels)]))
         if size > MAX_INPUT_BYTES // 2:
             return await self._starter.start(request, id=saga_id)
         batch = self._batch_for(size)

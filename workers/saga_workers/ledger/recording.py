@@ -65,7 +65,7 @@ class _ParkedStates:
         is_parked, was_parked = state == "PARKED", self._was_parked
         self._was_parked = is_parked
         if (is_parked or was_parked) and not workflow.unsafe.is_replaying():
-            self._writer.add(_observed(self._saga, self._saga.view()))
+            self._writer.add(_observed(self._saga, self._saga.document()))
 
 
 def _record_end(saga: SagaWorkflow, writer: LedgerWriter) -> None:

@@ -8,7 +8,6 @@ differs from the first one.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -18,6 +17,7 @@ from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, decode_call, encode_call
 from sagas.simulation import StepCalls
+from sagas.text.exact_json import readable_json
 
 COPIES = 8
 """Concurrent duplicates of one request."""
@@ -226,7 +226,7 @@ def _changed(value: Any, kind: type) -> Any:
 def describe(outcome: Outcome) -> str:
     """An outcome on one line, with its result or its failure."""
     if outcome.kind == "done":
-        return f"done {_shortened(json.dumps(outcome.result, ensure_ascii=False))}"
+        return f"done {_shortened(readable_json(outcome.result))}"
     failure = outcome.failure
     return f"{outcome.kind}: {_shortened(failure.message)}" if failure is not None else outcome.kind
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
@@ -34,6 +33,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings
 from sagas.simulation import Environment, StepCalls
+from sagas.text.exact_json import encode_json
 
 STEP = "participant"
 """The id of the only step of a definition that `--do` describes; expressions of the undo name it."""
@@ -136,7 +136,7 @@ _NO_BODY = object()
 
 def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, Any] | None) -> StepUnderTest:
     pivot = {} if "compensate" in step else {"pivot": True}
-    text = json.dumps({"saga": "participant-test", "steps": [{"id": STEP, **step, **pivot}]})
+    text = encode_json({"saga": "participant-test", "steps": [{"id": STEP, **step, **pivot}]}).decode()
     tables = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
     definition, diagnostics = parse_text(text, "participant test", ProjectContext(connections=tables))
     if definition is None:
@@ -244,7 +244,7 @@ class _ParticipantTransport:
         result = outcome.result
         if outcome.kind == "done" and isinstance(result, int) and not isinstance(result, bool):
             return result
-        problem = outcome.failure.message if outcome.failure else f"it is {json.dumps(result)[:100]}"
+        problem = outcome.failure.message if outcome.failure else f"it is {encode_json(result).decode()[:100]}"
         raise SagaError(
             f"the number of effects cannot be read: {problem}",
             help="--count takes a URL whose response is a number, or with --count-result an expression over it",

@@ -17,7 +17,6 @@ So whatever arrives first decides, and whatever arrives again gets the stored re
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from starlette.routing import Route
 from saga_workers.runtime.http_server import HttpServer, error_response, json_response
 from saga_workers.runtime.shutdown import stop_on_signals
 from sagas.errors import UsageError
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT = 10.0
@@ -76,7 +76,7 @@ class ReferenceParticipant:
     def reserve(self, key: str, arguments: Any) -> Reply:
         """The forward request under ``key``."""
         with self._transaction():
-            written = json.dumps(arguments, sort_keys=True)
+            written = canonical_json(arguments)
             if not self._insert(key, "do", "do", written):
                 reason, first_arguments, *stored = self._row(key, "do")
                 if reason == "undo" or self._row(key, "undo"):
@@ -149,7 +149,7 @@ class ReferenceParticipant:
 
     def _store(self, key: str, op: str, reply: Reply) -> Reply:
         sql = "update operation set status = ?, response = ? where key = ? and op = ?"
-        self._database.execute(sql, [reply[0], json.dumps(reply[1]), key, op])
+        self._database.execute(sql, [reply[0], encode_json(reply[1]).decode(), key, op])
         return reply
 
     # --- HTTP --------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _forward_key(body: Any) -> str:
 
 def _reply(stored: Any) -> Reply:
     status, response = stored
-    return status, json.loads(response)
+    return status, decode_json(response)
 
 
 async def _respond(request: Request, operation: Callable[[Any], Reply]) -> Response:
@@ -220,7 +220,7 @@ async def _respond(request: Request, operation: Callable[[Any], Reply]) -> Respo
                 body += part
                 if len(body) > MAX_BODY_BYTES:
                     return error_response(413, f"a body may have {MAX_BODY_BYTES} bytes", {"Connection": "close"})
-        status, response = operation(json.loads(body) if body else None)
+        status, response = operation(decode_json(bytes(body)) if body else None)
     except TimeoutError:
         return error_response(408, "the body did not arrive in time", {"Connection": "close"})
     except _BadRequest as problem:

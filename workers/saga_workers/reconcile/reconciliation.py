@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 import uuid
@@ -44,6 +43,7 @@ from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.model import Connection
 from sagas.settings.private_files import make_private_folder
+from sagas.text.exact_json import decode_json
 
 if TYPE_CHECKING:
     from saga_spark.reconcile.topic_extract import TopicsRead
@@ -83,7 +83,7 @@ async def reconcile(
         await starting
         answer = await runner.run("books", request, tag=f"reconcile-{uuid.uuid4().hex}")
         lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
-        findings = [Finding.from_json(json.loads(line)) for line in lines]
+        findings = [Finding.from_json(decode_json(line)) for line in lines]
         counts = Counter(answer["counts"])
         news = await published_since(settings, findings)
         findings = [one for one in findings if one not in news]

@@ -7,7 +7,6 @@ happened. The record also names the previous batch, because the database may not
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import decode_json, encode_json
 
 READ_TIMEOUT = 30.0
 """Seconds to read the end of one partition."""
@@ -65,12 +65,12 @@ def encode_progress(shard: int, progress: ProgressRecord, version: int) -> tuple
     value |= {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
     if progress.previous_event_ids:
         value["before"] = list(progress.previous_event_ids)
-    return str(shard).encode(), json.dumps(value, separators=(",", ":")).encode()
+    return str(shard).encode(), encode_json(value)
 
 
 def decode_progress(value: bytes) -> ProgressRecord:
     """Decode a record; without a version it is version 1. Raises NewerRelay."""
-    data = json.loads(value)
+    data = decode_json(value)
     version = data.get("version", 1)
     if version > VERSION:
         raise NewerRelay(

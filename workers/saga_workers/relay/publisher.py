@@ -5,7 +5,6 @@ All calls block; the shard makes them from one thread at a time.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
@@ -19,6 +18,7 @@ from saga_workers.relay.progress_record import ProgressRecord
 from saga_workers.relay.transaction_recovery import HangingTransactions
 from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import decode_json
 
 _ADMIN_TIMEOUT = 5.0
 
@@ -155,7 +155,7 @@ def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
         source=source,
         time=created_at,
         key=key,
-        headers=None if headers == "{}" else json.loads(headers),
+        headers=None if headers == "{}" else decode_json(headers),
         saga_id=saga_id or None,
         step=step or None,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import socket
@@ -30,6 +29,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import Server
 
 from sagas.errors import UsageError
+from sagas.text.exact_json import encode_json
 
 log = logging.getLogger("saga.http")
 
@@ -56,8 +56,7 @@ _CLOSE = {"Connection": "close"}
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    text = json.dumps(value, ensure_ascii=False) + "\n"
-    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
+    return Response(encode_json(value) + b"\n", status, headers, "application/json")
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
