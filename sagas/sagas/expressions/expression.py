@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, DecimalException
+from decimal import DecimalException
 from functools import lru_cache
 from typing import Any
 
@@ -15,8 +15,8 @@ from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_STEPS, Evaluation, Work
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.parser import parse_expression
 from sagas.expressions.template_syntax import OPENING, split_template
-from sagas.expressions.values import format_decimal, from_cel
-from sagas.text.exact_json import readable_json
+from sagas.expressions.values import from_cel
+from sagas.text.exact_json import value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,6 @@ def _join(parts: list[str | Expression], context: Mapping[str, Any], meter: Work
 
 def _format_in_string(expression: Expression, context: Mapping[str, Any], meter: WorkMeter) -> str:
     value = expression.evaluate(context, meter)
-    if isinstance(value, str):
-        return value
     if value is None:
         raise ExpressionError(f"{expression.source} is null and cannot be part of a string; write default(…, '')", 0)
-    if isinstance(value, Decimal):
-        return format_decimal(value)
-    return readable_json(value, sort=True)
+    return value_text(value)

@@ -19,7 +19,7 @@ from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key, omitted
-from sagas.text.exact_json import encode_json
+from sagas.text.exact_json import encode_json, value_text
 from sagas.text.json_values import encodable
 
 DEFINITION_FAILURE = "definition"
@@ -180,7 +180,7 @@ def evaluate_labels(run: SagaRun) -> dict[str, str]:
         if run.definition.labels
         else {}
     )
-    return {name: str(value) for name, value in made.items()}
+    return {name: value_text(value) for name, value in made.items()}
 
 
 FAIRNESS_KEY_BYTES = 64
@@ -193,7 +193,7 @@ def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
     if source is None or "${{" not in source:
         key = source
     else:
-        key = str(_evaluate(run, (entry.step, "fairness_key"), source, expression_context(run, entry)))
+        key = value_text(_evaluate(run, (entry.step, "fairness_key"), source, expression_context(run, entry)))
     if key is not None and encodable(key) != key:
         raise DefinitionError(f"{entry.id}: the fairness key contains half a surrogate pair")
     if key is not None and len(key.encode()) > FAIRNESS_KEY_BYTES:

@@ -11,7 +11,6 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from sagas.actions.signature import ENVELOPE
@@ -19,6 +18,7 @@ from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
+from sagas.text.exact_numbers import comparable
 
 if TYPE_CHECKING:
     from sagas.protocol.messages import Call, GuardSpec
@@ -294,27 +294,7 @@ def canonical_hash(text: str) -> str:
 
 def input_digest(input: Any) -> str:
     """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1, 1.0 and 1.00."""
-    return canonical_hash(canonical_json(_with_equal_numbers(input)))
-
-
-def _with_equal_numbers(value: Any) -> Any:
-    if isinstance(value, float | Decimal):
-        return _shortest(Decimal(repr(value)) if isinstance(value, float) else value)
-    if isinstance(value, Mapping):
-        return {key: _with_equal_numbers(one) for key, one in value.items()}
-    return [_with_equal_numbers(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _shortest(number: Decimal) -> int | Decimal:
-    """The equal integer, or the equal decimal without trailing zeros."""
-    if number == number.to_integral_value():
-        return int(number)
-    sign, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)
-    kept = len(digits)
-    while digits[kept - 1] == 0:
-        kept -= 1
-    return Decimal((sign, digits[:kept], exponent + len(digits) - kept))
+    return canonical_hash(canonical_json(comparable(input)))
 
 
 # --- ledger ids, idempotency keys and workflow ids -------------------------------------------------------------------

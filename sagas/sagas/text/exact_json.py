@@ -27,7 +27,10 @@ _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 def exact_number(text: str) -> Decimal:
     """The number of a literal with a fraction or an exponent. Raises ValueError above :data:`MAX_DIGITS`."""
-    number = Decimal(text) if len(text) <= MAX_DIGITS + 10 else None
+    try:
+        number = Decimal(text) if len(text) <= MAX_DIGITS + 10 else None
+    except ArithmeticError:  # an exponent that no Decimal has
+        number = None
     if number is None or decimal_problem(number) is not None:
         raise ValueError(f"the number {shortened(text)} has more than {MAX_DIGITS:,} digits")
     return number
@@ -65,6 +68,15 @@ def number_text(number: float | Decimal) -> str:
 _DECODER = msgspec.json.Decoder(float_hook=exact_number)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _CANONICAL = msgspec.json.Encoder(decimal_format="number", order="deterministic")
+
+
+def value_text(value: Any) -> str:
+    """A JSON value inside text: a string as it is, a number as :func:`number_text`, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return number_text(value)
+    return readable_json(value, sort=True)
 
 
 def decode_json(data: str | bytes) -> Any:

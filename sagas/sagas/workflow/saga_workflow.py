@@ -320,9 +320,10 @@ class SagaWorkflow:
 
     @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
     def view(self) -> RawValue:
-        return raw_json(self._document())
+        return raw_json(self.document())
 
-    def _document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
+        """The view of this saga as JSON."""
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
         return shrink_view(self._pause.shown_in(self._machine.view(workflow.time())), VIEW_LIMIT).to_json()
@@ -434,7 +435,7 @@ class SagaWorkflow:
         parent = workflow.info().parent
         if parent is None:
             return
-        document = self._document()
+        document = self.document()
         residue = finish.state == "RESIDUE" and finish.committed
         if not residue and not (finish.state == "COMPLETED" and document.get("row_locks")):
             return

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -25,6 +24,7 @@ from typing import Any
 from sagas.errors import SagaError
 from sagas.settings.dev_stack import ProcessId
 from sagas.settings.private_files import open_private_log
+from sagas.text.exact_json import decode_json, encode_json, readable_json
 
 _MAX_LOG_BYTES = 20_000_000
 _LOCK_TIMEOUT = 180.0
@@ -107,19 +107,19 @@ class DevFolder:
     def read(self, name: str) -> ServiceRecord:
         """The record of a service; an unreadable one counts as missing (the process is found by its mark)."""
         try:
-            data = json.loads((self.dev / f"{name}.json").read_text(encoding="utf-8"))
+            data = decode_json((self.dev / f"{name}.json").read_text(encoding="utf-8"))
             process = ProcessId(**data["process"]) if data["process"] else None
             return ServiceRecord(data["wanted"], process, data["ports"], data["data"])
         except (OSError, ValueError, KeyError, TypeError):
             return ServiceRecord()
 
     def write(self, name: str, record: ServiceRecord) -> None:
-        write_atomically(self.dev / f"{name}.json", json.dumps(asdict(record), indent=1))
+        write_atomically(self.dev / f"{name}.json", readable_json(asdict(record), indent=1))
 
     def write_toml(self, tables: Mapping[str, Mapping[str, str]]) -> None:
         lines = ["# Written by `saga dev up`, deleted by `saga dev down`."]
         for path, table in tables.items():
-            lines += ["", f"[{path}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+            lines += ["", f"[{path}]", *(f"{key} = {encode_json(value).decode()}" for key, value in table.items())]
         write_atomically(self.toml, "\n".join(lines) + "\n")
 
     def wipe(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from saga_workers.devstack.start_failure import cause
 from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from sagas.errors import SagaError
 from sagas.settings.model import DEFAULT_NAMESPACE
+from sagas.text.exact_json import decode_json
 
 RETENTION_SECONDS = 30 * 24 * 3600
 
@@ -69,7 +69,7 @@ class TemporalService(Service):
 
     def _describe_namespace(self, ports: Mapping[str, int]) -> dict[str, Any] | None:
         status, body = http_get(ports["ui_port"], f"/api/v1/namespaces/{self.namespace}")
-        return json.loads(body) if status == 200 else None
+        return decode_json(body) if status == 200 else None
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
         """Keep closed runs for 30 days; the server's default is one day."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from saga_activities.kafka.config import consumer_config
 from saga_workers.runtime.logs import fields
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import decode_json
 
 _DEFAULT_PROPERTIES = {
     # The group reassigns the partitions of a killed process after this time.
@@ -95,7 +95,7 @@ class BrokerHealth:
         return f"{self._group}: no Kafka broker can be reached" if self._unreachable else None
 
     def _on_statistics(self, statistics: str) -> None:
-        brokers = json.loads(statistics).get("brokers", {}).values()
+        brokers = decode_json(statistics).get("brokers", {}).values()
         away = not any(one.get("state") == "UP" for one in brokers)
         if away and not self._unreachable:
             log.warning("no Kafka broker can be reached, messages wait", extra=fields(group=self._group))

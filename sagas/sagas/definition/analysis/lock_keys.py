@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from sagas.definition.saga_ids import UNPRINTABLE
+from sagas.text.exact_json import number_text
 from sagas.text.printable import printable_line
 
 MAX_KEYS = 100
@@ -26,8 +28,8 @@ def lock_keys(values: Any) -> tuple[str, ...]:
 
 
 def _checked_key(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        value = number_text(value)
     if not isinstance(value, str):
         raise ValueError(f"locks.keys: a key is a string, not {_kind(value)}")
     shown = printable_line(value[:_SHOWN])

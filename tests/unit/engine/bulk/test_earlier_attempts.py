@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -21,6 +20,7 @@ from sagas.definition.model import (
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, TimerFired
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.text.exact_json import decode_json, encode_json
 
 REFUSED = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
 LOST = Outcome("unknown", failure=Failure("Timeout", "no answer"), attempt=1)
@@ -101,7 +101,7 @@ def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
     bulk.chunk_ended(first.id, [LOST], 1.0)
     commands = bulk.detach("order-1", "somebody acts on it", 1.5)
     assert commands == [Detach(("order-1",))]
-    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].leave_happy_path().snapshot())))
+    alone = Machine.restore(decode_json(encode_json(bulk.members["order-1"].leave_happy_path().snapshot())))
     (call,) = [command for command in alone.reissue(2.0) if isinstance(command, Call)]
     assert call.earlier_attempts == 1
     alone.next(TimerFired("detached", 2.0))
@@ -116,7 +116,7 @@ def test_the_retries_that_are_left_go_on_after_leaving(bulk: BulkMachine) -> Non
     again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
     commands = bulk.chunk_ended(again.id, [LOST], 3.0)  # two lost attempts: it leaves
     assert commands == [Detach(("order-1",))]
-    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].leave_happy_path().snapshot())))
+    alone = Machine.restore(decode_json(encode_json(bulk.members["order-1"].leave_happy_path().snapshot())))
     (call,) = [command for command in alone.reissue(3.05) if isinstance(command, Call)]
     assert (call.retry.max_attempts, call.earlier_attempts) == (2, 2)
     assert call.retry.initial_interval == pytest.approx(0.4)
@@ -131,7 +131,7 @@ def test_all_attempts_of_a_lost_chunk_count(bulk: BulkMachine) -> None:
     assert first.max_attempts == 4
     commands = bulk.chunk_lost(first.id, replace(LOST, attempt=None), 1.0, 3)
     assert commands == [Detach(("order-1",))]
-    alone = Machine.restore(json.loads(json.dumps(bulk.members["order-1"].leave_happy_path().snapshot())))
+    alone = Machine.restore(decode_json(encode_json(bulk.members["order-1"].leave_happy_path().snapshot())))
     (call,) = [command for command in alone.reissue(2.0) if isinstance(command, Call)]
     assert (call.retry.max_attempts, call.earlier_attempts) == (1, 3)
 

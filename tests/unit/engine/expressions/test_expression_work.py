@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.errors import LimitError
 from sagas.expressions.limits import MAX_STEPS, MAX_VALUE_STEPS, WORK_PER_STEP, WorkMeter
+from sagas.text.exact_json import decode_json, encode_json
 
 MIB = 1_048_576
 KEY = "k" * 900_000
@@ -30,8 +30,8 @@ CONTEXT: dict[str, Any] = {
     "capitals": "\u0130" * 100_000,
     "folders": "a/" * 100_000,
     "map": {KEY: 1},
-    "same": json.loads(json.dumps({KEY: 1})),
-    "key": json.loads(json.dumps(KEY)),
+    "same": decode_json(encode_json({KEY: 1})),
+    "key": decode_json(encode_json(KEY)),
     "wide": [f"{'a' * 15_000}{'b' if at % 2 else '中'}{at * 37 % 60}" for at in range(60)],
     "keys": {f"{'a' * 15_000}{'b' if at % 2 else '中'}{at * 37 % 60}": 1 for at in range(60)},
     "floats": FLOATS,

@@ -8,7 +8,6 @@ happened unless the test scripts it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -39,6 +38,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import SagaView
+from sagas.text.exact_json import decode_json, encode_json
 
 START = 1_700_000_000.0
 
@@ -128,7 +128,7 @@ class MachineDriver:
 
     def feed(self, event: MachineEvent) -> MachineDriver:
         if self.restore:
-            self.machine = Machine.restore(json.loads(json.dumps(self.machine.snapshot())))
+            self.machine = Machine.restore(decode_json(encode_json(self.machine.snapshot())))
         self._carry_out(self.machine.next(event))
         return self
 

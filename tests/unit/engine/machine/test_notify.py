@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from sagas.definition.model import Milestone, Notification
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Finish, Notify, UndoRequested
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
 
 MOMENTS: tuple[Milestone, ...] = ("completed", "compensated", "parked", "residue", "overdue")
@@ -154,7 +154,7 @@ def test_a_guarded_notification_action_is_guarded() -> None:
 
 def test_an_undo_keeps_earlier_notifications() -> None:
     driver = MachineDriver(saga(step("a"), notify=(tell(),))).run()
-    machine = Machine.restore(json.loads(json.dumps(driver.machine.snapshot())))
+    machine = Machine.restore(decode_json(encode_json(driver.machine.snapshot())))
     driver.machine = machine
     driver.feed(UndoRequested(driver.now, "returned", "kim"))
     assert moments(driver) == ["notify-0-completed", "notify-0-compensated"]
@@ -164,5 +164,5 @@ def test_an_undo_keeps_earlier_notifications() -> None:
 @pytest.mark.parametrize("notify", [(), (tell("parked", intervals=(0.0, 2.0)), tell())])
 def test_notifications_travel_with_the_run(notify: tuple[Notification, ...]) -> None:
     definition = saga(step("a"), notify=notify)
-    assert from_snapshot(json.loads(json.dumps(to_snapshot(definition)))) == definition
+    assert from_snapshot(decode_json(encode_json(to_snapshot(definition)))) == definition
     assert ("notify" in to_snapshot(definition)) == bool(notify)

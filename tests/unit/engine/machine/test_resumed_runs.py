@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from sagas.definition.model import Definition
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 LINE = saga(step("a"), step("b"), step("c"))
@@ -32,7 +32,7 @@ def test_a_terminated_run_is_resumed(name: str) -> None:
     definition, held, answers, state, log = CASES[name]
     driver = MachineDriver(definition, answers=answers, hold=[held]).run(until=0.0)
     assert list(driver.flights) == [held]
-    machine = driver.machine = Machine.restore(json.loads(json.dumps(driver.machine.snapshot())))
+    machine = driver.machine = Machine.restore(decode_json(encode_json(driver.machine.snapshot())))
     driver.hold, driver.flights = set(), {}
     driver.log.clear()
     lost = machine.lost_calls(driver.now)

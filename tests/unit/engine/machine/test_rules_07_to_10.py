@@ -11,6 +11,7 @@ from sagas.definition.model import Retry
 from sagas.machine.machine import Machine
 from sagas.machine.view import shrink_view
 from sagas.protocol.messages import Call, StartTimer
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import START, MachineDriver, op, probe, saga, step, undo
 
 # --- rule 7 ----------------------------------------------------------------------------------------------------------
@@ -18,14 +19,14 @@ from tests.unit.engine.machine.driver import START, MachineDriver, op, probe, sa
 
 def test_rule_07_the_definition_travels_in_the_snapshot() -> None:
     driver = MachineDriver(saga(step("a"), step("b")), hold=["a"]).start()
-    snapshot = json.loads(json.dumps(driver.machine.snapshot()))
+    snapshot = decode_json(encode_json(driver.machine.snapshot()))
     assert Machine.restore(snapshot).definition == driver.machine.definition
 
 
 def test_calls_in_flight_are_reissued_after_a_restore_with_their_remaining_time() -> None:
     definition = saga(step("a"), step("b", on=None, needs=()), line=False, deadline=100.0)
     driver = MachineDriver(definition, hold=["a", "b"]).start()
-    machine = Machine.restore(json.loads(json.dumps(driver.machine.snapshot())))
+    machine = Machine.restore(decode_json(encode_json(driver.machine.snapshot())))
     again = machine.reissue(START + 40)
     assert [command for command in again if isinstance(command, Call)] == driver.calls
     assert [(c.id, c.seconds) for c in again if isinstance(c, StartTimer)] == [("deadline", 60.0)]

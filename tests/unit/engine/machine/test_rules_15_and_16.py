@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from sagas.definition.model import Definition
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import UndoRequested
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 
 def _undone(definition: Definition, **answers: object) -> MachineDriver:
     """Run to the end, restore from the snapshot as `saga undo` does, and undo."""
     driver = MachineDriver(definition, answers=answers).run()
-    driver.machine = Machine.restore(json.loads(json.dumps(driver.machine.snapshot())))
+    driver.machine = Machine.restore(decode_json(encode_json(driver.machine.snapshot())))
     driver.log.clear()
     driver.calls.clear()
     driver.feed(UndoRequested(driver.now, "wrong customer", "kim"))

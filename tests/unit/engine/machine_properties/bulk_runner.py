@@ -6,7 +6,6 @@ One that leaves goes on alone, from the snapshot of its machine, under the same 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from sagas.machine.snapshot import expand
 from sagas.protocol.messages import Command, Finish, MachineEvent, Started
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_call, encode_call
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 from tests.unit.engine.machine_properties.inputs.scenario import Scenario
 from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING, HOME, Case
@@ -196,13 +196,13 @@ class BulkRunner:
         ids = [item.saga_id for item in command.calls]
         if len({(item.saga_id, item.call.id) for item in command.calls}) != len(ids):
             raise Violation("bulk", "a call is twice in a chunk")
-        request = json.loads(json.dumps(encode_chunk(command.calls, "random")))
+        request = decode_json(encode_json(encode_chunk(command.calls, "random")))
         for item, sent in zip(command.calls, decode_chunk(request), strict=True):
             if self.lives[item.saga_id].left:
                 raise Violation("bulk", f"a call of {item.saga_id}, which has left")
             if item.earlier_attempts + command.max_attempts > max(item.call.retry.max_attempts, 1):
                 raise Violation("bulk", f"{item.call.id} may be attempted more often than its retry policy says")
-            argument = json.loads(json.dumps(encode_call(item.call, item.saga_id)))
+            argument = decode_json(encode_json(encode_call(item.call, item.saga_id)))
             alone = decode_call(item.call.action, argument)
             earlier = item.call.earlier_attempts + item.earlier_attempts
             wanted = replace(
@@ -230,7 +230,7 @@ class BulkRunner:
             return
         attempt = lost + 1
         answers = [self._attempt(item, attempt) for item in command.calls]
-        result = json.loads(json.dumps(encode_outcomes(answers, attempt)))
+        result = decode_json(encode_json(encode_outcomes(answers, attempt)))
         self._chunk_ended(command.id, result, answers, attempt)
 
     def _chunk_ended(self, id: int, result: Any, answers: Sequence[Outcome | None], attempt: int) -> None:
@@ -274,8 +274,8 @@ class BulkRunner:
             raise Violation("bulk", f"{id} leaves while a call of it is performed")
         self.seen.add(f"leaves: {member.why_leaving}")
         machine = member.leave_happy_path()
-        state = expand(json.loads(json.dumps(machine.compact_snapshot())), to_snapshot(self.bulk.definition))
-        if json.dumps(state, sort_keys=True) != json.dumps(machine.snapshot(), sort_keys=True):
+        state = expand(decode_json(encode_json(machine.compact_snapshot())), to_snapshot(self.bulk.definition))
+        if _as_sent(state) != _as_sent(machine.snapshot()):
             raise Violation("snapshot", "the compact snapshot is another one")
         life.left = True
         if machine.started_at is None:
@@ -344,3 +344,8 @@ def _shareable(step: StepDefinition, stays: bool) -> StepDefinition:
         return replace(condition, guarantee="at-least-once") if stays else step
     do = replace(step.do, connection=HOME, local=True, idempotent=True, task_queue=None, heartbeat=None)
     return replace(step, do=do, probe=None, guarantee="guarded")
+
+
+def _as_sent(value: Any) -> str:
+    """The text of a value after it was sent, where a float has become a decimal."""
+    return canonical_json(decode_json(encode_json(value)))

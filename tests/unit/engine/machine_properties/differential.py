@@ -43,6 +43,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_call, encode_call
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
 from tests.unit.engine.machine_properties.environment.environment import CHOICES, Environment, Fate
 from tests.unit.engine.machine_properties.environment.guard_model import Row
@@ -224,7 +225,7 @@ class Alone:
         """One attempt, as Temporal makes it: the workflow learns the outcome of the last one."""
         call = self.calls[id]
         number = self.attempts[id] = self.attempts.get(id, 0) + 1
-        sent = decode_call(call.action, json.loads(json.dumps(encode_call(call, self.world.saga_id))))
+        sent = decode_call(call.action, decode_json(encode_json(encode_call(call, self.world.saga_id))))
         outcome = self.world.make(call, sent, self.now, call.earlier_attempts + number - 1)
         if outcome.attempt is not None:
             outcome = replace(outcome, attempt=number if call.local else None)
@@ -398,9 +399,9 @@ class Together:
                     self._recording = command.sagas
 
     def _end_chunk(self, command: PerformChunk) -> None:
-        sent = decode_chunk(json.loads(json.dumps(encode_chunk(command.calls, ""))))
+        sent = decode_chunk(decode_json(encode_json(encode_chunk(command.calls, ""))))
         outcomes = [self._attempt(item, one) for item, one in zip(command.calls, sent, strict=True)]
-        result = json.loads(json.dumps(encode_outcomes(outcomes, 1)))
+        result = decode_json(encode_json(encode_outcomes(outcomes, 1)))
         self._take(self.bulk.chunk_ended(command.id, decode_outcomes(result, len(outcomes)), self.now))
 
     def _attempt(self, item: ChunkCall, sent: Any) -> Outcome:
@@ -415,7 +416,7 @@ class Together:
     def _leave(self, id: str, kept: Kept) -> None:
         member = self.bulk.members[id]
         machine = member.leave_happy_path()
-        state = expand(json.loads(json.dumps(machine.compact_snapshot())), to_snapshot(self._definition))
+        state = expand(decode_json(encode_json(machine.compact_snapshot())), to_snapshot(self._definition))
         kept.left = alone = Alone(Machine.restore(state), kept.world)
         kept.why_left = member.why_leaving
         kept.order.append(Recorded("left", "", self.now))

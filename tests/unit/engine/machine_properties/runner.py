@@ -6,7 +6,6 @@ platform: an event for each command, timers in order, a new run that starts from
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from sagas.protocol.messages import (
     UndoRequested,
     UndoSaga,
 )
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine_properties.environment import operators
 from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
 from tests.unit.engine.machine_properties.environment.environment import Environment, Flight
@@ -128,8 +128,8 @@ class Runner:
         if self.definition.pivot is not None or self.definition.recovery == "forward":
             raise Violation("rule 15", "a saga that nothing can undo says that it can be undone")
         self.seen.add("undone later")
-        state = json.loads(json.dumps(self.machine.snapshot()))
-        self._restart(lambda: Machine.restore(json.loads(json.dumps(state))))
+        state = decode_json(encode_json(self.machine.snapshot()))
+        self._restart(lambda: Machine.restore(decode_json(encode_json(state))))
         self.finish = None
         self.feed(UndoRequested(self.now, "the customer changed their mind", "ann"))
         self._until_finished()
@@ -306,14 +306,14 @@ class Runner:
     def _crash(self) -> None:
         """The worker crashes; the next one has the stored state and the same pending events."""
         self.seen.add("crash")
-        state = json.loads(json.dumps(self.machine.snapshot()))
-        restored = Machine.restore(json.loads(json.dumps(state)))
-        if json.loads(json.dumps(restored.snapshot())) != state:
+        state = decode_json(encode_json(self.machine.snapshot()))
+        restored = Machine.restore(decode_json(encode_json(state)))
+        if decode_json(encode_json(restored.snapshot())) != state:
             raise Violation("snapshot", "restoring and storing again gives another state")
         if restored.view(self.now) != self.machine.view(self.now):
             raise Violation("snapshot", "the restored machine tells another story")
         if not self.machine.finished:
-            again = Machine.restore(json.loads(json.dumps(state)))
+            again = Machine.restore(decode_json(encode_json(state)))
             reissue_rules.check(again, self.calls, self.children, self.timers, self.now, continuing=self.continuing)
         self.machine = restored
 
@@ -321,7 +321,7 @@ class Runner:
         """A new run, which knows nothing but the stored state; commands given meanwhile were never carried out."""
         self.seen.add("continued")
         self._check_replay()
-        self.take_over(json.loads(json.dumps(self.machine.snapshot())), "continued")
+        self.take_over(decode_json(encode_json(self.machine.snapshot())), "continued")
 
     def take_over(self, state: Mapping[str, Any], event: str) -> None:
         """Go on from a stored state, beginning with the timer ``event``."""
@@ -329,11 +329,11 @@ class Runner:
         now = self.now
 
         def make() -> Machine:
-            machine = Machine.restore(json.loads(json.dumps(state)))
+            machine = Machine.restore(decode_json(encode_json(state)))
             machine.reissue(now)
             return machine
 
-        self._restart(lambda: Machine.restore(json.loads(json.dumps(state))))
+        self._restart(lambda: Machine.restore(decode_json(encode_json(state))))
         commands = list(self.machine.reissue(now))
         self.segment.make = make
         for command in commands:

@@ -12,6 +12,7 @@ from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 
@@ -19,7 +20,7 @@ def definition(steps: str, top: str = "", actions: Actions = ACTIONS) -> Definit
     text = f"saga: shop\n{top}steps:\n{steps}"
     found, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(actions, CONNECTIONS))
     assert found is not None, diagnostics
-    assert from_snapshot(json.loads(json.dumps(to_snapshot(found)))) == found
+    assert from_snapshot(decode_json(encode_json(to_snapshot(found)))) == found
     return found
 
 

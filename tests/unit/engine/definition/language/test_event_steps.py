@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from sagas.actions import Action, Actions, action
@@ -19,6 +17,7 @@ from sagas.presentation.explain import (
     explain_guarantee,
 )
 from sagas.simulation import Script, simulate
+from sagas.text.exact_json import decode_json, encode_json
 
 
 def _book(step: object) -> None: ...
@@ -41,7 +40,7 @@ def definition(steps: str) -> Definition:
         text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, kafka=KafkaResources("shop"))
     )
     assert found is not None, diagnostics
-    assert from_snapshot(json.loads(json.dumps(to_snapshot(found)))) == found
+    assert from_snapshot(decode_json(encode_json(to_snapshot(found)))) == found
     return found
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.text.exact_json import decode_json, encode_json
 
 TEXT = """
 saga: transfer
@@ -39,4 +38,4 @@ def test_a_correct_file_becomes_a_definition() -> None:
 def test_a_snapshot_gives_the_same_definition_back() -> None:
     definition, _ = parse_text(TEXT, "transfer.saga.yaml", ProjectContext())
     assert definition is not None
-    assert from_snapshot(json.loads(json.dumps(to_snapshot(definition)))) == definition
+    assert from_snapshot(decode_json(encode_json(to_snapshot(definition)))) == definition

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from sagas.protocol.messages import Call, Finish, StartSaga
+from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import json_problem
 from tests.unit.engine.machine_properties.environment.effects import Effect
 from tests.unit.engine.machine_properties.oracle import show_schema
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
@@ -51,9 +52,11 @@ def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> No
     if wrong:
         raise Violation("cli.md", "; ".join(wrong))
     try:
-        json.dumps(story, allow_nan=False)
+        decode_json(encode_json(story))
     except (TypeError, ValueError) as error:
         raise Violation("cli.md", f"the story is no JSON: {error}") from error
+    if (problem := json_problem(story)) is not None:
+        raise Violation("cli.md", f"the story is no JSON: {problem}")
     if before:
         _check_change(ledger, before, story)
     parked = [(p["step"], p["op"]) for p in story["parked"]]
