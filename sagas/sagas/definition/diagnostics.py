@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sagas.errors import nearest
+from sagas.text.exact_json import readable_json
 
 Format = Literal["text", "json", "github", "sarif"]
 
@@ -166,6 +166,20 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     "SAGA120": _error(
         "an id that no saga may have",
         "every start would be refused: write an id without `/`, `~`, control characters and white space at its ends",
+    ),
+    "SAGA121": _warning(
+        "a default that is never filled in",
+        "write it on a property of an object: under `properties`, `allOf` or `$ref`, or in a part of `if`, `anyOf`, "
+        "`oneOf` or `dependentSchemas` that alone has a default for it",
+    ),
+    "SAGA122": _warning(
+        "a format that is not checked",
+        "the formats are date-time, date, time, duration, email, uri, hostname, ipv4, ipv6 and uuid; use `pattern` "
+        "for others",
+    ),
+    "SAGA123": _error(
+        "an `x-sensitive` without effect",
+        "write `x-sensitive: true` in a schema that describes a value of the input",
     ),
     "SAGA130": _error(
         "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"
@@ -398,7 +412,7 @@ def _as_text(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _as_json(diagnostics: Sequence[Diagnostic]) -> str:
-    return json.dumps([diagnostic.to_json() for diagnostic in diagnostics], ensure_ascii=False, indent=2)
+    return readable_json([diagnostic.to_json() for diagnostic in diagnostics], indent=2)
 
 
 def _as_github(diagnostics: Sequence[Diagnostic]) -> str:
@@ -438,7 +452,7 @@ def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
             }
         ],
     }
-    return json.dumps(document, ensure_ascii=False, indent=2)
+    return readable_json(document, indent=2)
 
 
 def _sarif_result(one: Diagnostic, rule: int) -> dict[str, Any]:

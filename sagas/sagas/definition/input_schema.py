@@ -1,21 +1,26 @@
-"""Looks up what the saga's input schema says about a path, validates inputs, and fills in defaults."""
+"""Looks up what the saga's input schema says about a path, and validates inputs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+from sagas.definition.input_completion import fill_in_defaults, with_integers
 from sagas.definition.model import Definition
-from sagas.definition.schema_validation import MAX_VALUES, bounded, canonical_schema, charge, first_errors
+from sagas.definition.schema_messages import closest_error, sentence
+from sagas.definition.schema_patterns import bounded
+from sagas.definition.schema_validation import MAX_VALUES, canonical_schema, compile_schema
+from sagas.definition.sensitivity import has_sensitive_names, is_sensitive
 from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
+from sagas.text.exact_numbers import is_whole
 from sagas.text.json_values import json_problem
 
 _UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
 _MANY_REFERENCES = 20
-SENSITIVE_KEYWORD = "x-sensitive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,82 +111,32 @@ def single_type(schema: Any) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
-    """True if the value at ``path``, a value that contains it, or a value inside it is `x-sensitive`.
-
-    Branches of `anyOf`, `if` and the like always count, because any of them may apply.
-    """
-    return any(
-        found.get(SENSITIVE_KEYWORD) is True or (not rest and _holds_sensitive(found, schema, set()))
-        for found, rest in _describing(schema, path, schema, 0)
-    )
-
-
-def _describing(schema: Any, path: tuple[str, ...], root: Any, depth: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Every schema that may describe the value at ``path`` or one that contains it, with the rest of the path."""
-    schema = resolve_reference(schema, root)
-    if not isinstance(schema, Mapping) or depth > _MANY_REFERENCES:
-        return
-    yield schema, path
-    for branch in _branches(schema):
-        yield from _describing(branch, path, root, depth + 1)
-    for child in _children(schema, path[0]) if path else ():
-        yield from _describing(child, path[1:], root, depth + 1)
-
-
-def _branches(schema: Mapping[str, Any]) -> list[Any]:
-    """The subschemas that describe the same value."""
-    lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
-    single = [schema[key] for key in ("then", "else") if key in schema]
-    return [*(one for branches in lists for one in branches), *single]
-
-
-def _children(schema: Mapping[str, Any], name: str | None = None) -> list[Any]:
-    """The subschemas of the values inside a value; with ``name`` those of one property, or of the elements."""
-    properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
-    elements = [schema.get("items"), *(schema.get("prefixItems") or ())]
-    rest = [*patterns.values(), schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
-    if name is None:
-        return [*properties.values(), *rest, *elements]
-    if name == ANY_ELEMENT:
-        return elements
-    return [properties[name]] if name in properties else rest
-
-
-def _holds_sensitive(schema: Any, root: Any, seen: set[str]) -> bool:
-    """``seen``: the `$ref` values already followed, because schemas may be recursive."""
-    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-    if isinstance(reference, str):
-        if reference in seen:
-            return schema.get(SENSITIVE_KEYWORD) is True
-        seen.add(reference)
-    schema = resolve_reference(schema, root)
-    if not isinstance(schema, Mapping):
-        return False
-    inside = [*_children(schema), *_branches(schema)]
-    return schema.get(SENSITIVE_KEYWORD) is True or any(_holds_sensitive(one, root, seen) for one in inside)
-
-
 # Validation of an input before its saga starts
 
 MAX_ERRORS = 20
 
 
 def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
-    """The input with defaults filled in, and a message per mistake (empty: the input is valid).
+    """The normalised input, and a message per mistake (empty: it is valid). Every way of starting a saga uses it.
 
-    None counts as `{}`. Defaults are those of properties (`default`), also in nested objects and list items.
+    None counts as `{}`. Defaults are filled in, and 12.0 becomes 12 where the schema says `integer`: ids, labels,
+    arguments, outputs and digests see the result. A ``float``, which Python code may pass, is the decimal that it
+    prints.
     """
     schema = definition.input
     if problem := json_problem(input, max_values=MAX_VALUES):
         return input, [f"input: {problem}"]
+    value = {} if input is None else exact_value(input)
     try:
         with bounded():
-            canonical = canonical_schema(schema)
-            filled = {} if input is None else input
-            if '"default"' in canonical:  # else there is nothing to fill in, and copying takes a third of the time
-                filled = with_defaults(schema, copy.deepcopy(filled))
-            errors = first_errors(canonical, filled, MAX_ERRORS + 1) if schema else []
+            if schema == {}:
+                return value, []
+            compiled = compile_schema(canonical_schema(schema))
+            if compiled.has_defaults:  # else there is nothing to fill in, and copying takes a third of the time
+                value = fill_in_defaults(compiled, copy.deepcopy(value))
+            errors = compiled.first_errors(value, MAX_ERRORS + 1)
+            if not errors and compiled.has_integers and _has_whole_decimal(value):
+                value = with_integers(compiled, value if compiled.has_defaults else copy.deepcopy(value))
     except RecursionError:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
     except UsageError as error:
@@ -192,45 +147,51 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     messages = [_error_message(error, schema) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
         messages.append("and more errors")
-    return filled, messages
+    return value, messages
 
 
-def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
-    """``value``, modified in place, with the defaults of missing properties."""
-    charge()
-    root = schema if root is None else root
-    schema = resolve_reference(schema, root)
-    if not isinstance(schema, Mapping):
+def exact_value(value: Any) -> Any:
+    """The value with every ``float`` as the decimal that it prints; the value itself if it has none."""
+    if not any(isinstance(item, float) for item in _scalars(value)):
         return value
-    if isinstance(value, dict):
-        for name, property in (schema.get("properties") or {}).items():
-            described = resolve_reference(property, root)
-            if name not in value and isinstance(described, Mapping) and "default" in described:
-                value[name] = copy.deepcopy(described["default"])
-            if name in value:
-                value[name] = with_defaults(property, value[name], root)
-    elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        value[:] = [with_defaults(schema["items"], item, root) for item in value]
-    for part in schema.get("allOf") or ():
-        value = with_defaults(part, value, root)
+    return _exact_copy(value)
+
+
+def _exact_copy(value: Any) -> Any:
+    match value:
+        case float():
+            return Decimal(repr(value))
+        case dict():
+            return {key: _exact_copy(item) for key, item in value.items()}
+        case list():
+            return [_exact_copy(item) for item in value]
     return value
 
 
+def _has_whole_decimal(value: Any) -> bool:
+    return any(isinstance(item, Decimal) and is_whole(item) for item in _scalars(value))
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        else:
+            yield item
+
+
 def _error_message(error: Any, schema: Any) -> str:
-    location = "input" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        return f"{location} needs `{missing}`"
-    message = error.message
-    if len(message) > 200 or _quotes_sensitive(error, schema):
-        message = f"does not fit `{error.validator}`: {error.validator_value!r}"[:200]
-    return f"{location}: {message}"
-
-
-def _quotes_sensitive(error: Any, schema: Any) -> bool:
-    """Whether the message may quote a sensitive value: it becomes part of logs, dead letters and the history."""
-    path = tuple(ANY_ELEMENT if isinstance(part, int) else part for part in error.absolute_path)
-    if error.validator in ("additionalProperties", "unevaluatedProperties") and error.validator_value is False:
-        # The message quotes names only, which are content where the object itself is sensitive.
-        return any(found.get(SENSITIVE_KEYWORD) is True for found, _ in _describing(schema, path, schema, 0))
-    return is_sensitive(schema, path)
+    error = closest_error(error)
+    location, path = "input", ()
+    for part in error.absolute_path:
+        if isinstance(part, int):
+            location, path = f"{location}[{part}]", (*path, ANY_ELEMENT)
+        else:
+            hidden = has_sensitive_names(schema, path)
+            location, path = f"{location}.{'…' if hidden else part}", (*path, part)
+    message = sentence(error, hide_value=is_sensitive(schema, path), hide_names=has_sensitive_names(schema, path))
+    return f"{location} {message}" if message.startswith(("needs", "has")) else f"{location}: {message}"

@@ -7,8 +7,8 @@ from sagas.definition.checks.arguments import check_arguments, check_statements
 from sagas.definition.checks.automatic import check_automatic
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
+from sagas.definition.checks.input_schema import check_input_schema
 from sagas.definition.checks.isolation import check_isolation, check_locks
-from sagas.definition.checks.json_schema import check_input_schema
 from sagas.definition.checks.keys import check_keys
 from sagas.definition.checks.kinds import check_kinds, check_participants
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers

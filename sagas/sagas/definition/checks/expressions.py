@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sagas.builtins.registry import BUILTINS, EXPRESSION
-from sagas.definition.checks.json_schema import TYPE_DESCRIPTIONS
 from sagas.definition.checks.scopes import ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
-from sagas.definition.input_schema import is_sensitive
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.saga_ids import saga_id_problem
+from sagas.definition.schema_messages import TYPE_DESCRIPTIONS
+from sagas.definition.sensitivity import is_sensitive
 from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_type
 from sagas.expressions.template_syntax import split_template
 

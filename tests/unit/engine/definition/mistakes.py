@@ -135,6 +135,28 @@ MISTAKES = [
         "SAGA120", "the id of a trigger", saga(BOOK, 'triggers: {kafka: {topic: a, id: ⟦"a/${{ trigger.key }}"}}\n')
     ),
     *(
+        Mistake(code, about, saga(BOOK, f"input: {schema}\n"))
+        for code, about, schema in (
+            ("SAGA121", "a default for the whole input", "{type: object, default: ⟦{}}"),
+            ("SAGA121", "a default of an element", "{properties: {a: {items: {default: ⟦1}}}}"),
+            ("SAGA121", "a default of other properties", "{additionalProperties: {default: ⟦1}}"),
+            ("SAGA121", "a default under a condition", "{if: {properties: {a: {default: ⟦1}}}, then: {required: [a]}}"),
+            (
+                "SAGA121",
+                "a default inside an alternative",
+                "{properties: {a: {oneOf: [{default: ⟦1}, {type: string}]}}}",
+            ),
+            (
+                "SAGA121",
+                "a second default in a branch",
+                "{properties: {a: {default: 1}}, if: {required: [b]}, then: {properties: {a: {default: ⟦2}}}}",
+            ),
+            ("SAGA122", "an unknown format", "{properties: {a: {type: string, format: ⟦date_time}}}"),
+            ("SAGA123", "sensitive below an unknown keyword", "{dependencies: {a: {x-sensitive: ⟦true}}}"),
+            ("SAGA123", "sensitive as text", "{properties: {a: {x-sensitive: ⟦'yes'}}}"),
+        )
+    ),
+    *(
         Mistake(code, about, saga(WAIT, f"triggers:\n  kafka: {trigger}\n"))
         for code, about, trigger in (
             ("SAGA130", "a signal nobody takes", '{topic: paid, id: "${{ trigger.key }}", signal: ⟦payd}'),
@@ -337,19 +359,6 @@ MISTAKES = [
         ),
     ),
     Mistake("SAGA304", "a text plus a number", saga(BOOK, INPUT + 'output: "${{ ⟦input.price * 2 }}"\n')),
-    Mistake(
-        "SAGA304",
-        "a decimal of a result",
-        saga("  - {id: a, uses: shop.price, pivot: true}\n", 'output: "${{ ⟦steps.a.result.amount + 1 }}"\n'),
-    ),
-    Mistake(
-        "SAGA304",
-        "decimals of results",
-        saga(
-            "  - {id: a, uses: shop.price, effect: none, for_each: [1]}\n",
-            'output: "${{ ⟦sum(steps.a.results.map(r, r.amount)) }}"\n',
-        ),
-    ),
     Mistake(
         "SAGA302",
         "a field the result does not have",

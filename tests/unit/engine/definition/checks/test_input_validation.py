@@ -58,9 +58,9 @@ def test_a_default_is_a_copy() -> None:
     [
         ({}, "input needs `id`"),
         (None, "input needs `id`"),
-        ({"id": 1}, "input.id: 1 is not of type 'string'"),
-        ({"id": "a", "lines": [{"quantity": "x"}]}, "input.lines[0].quantity: 'x' is not of type 'integer'"),
-        ([], "input: [] is not of type 'object'"),
+        ({"id": 1}, "input.id: 1 is not a string"),
+        ({"id": "a", "lines": [{"quantity": "x"}]}, 'input.lines[0].quantity: "x" is not a whole number'),
+        ([], "input: [] is not a mapping"),
     ],
 )
 def test_mistakes_are_reported_as_messages(given: Any, message: str) -> None:
@@ -186,5 +186,5 @@ def test_a_message_does_not_quote_a_sensitive_value(schema: dict[str, Any], valu
 def test_an_unknown_name_next_to_a_sensitive_property_is_named() -> None:
     schema = {"additionalProperties": False, "properties": {"card": {"x-sensitive": True}}}
     [message] = validate_input(saga(schema), {"crad": "4111 hush"})[1]
-    assert "'crad' was unexpected" in message
+    assert message == "input has the unknown field `crad`"
     assert "hush" not in message

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input_schema import UndeclaredProperty, both, is_sensitive, schema_at, validate_input
+from sagas.definition.input_schema import UndeclaredProperty, both, schema_at, validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext
+from sagas.definition.sensitivity import is_sensitive
 from sagas.expressions import ANY_ELEMENT
 from sagas.simulation import sample_input
 from tests.unit.engine.definition.mistake import ACTIONS
@@ -111,11 +112,26 @@ CARD = {"x-sensitive": True}
         {"additionalProperties": CARD},
         {"properties": {"card": {"type": "object", "additionalProperties": CARD}}},
         {"properties": {"card": {"anyOf": [TEXT, {"properties": {"number": CARD}}]}}},
+        {"properties": {"card": TEXT}, "patternProperties": {"^c": CARD}},
+        {"properties": {"card": {"$ref": "#c"}}, "$defs": {"x": {"$anchor": "c", **CARD}}},
+        {"$id": "https://a.example/in", "properties": {"card": {"$ref": "c"}}, "$defs": {"x": {"$id": "c", **CARD}}},
+        {"properties": {"card": {"$dynamicRef": "#c"}}, "$defs": {"x": {"$dynamicAnchor": "c", **CARD}}},
+        {"properties": {"card": {"if": CARD}}},
+        {"properties": {"card": {"not": CARD}}},
+        {"dependentSchemas": {"card": {"properties": {"card": CARD}}}},
+        {"unevaluatedProperties": CARD},
+        {"properties": {"card": {"items": CARD}}},
+        {"properties": {"card": {"prefixItems": [TEXT, CARD]}}},
+        {"properties": {"card": {"contains": CARD}}},
+        {"properties": {"card": {"unevaluatedItems": CARD}}},
+        {"properties": {"card": {"propertyNames": CARD}}},
+        {"properties": {"card": {"$ref": "#/x-types/card"}}, "x-types": {"card": CARD}},
     ],
 )
 def test_sensitivity_is_conservative(schema: Any) -> None:
     assert is_sensitive(schema, ("card",))
-    assert not is_sensitive({"properties": {"name": TEXT}, **schema}, ("name",))
+    with_name = {**schema, "properties": {"name": TEXT, **schema.get("properties", {})}}
+    assert not is_sensitive(with_name, ("name",))
 
 
 def test_a_recursive_schema_is_visited_once() -> None:

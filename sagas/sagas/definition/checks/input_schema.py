@@ -1,0 +1,269 @@
+"""Checks that `input` is a JSON Schema of which every keyword does what its author expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from sagas.definition.diagnostics import Report, suggestion_help
+from sagas.definition.input_completion import default_nodes, same_default
+from sagas.definition.parser.draft import SagaDraft
+from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.definition.schema_formats import FORMATS
+from sagas.definition.schema_nodes import (
+    REFERENCES,
+    Path,
+    SchemaNode,
+    dynamic_anchors,
+    dynamic_targets,
+    reachable,
+    root_node,
+    subschemas,
+)
+from sagas.definition.schema_patterns import is_other_dialect, pattern_problem
+from sagas.definition.sensitivity import SENSITIVE_KEYWORD
+
+Problem = tuple[str, Path, str]
+"""The code, the path and the message of a finding."""
+
+
+def check_input_schema(draft: SagaDraft, report: Report) -> None:
+    """Report an input schema that is not a valid JSON Schema, and keywords of it without effect."""
+    if "input" not in draft.root:
+        return
+    node = draft.root.node_of("input")
+    schema = node.to_json()
+    if not _is_certainly_valid(schema):
+        invalid = _schema_error(schema)
+        if invalid is not None:
+            report.add("SAGA112", _node_at(node, invalid[0]), invalid[1])
+            return
+    for code, path, message in schema_problems(schema):
+        report.add(code, _node_at(node, path), message)
+
+
+def _schema_error(schema: Any) -> tuple[Path, str] | None:
+    """Where and why the schema is not valid. Common schemas are recognised without jsonschema, whose import alone takes
+    a tenth of a second."""
+    from jsonschema.exceptions import best_match
+
+    from sagas.definition.schema_messages import closest_error, sentence
+    from sagas.definition.schema_validation import validator_class
+
+    validator = validator_class()
+    error = best_match(validator(validator.META_SCHEMA).iter_errors(schema))
+    if error is None:
+        return None
+    error = closest_error(error)
+    path = tuple(error.absolute_path)
+    where = ".".join(map(str, path))
+    return path, f"`input{'.' + where if where else ''}` is not JSON Schema: {sentence(error)}"
+
+
+def schema_problems(schema: Any) -> Iterator[Problem]:
+    """What the engine refuses in a valid schema, and what has no effect in it."""
+    root = root_node(schema)
+    parts = [(node, path) for node, path in subschemas(root) if not any(str(key).startswith("x-") for key in path)]
+    yield from _reference_problems(parts)
+    yield from _pattern_problems(parts)
+    dynamic = dynamic_anchors(root)
+    reached = {id(node.schema) for node in reachable([root], dynamic)}
+    used = {path[:at] for node, path in parts if id(node.schema) in reached for at in range(len(path) + 1)}
+    parts = [(node, path) for node, path in parts if not _in_unused_definition(path, used)]
+    yield from _format_problems(node_path for node_path in parts if id(node_path[0].schema) in reached)
+    yield from _sensitivity_problems(parts, reached)
+    yield from _default_problems(parts, root, dynamic)
+
+
+def _in_unused_definition(path: Path, used: set[Path]) -> bool:
+    """True below an entry of `$defs` that no `$ref` leads into."""
+    return any(path[at] in ("$defs", "definitions") and path[: at + 2] not in used for at in range(len(path) - 1))
+
+
+def _reference_problems(parts: list[tuple[SchemaNode, Path]]) -> Iterator[Problem]:
+    for node, path in parts:
+        for keyword in REFERENCES:
+            reference = node.get(keyword)
+            if isinstance(reference, str) and node.lookup(reference) is None:
+                yield "SAGA112", (*path, keyword), f"`{keyword}` leads to {reference[:80]}, which is not in this schema"
+
+
+def _pattern_problems(parts: list[tuple[SchemaNode, Path]]) -> Iterator[Problem]:
+    patterned = any("patternProperties" in node.schema for node, _ in parts)
+    for node, path in parts:
+        patterns = node.get("patternProperties")
+        written = [(("pattern",), node.get("pattern"))]
+        written += [(("patternProperties", name), name) for name in patterns] if isinstance(patterns, Mapping) else []
+        for place, pattern in written:
+            if isinstance(pattern, str) and (reason := pattern_problem(pattern)):
+                code = "SAGA119" if is_other_dialect(pattern) else "SAGA112"
+                yield code, (*path, *place), f"RE2 does not read this pattern: {reason}"
+        if patterned and "unevaluatedProperties" in node.schema:
+            message = "`unevaluatedProperties` in a schema with `patternProperties` is not supported"
+            yield "SAGA119", (*path, "unevaluatedProperties"), message
+
+
+def _format_problems(parts: Iterator[tuple[SchemaNode, Path]]) -> Iterator[Problem]:
+    for node, path in parts:
+        name = node.get("format")
+        if isinstance(name, str) and name not in FORMATS:
+            close = suggestion_help(name, FORMATS)
+            message = f"the format `{name[:80]}` is not checked" + (f"; {close}" if close else "")
+            yield "SAGA122", (*path, "format"), message
+
+
+def _sensitivity_problems(parts: list[tuple[SchemaNode, Path]], reached: set[int]) -> Iterator[Problem]:
+    for node, path in parts:
+        value = node.get(SENSITIVE_KEYWORD)
+        place = (*path, SENSITIVE_KEYWORD)
+        if value is not None and not isinstance(value, bool):
+            yield "SAGA123", place, f"`{SENSITIVE_KEYWORD}` must be true or false"
+        elif value is True and id(node.schema) not in reached:
+            yield (
+                "SAGA123",
+                place,
+                f"`{SENSITIVE_KEYWORD}` stands where no keyword leads to, so it would protect nothing",
+            )
+
+
+# Defaults that are never filled in
+
+
+def _default_problems(
+    parts: list[tuple[SchemaNode, Path]], root: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]
+) -> Iterator[Problem]:
+    given = [(node, path) for node, path in parts if "default" in node.schema]
+    if not given:
+        return
+    places = _DefaultPlaces(dynamic)
+    places.visit_all(root)
+    for node, path in given:
+        if id(node.schema) in places.filled:
+            continue
+        if id(node.schema) in places.conflicting:
+            message = "this default is never filled in: another schema of the same property has its own"
+        else:
+            message = "this default is never filled in: it is not that of a property which may be missing"
+        yield "SAGA121", (*path, "default"), message
+
+
+class _DefaultPlaces:
+    """The schemas whose defaults may be filled in, as :mod:`sagas.definition.input_completion` does it."""
+
+    def __init__(self, dynamic: Mapping[str, list[SchemaNode]]) -> None:
+        self.filled: set[int] = set()
+        self.conflicting: set[int] = set()
+        self._dynamic = dynamic
+        self._waiting: list[tuple[SchemaNode, frozenset[str]]] = []
+        self._seen: set[tuple[int, frozenset[str]]] = set()
+
+    def visit_all(self, root: SchemaNode) -> None:
+        self._waiting.append((root, frozenset()))
+        while self._waiting:
+            node, given = self._waiting.pop()
+            if isinstance(node.schema, Mapping) and (id(node.schema), given) not in self._seen:
+                self._seen.add((id(node.schema), given))
+                self._visit(node, given)
+
+    def _visit(self, node: SchemaNode, given: frozenset[str]) -> None:
+        """``given``: the properties to which a schema around this one has given a default before."""
+        together = self._always_together(node)
+        defaults: dict[str, list[SchemaNode]] = {}
+        for part in together:
+            for name, property in part.properties():
+                defaults.setdefault(name, []).extend(default_nodes(property))
+        for name, nodes in defaults.items():
+            filled = nodes and name not in given and same_default(nodes)
+            (self.filled if filled else self.conflicting).update(id(one.schema) for one in nodes)
+        given |= {name for name, nodes in defaults.items() if nodes}
+        for part in together:
+            self._wait(given, *_alternatives(part))
+            self._wait(frozenset(), *(property for _, property in part.properties()), *_other_values(part))
+
+    def _always_together(self, node: SchemaNode) -> list[SchemaNode]:
+        waiting, seen, found = [node], set[int](), list[SchemaNode]()
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part.schema, Mapping) and id(part.schema) not in seen:
+                seen.add(id(part.schema))
+                found.append(part)
+                waiting += [*part.referenced(), *part.all_of(), *dynamic_targets(part, self._dynamic)]
+        return found
+
+    def _wait(self, given: frozenset[str], *nodes: SchemaNode) -> None:
+        self._waiting += [(node, given) for node in nodes]
+
+
+def _alternatives(node: SchemaNode) -> Iterator[SchemaNode]:
+    for keyword in ("then", "else"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+    for keyword in ("anyOf", "oneOf"):
+        yield from node.alternatives(keyword)
+    yield from (part for _, part in node.dependent_schemas())
+
+
+def _other_values(node: SchemaNode) -> Iterator[SchemaNode]:
+    yield from (part for _, part in node.patterns())
+    yield from node.prefix_items()
+    for keyword in ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+
+
+# Schemas that are recognised as valid without jsonschema
+
+_TYPE_NAMES = {"string", "integer", "number", "boolean", "array", "object", "null"}
+_STRING_KEYWORDS = {"title", "description", "$comment", "format"}
+_COUNT_KEYWORDS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+_NUMBER_KEYWORDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_VALUE_KEYWORDS = {"default", "const", "examples"}
+_SCHEMA_KEYWORDS = {"items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"}
+_SCHEMA_MAP_KEYWORDS = {"properties", "$defs"}
+_SCHEMA_LIST_KEYWORDS = {"allOf", "anyOf", "oneOf", "prefixItems"}
+
+
+def _is_certainly_valid(schema: Any) -> bool:
+    """True if the schema is certainly valid; False if jsonschema must decide."""
+    if isinstance(schema, bool):
+        return True
+    return isinstance(schema, dict) and all(_is_valid_keyword(key, value) for key, value in schema.items())
+
+
+def _is_valid_keyword(key: str, value: Any) -> bool:
+    if key == "type":
+        return isinstance(value, str) and value in _TYPE_NAMES
+    if key in _STRING_KEYWORDS:
+        return isinstance(value, str)
+    if key == "required":
+        return (
+            isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
+        )
+    if key == "enum":
+        return isinstance(value, list)
+    if key in _COUNT_KEYWORDS:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if key in _NUMBER_KEYWORDS:
+        return isinstance(value, int | Decimal) and not isinstance(value, bool)
+    if key in _SCHEMA_MAP_KEYWORDS:
+        return isinstance(value, dict) and all(_is_certainly_valid(one) for one in value.values())
+    if key in _SCHEMA_LIST_KEYWORDS:
+        return isinstance(value, list) and bool(value) and all(_is_certainly_valid(one) for one in value)
+    if key in _SCHEMA_KEYWORDS:
+        return _is_certainly_valid(value)
+    return (
+        key in _VALUE_KEYWORDS
+        or key.startswith("x-")
+        or (key in ("uniqueItems", "deprecated") and isinstance(value, bool))
+    )
+
+
+def _node_at(node: YamlNode, path: Path) -> YamlNode:
+    for part in path:
+        children = node.value
+        known = part in children if isinstance(children, dict) else isinstance(part, int) and part < len(children)
+        if not known:
+            break
+        node = children[part]
+    return node

@@ -1,0 +1,210 @@
+"""Completes an input by its schema: missing properties get their defaults, and whole numbers become integers.
+
+A default is filled in where exactly one schema says so: under `properties`, through `$ref` and `allOf`, in the branch
+of `if` that is taken, in the only part of `anyOf` or `oneOf` that fits, and under `dependentSchemas` of a property that
+is there. Two schemas with different defaults for one property fill in nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from sagas.definition.schema_nodes import SchemaNode
+from sagas.definition.schema_patterns import charge
+from sagas.definition.schema_validation import CompiledSchema, canonical_schema
+from sagas.text.exact_numbers import is_whole
+from sagas.text.json_values import MAX_DEPTH
+
+_CURED_BY_DEFAULTS = ("required", "dependentRequired", "minProperties", "anyOf", "oneOf", "not", "contains")
+
+
+def fill_in_defaults(schema: CompiledSchema, value: Any) -> Any:
+    """``value``, modified in place. Raises RecursionError for defaults that contain each other without end."""
+    return _Defaults(schema).complete([schema.root], value, 0)
+
+
+def with_integers(schema: CompiledSchema, value: Any) -> Any:
+    """A valid ``value``, modified in place: 12.0 and 1e2 are 12 and 100 where a schema that applies says `integer`."""
+    return _Integers(schema).complete([schema.root], value, 0)
+
+
+@dataclass(slots=True)
+class _Walker:
+    """Visits a value together with all schemas that apply to each part of it."""
+
+    compiled: CompiledSchema
+    decided: dict[int, list[SchemaNode]] = field(default_factory=dict)
+
+    def complete(self, nodes: list[SchemaNode], value: Any, depth: int) -> Any:
+        """The completed value; ``nodes`` apply to it."""
+        if depth > MAX_DEPTH + 1:
+            raise RecursionError
+        self.decided = {}  # what applies is decided once for each value
+        nodes = self._complete_value(nodes, value)
+        if isinstance(value, dict):
+            parts = {name: self._of_property(nodes, value, name) for name in value}
+            for name, applied in parts.items():
+                if applied:
+                    value[name] = self.complete(applied, value[name], depth + 1)
+        elif isinstance(value, list):
+            lists = [self._of_element(nodes, value, at) for at in range(len(value))]
+            for at, applied in enumerate(lists):
+                if applied:
+                    value[at] = self.complete(applied, value[at], depth + 1)
+        else:
+            return self._leaf(nodes, value)
+        return value
+
+    def _complete_value(self, nodes: list[SchemaNode], value: Any) -> list[SchemaNode]:
+        return self._applied(nodes, value, conditions=True)
+
+    def _leaf(self, nodes: list[SchemaNode], value: Any) -> Any:
+        return value
+
+    def _applied(self, nodes: list[SchemaNode], value: Any, *, conditions: bool) -> list[SchemaNode]:
+        """These and all schemas that apply with them to the same value."""
+        found: list[SchemaNode] = []
+        waiting, seen = list(reversed(nodes)), set[int]()
+        while waiting:
+            node = waiting.pop()
+            if id(node.schema) in seen or not isinstance(node.schema, dict):
+                continue
+            charge()
+            seen.add(id(node.schema))
+            found.append(node)
+            waiting += node.referenced()
+            waiting += node.all_of()
+            if isinstance(value, dict):
+                waiting += [part for name, part in node.dependent_schemas() if name in value]
+            if conditions:
+                waiting += self._conditional(node, value)
+        return found
+
+    def _conditional(self, node: SchemaNode, value: Any) -> list[SchemaNode]:
+        key = id(node.schema)
+        if key not in self.decided:
+            self.decided[key] = list(self._decide(node, value))
+        return self.decided[key]
+
+    def _decide(self, node: SchemaNode, value: Any) -> Iterator[SchemaNode]:
+        condition = node.part("if")
+        if condition is not None:
+            holds = self.compiled.fits(condition, value)
+            if holds:
+                yield from self._condition_held(condition)
+            branch = node.part("then" if holds else "else")
+            yield from () if branch is None else (branch,)
+        for keyword in ("anyOf", "oneOf"):
+            yield from self._chosen([part for part in node.alternatives(keyword) if self._fits(part, value)])
+
+    def _fits(self, part: SchemaNode, value: Any) -> bool:
+        return self.compiled.fits(part, value)
+
+    def _condition_held(self, condition: SchemaNode) -> list[SchemaNode]:
+        return []
+
+    def _chosen(self, fitting: list[SchemaNode]) -> list[SchemaNode]:
+        return fitting
+
+    def _of_property(self, nodes: list[SchemaNode], value: dict[str, Any], name: str) -> list[SchemaNode]:
+        charge(len(nodes))
+        found = [part for node in nodes for part in node.covering(name)]
+        for node in nodes:
+            rest = node.part("unevaluatedProperties")
+            if rest is not None and not any(
+                part.covering(name) for part in self._applied([node], value, conditions=True)
+            ):
+                found.append(rest)
+        return found
+
+    def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
+        charge(len(nodes))
+        found = [part for node in nodes if (part := _element_part(node, at)) is not None]
+        for node in nodes:
+            rest = node.part("unevaluatedItems")
+            if rest is not None and not any(
+                _element_part(part, at) for part in self._applied([node], value, conditions=True)
+            ):
+                found.append(rest)
+        return found
+
+
+def _element_part(node: SchemaNode, at: int) -> SchemaNode | None:
+    """The part of `prefixItems`, or else `items`, which describes the elements after them."""
+    prefix = node.prefix_items()
+    return prefix[at] if at < len(prefix) else node.part("items")
+
+
+class _Defaults(_Walker):
+    def _complete_value(self, nodes: list[SchemaNode], value: Any) -> list[SchemaNode]:
+        if not isinstance(value, dict):
+            return self._applied(nodes, value, conditions=True)
+        for conditions in (False, True):
+            applied = self._applied(nodes, value, conditions=conditions)
+            while missing := self._missing(applied, value):
+                value.update(missing)
+                applied = self._applied(nodes, value, conditions=conditions)
+        return applied
+
+    def _missing(self, nodes: list[SchemaNode], value: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, list[SchemaNode]] = {}
+        for node in nodes:
+            for name, part in node.properties():
+                if name not in value:
+                    found.setdefault(name, []).extend(default_nodes(part))
+        return {name: copy.deepcopy(given[0].schema["default"]) for name, given in found.items() if same_default(given)}
+
+    def _chosen(self, fitting: list[SchemaNode]) -> list[SchemaNode]:
+        return fitting if len(fitting) == 1 else []
+
+    def _fits(self, part: SchemaNode, value: Any) -> bool:
+        """If need be with its own defaults, as a schema without alternatives is checked after they are filled in."""
+        errors = self.compiled.first_errors(value, 20, part)
+        if not errors or not all(error.validator in _CURED_BY_DEFAULTS for error in errors):
+            return not errors
+        completed = _Defaults(self.compiled).complete([part], copy.deepcopy(value), 0)
+        return self.compiled.fits(part, completed)
+
+
+def default_nodes(node: SchemaNode) -> list[SchemaNode]:
+    """The schemas that give a default to a missing value: this one, else those of its `$ref` and `allOf`."""
+    waiting, seen, found = [node], set[int](), list[SchemaNode]()
+    while waiting:
+        part = waiting.pop(0)
+        if id(part.schema) in seen or not isinstance(part.schema, Mapping):
+            continue
+        charge()
+        seen.add(id(part.schema))
+        if "default" in part.schema:
+            found.append(part)
+        else:
+            waiting += [*part.referenced(), *part.all_of()]
+    return found
+
+
+def same_default(nodes: list[SchemaNode]) -> bool:
+    """True if these schemas give one default."""
+    return len({canonical_schema(node.schema["default"]) for node in nodes}) == 1
+
+
+class _Integers(_Walker):
+    def _leaf(self, nodes: list[SchemaNode], value: Any) -> Any:
+        return (
+            int(value) if isinstance(value, Decimal) and is_whole(value) and any(map(_wants_integer, nodes)) else value
+        )
+
+    def _condition_held(self, condition: SchemaNode) -> list[SchemaNode]:
+        return [condition]
+
+    def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
+        containing = [part for node in nodes if (part := node.part("contains")) is not None]
+        return super()._of_element(nodes, value, at) + [one for one in containing if self.compiled.fits(one, value[at])]
+
+
+def _wants_integer(node: SchemaNode) -> bool:
+    kinds = node.get("type")
+    return kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds)

@@ -1,0 +1,213 @@
+"""The subschemas of a JSON Schema, by the values that they describe, and references between them.
+
+Everything that reads an input schema goes where the validator goes: `$ref` and `$dynamicRef` are looked up in the same
+way, through `$id`, `$anchor` and relative references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.schema_patterns import matches_pattern
+from sagas.errors import UsageError
+
+REFERENCES = ("$ref", "$dynamicRef")
+DATA_KEYWORDS = ("const", "enum", "default", "examples")
+"""Keywords whose values are data, not schemas."""
+
+Path = tuple[str | int, ...]
+
+_LISTS = ("allOf", "anyOf", "oneOf")
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaNode:
+    """A subschema. ``resolver`` looks up its references; None if the whole schema has none."""
+
+    schema: Any
+    resolver: Any
+
+    def child(self, schema: Any) -> SchemaNode:
+        """A subschema of this one."""
+        if self.resolver is None or not isinstance(schema, Mapping) or not isinstance(schema.get("$id"), str):
+            return SchemaNode(schema, self.resolver)
+        return SchemaNode(schema, self.resolver.in_subresource(_resource(schema)))
+
+    def get(self, keyword: str) -> Any:
+        """The value of a keyword; None without it."""
+        return self.schema.get(keyword) if isinstance(self.schema, Mapping) else None
+
+    def referenced(self) -> Iterator[SchemaNode]:
+        """The schemas that `$ref` and `$dynamicRef` lead to; a reference that leads nowhere is left out."""
+        for keyword in REFERENCES:
+            if isinstance(reference := self.get(keyword), str) and (target := self.lookup(reference)) is not None:
+                yield target
+
+    def lookup(self, reference: str) -> SchemaNode | None:
+        """The schema that a reference leads to; None if it leads nowhere, or out of the document."""
+        from referencing.exceptions import Unresolvable
+
+        try:
+            found = self.resolver.lookup(reference)
+        except (Unresolvable, AttributeError, LookupError, TypeError, ValueError):
+            return None  # the other errors come from documents that are not JSON Schema
+        return SchemaNode(found.contents, found.resolver)
+
+    def all_of(self) -> Iterator[SchemaNode]:
+        """The parts of `allOf`."""
+        yield from self._listed("allOf")
+
+    def alternatives(self, keyword: str) -> list[SchemaNode]:
+        """The parts of `anyOf` or `oneOf`."""
+        return list(self._listed(keyword))
+
+    def part(self, keyword: str) -> SchemaNode | None:
+        """The schema under a keyword that has one."""
+        value = self.get(keyword)
+        return self.child(value) if isinstance(value, Mapping | bool) else None
+
+    def dependent_schemas(self) -> Iterator[tuple[str, SchemaNode]]:
+        """The parts of `dependentSchemas`, by the property whose presence applies them."""
+        yield from self._mapped("dependentSchemas")
+
+    def properties(self) -> Iterator[tuple[str, SchemaNode]]:
+        """The parts of `properties`."""
+        yield from self._mapped("properties")
+
+    def patterns(self) -> Iterator[tuple[str, SchemaNode]]:
+        """The parts of `patternProperties`."""
+        yield from self._mapped("patternProperties")
+
+    def prefix_items(self) -> list[SchemaNode]:
+        """The parts of `prefixItems`."""
+        return list(self._listed("prefixItems"))
+
+    def covering(self, name: str) -> list[SchemaNode]:
+        """The schemas of one property: of `properties` and `patternProperties`, else `additionalProperties`."""
+        found = [part for key, part in self.properties() if key == name]
+        found += [part for pattern, part in self.patterns() if _may_match(pattern, name)]
+        rest = self.part("additionalProperties")
+        return found if found or rest is None else [rest]
+
+    def _listed(self, keyword: str) -> Iterator[SchemaNode]:
+        value = self.get(keyword)
+        yield from map(self.child, value if isinstance(value, list) else ())
+
+    def _mapped(self, keyword: str) -> Iterator[tuple[str, SchemaNode]]:
+        value = self.get(keyword)
+        if isinstance(value, Mapping):
+            yield from ((name, self.child(part)) for name, part in value.items())
+
+
+def root_node(schema: Any) -> SchemaNode:
+    """The node of a whole schema."""
+    plain = SchemaNode(schema, None)
+    if not any(isinstance(part.get(key), str) for part, _ in subschemas(plain) for key in REFERENCES):
+        return plain
+    from referencing import Registry
+
+    return SchemaNode(schema, Registry().resolver_with_root(_resource(schema)))
+
+
+def _resource(schema: Any) -> Any:
+    # Imported here: most schemas have no reference, and most commands validate no input.
+    from referencing.jsonschema import DRAFT202012
+
+    return DRAFT202012.create_resource(schema)
+
+
+def same_value(node: SchemaNode) -> Iterator[SchemaNode]:
+    """The subschemas that describe the same value, whether or not they apply to a given one."""
+    yield from node.referenced()
+    for keyword in _LISTS:
+        yield from node.alternatives(keyword)
+    for keyword in ("if", "then", "else", "not", "contentSchema"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+    yield from (part for _, part in node.dependent_schemas())
+
+
+def elements(node: SchemaNode) -> Iterator[SchemaNode]:
+    """The subschemas that describe elements of a list."""
+    yield from node.prefix_items()
+    for keyword in ("items", "contains", "unevaluatedItems"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+
+
+def inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:
+    """The subschemas that describe one property."""
+    yield from node.covering(name)
+    declared = node.get("properties")
+    if not (isinstance(declared, Mapping) and name in declared):
+        rest = node.part("unevaluatedProperties")
+        yield from () if rest is None else (rest,)
+
+
+def all_inside(node: SchemaNode) -> Iterator[SchemaNode]:
+    """The subschemas that describe values inside a value, and the names of its properties."""
+    yield from (part for _, part in node.properties())
+    yield from (part for _, part in node.patterns())
+    for keyword in ("additionalProperties", "unevaluatedProperties", "propertyNames"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+    yield from elements(node)
+
+
+def reachable(roots: Iterable[SchemaNode], dynamic: Mapping[str, list[SchemaNode]]) -> Iterator[SchemaNode]:
+    """All schemas that may describe the value of one of ``roots``, or a value inside it.
+
+    ``dynamic``: the :func:`dynamic_anchors`; which of several a reference leads to depends on the way to it.
+    """
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node.schema) in seen or not isinstance(node.schema, Mapping):
+            continue
+        seen.add(id(node.schema))
+        yield node
+        waiting += [*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)]
+
+
+def dynamic_anchors(root: SchemaNode) -> dict[str, list[SchemaNode]]:
+    """The schemas with `$dynamicAnchor`, by its name."""
+    if root.resolver is None:
+        return {}
+    found: dict[str, list[SchemaNode]] = {}
+    for node, _ in subschemas(root):
+        if isinstance(name := node.get("$dynamicAnchor"), str):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def dynamic_targets(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -> list[SchemaNode]:
+    """All schemas that a reference to a `$dynamicAnchor` may lead to."""
+    names = [str(node.get(keyword)).partition("#")[2] for keyword in REFERENCES] if dynamic else []
+    return [target for name in names for target in dynamic.get(name, ())]
+
+
+def subschemas(root: SchemaNode) -> Iterator[tuple[SchemaNode, Path]]:
+    """Every mapping of a schema that is not data, with its path; also those below unknown keywords."""
+    waiting: list[tuple[SchemaNode, Path, bool]] = [(root, (), False)]
+    while waiting:
+        node, path, named = waiting.pop()  # ``named``: the keys are names of the author's, not keywords
+        if isinstance(node.schema, list):
+            waiting += [(node.child(part), (*path, at), False) for at, part in reversed(list(enumerate(node.schema)))]
+        elif isinstance(node.schema, Mapping):
+            if not named:
+                yield node, path
+            waiting += [
+                (node.child(part), (*path, key), not named and key in _SCHEMA_MAPS)
+                for key, part in reversed(list(node.schema.items()))
+                if named or key not in DATA_KEYWORDS
+            ]
+
+
+def _may_match(pattern: str, name: str) -> bool:
+    try:
+        return matches_pattern(pattern, name)
+    except UsageError:
+        return True  # RE2 does not read it, which is reported elsewhere

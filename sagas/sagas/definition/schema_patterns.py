@@ -1,0 +1,74 @@
+"""Regular expressions of input schemas, in linear time, and the budget that all work of a validation shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from sagas.errors import UsageError
+from sagas.expressions.re2_pattern import compile_pattern
+
+MAX_STEPS = 1_000_000
+"""Keywords that are applied to values in one validation."""
+
+_PATTERN_LENGTH = 10_000
+
+_steps: ContextVar[list[int]] = ContextVar("steps")
+
+
+class TooComplex(UsageError):
+    """The input is too large for the schema: make it smaller, or simplify the schema under `input`."""
+
+
+def charge(steps: int = 1) -> None:
+    """Count work of the current validation; raises TooComplex when it is too much."""
+    counter = _steps.get(None)
+    if counter is not None:
+        counter[0] -= steps
+        if counter[0] < 0:
+            raise TooComplex
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """A context in which all validation counts as one."""
+    token = _steps.set([MAX_STEPS])
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+def matches_pattern(pattern: str, text: str) -> bool:
+    """True if the pattern occurs in the text. Raises UsageError for a pattern that RE2 does not support."""
+    try:
+        compiled = compile_pattern(pattern)
+    except ValueError as error:
+        raise UsageError(f"the schema of the input has a pattern that RE2 does not support: {error}") from None
+    charge(len(text) * compiled.programsize >> 11)
+    try:
+        return compiled.search(text) is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """Why RE2 does not read the pattern; None if it does."""
+    if len(pattern) > _PATTERN_LENGTH:
+        return f"it has more than {_PATTERN_LENGTH:,} characters"
+    try:
+        compile_pattern(pattern)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def is_other_dialect(pattern: str) -> bool:
+    """True for a pattern that engines with backtracking read."""
+    try:
+        re.compile(pattern[:_PATTERN_LENGTH])
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""Which values of an input are `x-sensitive`. Whatever schema the validator may apply to a value counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from sagas.definition.schema_nodes import (
+    SchemaNode,
+    all_inside,
+    dynamic_anchors,
+    dynamic_targets,
+    inside,
+    reachable,
+    root_node,
+    same_value,
+)
+from sagas.expressions import ANY_ELEMENT
+from sagas.text.exact_json import canonical_json, decode_json
+
+SENSITIVE_KEYWORD = "x-sensitive"
+
+
+def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
+    """True if the value at ``path``, a value that contains it, or a value inside it is `x-sensitive`.
+
+    All parts of `anyOf`, `if`, `not` and the like count, because any of them may apply.
+    """
+    return _sensitivity(schema).covers(path)
+
+
+def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:
+    """True if the names in the object at ``path`` are content that a message must not quote."""
+    return _sensitivity(schema).covers_names(path)
+
+
+class _Sensitivity:
+    def __init__(self, schema: Any) -> None:
+        self._root = root_node(schema)
+        self._dynamic = dynamic_anchors(self._root)
+
+    def covers(self, path: tuple[str, ...]) -> bool:
+        described = list(self._describing(path))
+        if any(_is_marked(node) for node, _ in described):
+            return True
+        ends = [node for node, rest in described if not rest]
+        return any(_is_marked(node) for node in reachable(ends, self._dynamic))
+
+    def covers_names(self, path: tuple[str, ...]) -> bool:
+        described = list(self._describing(path))
+        names = [part for node, rest in described if not rest and (part := node.part("propertyNames")) is not None]
+        return any(_is_marked(node) for node, _ in described) or any(
+            _is_marked(node) for node in reachable(names, self._dynamic)
+        )
+
+    def _describing(self, path: tuple[str, ...]) -> Iterator[tuple[SchemaNode, tuple[str, ...]]]:
+        """Every schema that may describe the value at ``path`` or one that contains it, with the rest of the path."""
+        waiting, seen = [(self._root, path)], set[tuple[int, int]]()
+        while waiting:
+            node, rest = waiting.pop()
+            if not isinstance(node.schema, Mapping) or (id(node.schema), len(rest)) in seen:
+                continue
+            seen.add((id(node.schema), len(rest)))
+            yield node, rest
+            waiting += [(part, rest) for part in (*same_value(node), *dynamic_targets(node, self._dynamic))]
+            if rest:
+                waiting += [(part, rest[1:]) for part in _inside(node, rest[0])]
+
+
+def _inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:
+    """An element may also be a property whose name is only computed."""
+    return all_inside(node) if name == ANY_ELEMENT else inside(node, name)
+
+
+def _is_marked(node: SchemaNode) -> bool:
+    return node.get(SENSITIVE_KEYWORD) is True
+
+
+class _Nothing(_Sensitivity):
+    def __init__(self) -> None:
+        pass
+
+    def covers(self, path: tuple[str, ...]) -> bool:
+        return False
+
+    def covers_names(self, path: tuple[str, ...]) -> bool:
+        return False
+
+
+def _sensitivity(schema: Any) -> _Sensitivity:
+    if not isinstance(schema, Mapping):
+        return _Nothing()
+    return _of_text(canonical_json(schema))
+
+
+@lru_cache(maxsize=64)
+def _of_text(canonical: str) -> _Sensitivity:
+    return _Sensitivity(decode_json(canonical)) if f'"{SENSITIVE_KEYWORD}"' in canonical else _Nothing()

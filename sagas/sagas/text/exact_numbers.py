@@ -1,0 +1,40 @@
+"""Comparisons of exact numbers: 12.0 is 12, and 1.10 is 1.1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from typing import Any
+
+from sagas.text.exact_json import canonical_json
+
+_EXACT = Context(prec=20_000)
+"""Has more digits than the quotient of any two numbers that the engine takes."""
+
+
+def is_whole(value: Any) -> bool:
+    """True for a number without a fraction, however it is written: 12, 12.0 and 1.2e1."""
+    if isinstance(value, Decimal):
+        return value.is_finite() and value == value.to_integral_value()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_multiple(number: int | Decimal, divisor: int | Decimal) -> bool:
+    """True if the quotient is whole. Raises ArithmeticError for a divisor of zero."""
+    return not _EXACT.remainder(Decimal(number), Decimal(divisor))
+
+
+def comparable(value: Any) -> Any:
+    """The JSON value with one form for each number, so that equal values have equal texts."""
+    if isinstance(value, Mapping):
+        return {key: comparable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [comparable(item) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if is_whole(value) else value.normalize(_EXACT)
+    return value
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """True for equal JSON values; 1 equals 1.0, but neither true nor "1"."""
+    return canonical_json(comparable(one)) == canonical_json(comparable(other))
