@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saga_cli.output import warn
-from sagas.definition.input_schema import resolve_reference
-from sagas.errors import SagaError, UsageError
+from sagas.definition.schema_messages import describe_types
+from sagas.definition.schema_types import json_types, types_at
+from sagas.errors import UsageError
 from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
+from sagas.text.exact_json import decode_json
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from sagas.definition.model import Definition
     from sagas.settings.project import Project
 
-_JSON_TYPES: Mapping[type, frozenset[str]] = {
-    str: frozenset({"string"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer", "number"}),
-    float: frozenset({"number", "integer"}),
-    list: frozenset({"array"}),
-    dict: frozenset({"object"}),
-    type(None): frozenset({"null"}),
-}
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+(\.[0-9]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One row. ``number`` counts rows from 1 (without the header); ``location``: file and line."""
+
+    number: int
+    location: str
+    value: Any
 
 
 def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | None = None) -> Any:
@@ -47,14 +47,60 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
             raise UsageError(f"--set takes key=value, not {field!r}")
         if not isinstance(value, dict):
             raise UsageError("--set needs a JSON object as the input")
+        path = field_path(name, schema or {})
         target = value
-        *parents, last = name.split(".")
+        *parents, last = path
         for parent in parents:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise UsageError(f"--set {name}: {parent} is not an object")
-        target[last] = _parse_value(written, _schema_types(schema or {}, name.split(".")))
+        types = types_at(schema or {}, path)
+        try:
+            target[last] = parse_text(written, types) if types and "string" not in types else _guess(written, types)
+        except ValueError as error:
+            raise UsageError(f"--set {name}: {error}") from None
     return value
+
+
+def field_path(name: str, schema: Any) -> list[str]:
+    """`a.b` is field b of a, unless the schema declares a field of that whole name.
+
+    Raises UsageError for an empty part.
+    """
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    path = [name] if isinstance(declared, Mapping) and name in declared else name.split(".")
+    if not all(path):
+        raise UsageError(f"the field {name!r} has an empty name; write names with a dot between them, such as a.b")
+    return path
+
+
+def parse_text(text: str, types: frozenset[str]) -> Any:
+    """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types."""
+    try:
+        value = decode_json(text)
+    except (ValueError, RecursionError):
+        if "boolean" in types and text.strip().lower() in ("true", "false"):
+            return text.strip().lower() == "true"
+        shown = text if len(text) <= 60 else text[:60] + "…"
+        kinds = describe_types(sorted(types - {"integer"} if "number" in types else types))
+        if types & {"number", "integer"} and _LEADING_ZERO.fullmatch(text.strip()):
+            raise ValueError(
+                f"{shown!r} is not {kinds}: it has a leading zero; leave it out, or declare the field as a string"
+            ) from None
+        raise ValueError(f"{shown!r} is not {kinds}") from None
+    return value
+
+
+def _guess(written: str, types: frozenset[str]) -> Any:
+    """JSON where it is JSON, else the string itself: `--set n=3` is a number, `--set name=ann` a string.
+
+    Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
+    """
+    try:
+        value = decode_json(written)
+    except (ValueError, RecursionError):
+        return written
+    return written if "string" in types and not types & json_types(value) else value
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -69,30 +115,16 @@ def parse_json(text: str, where: str) -> Any:
         where = str(path)
         text = read_text(path)
     try:
-        return _loads(text)
+        return decode_json(text)
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",
             help="""quote it for the shell: '{"name": "value"}', or write @file""",
         ) from None
-    except _TooLarge as error:
-        raise UsageError(f"{where} {error}") from None
-
-
-class _TooLarge(ValueError):
-    """JSON that Python cannot read: no input that a worker would accept."""
-
-
-def _loads(text: str) -> Any:
-    """Raises JSONDecodeError or _TooLarge."""
-    try:
-        return json.loads(text)
     except RecursionError:
-        raise _TooLarge("is nested too deeply") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        raise _TooLarge("has a number of more than 4,000 digits") from None
+        raise UsageError(f"{where} is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{where} cannot be read: {error}") from None
 
 
 def read_standard_input(what: str) -> str:
@@ -105,16 +137,16 @@ def read_standard_input(what: str) -> str:
         raise UsageError("standard input is not UTF-8 text") from None
     if len(text) > MAX_BYTES:
         raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
-    return text
+    return text.removeprefix("\ufeff")
 
 
 def read_definition(source: Path, project: Project) -> Definition:
     """The definition in a file, or for ``-`` in standard input. Raises UsageError: it cannot be read, or has errors."""
-    from sagas.definition.loader import parse_text
+    from sagas.definition.loader import parse_text as parse_definition
 
     piped = str(source) == "-"
     text = read_standard_input("a definition") if piped else read_text(source)
-    definition, diagnostics = parse_text(text, "standard input" if piped else str(source), project.context)
+    definition, diagnostics = parse_definition(text, "standard input" if piped else str(source), project.context)
     if definition is None:
         first = next(one for one in diagnostics if one.severity == "error")
         raise UsageError(
@@ -132,183 +164,3 @@ def read_text(path: Path) -> str:
         raise UsageError(f"the file {short_path(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the file {path} is not UTF-8 text") from error
-
-
-def _parse_value(written: str, types: frozenset[str]) -> Any:
-    """JSON where it is JSON, else the string itself: `--set n=3` is a number, `--set name=ann` a string.
-
-    Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
-    """
-    try:
-        value = _loads(written)
-    except ValueError:
-        return written
-    return written if "string" in types and not types & _JSON_TYPES[type(value)] else value
-
-
-def _schema_types(schema: Mapping[str, Any], path: Sequence[str]) -> frozenset[str]:
-    """The ``type`` of a field, if the schema states it directly."""
-    found: Any = resolve_reference(schema, schema)
-    for name in path:
-        inner = (found.get("properties") or {}).get(name) if isinstance(found, Mapping) else None
-        found = resolve_reference(inner, schema)
-    kinds = found.get("type", ()) if isinstance(found, Mapping) else ()
-    return frozenset([kinds] if isinstance(kinds, str) else kinds)
-
-
-# Rows of a file as inputs of sagas: JSON lines, CSV and Parquet.
-
-_MAX_ERRORS_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class InputRow:
-    """One row. ``number`` counts rows from 1 (without the header); ``location``: file and line."""
-
-    number: int
-    location: str
-    value: Any
-
-
-class InvalidRows(UsageError):
-    """Some rows are invalid; nothing was started."""
-
-    def __init__(self, errors: Iterable[str]) -> None:
-        found = sorted(errors, key=_row_of)
-        super().__init__(found[0], help="nothing was started; fix the file first")
-        hidden = len(found) - _MAX_ERRORS_SHOWN
-        self.more = [*found[1:_MAX_ERRORS_SHOWN], *([f"… and {hidden} more"] if hidden > 0 else [])]
-
-
-def _row_of(message: str) -> int:
-    place = re.search(r"(?::| row )([0-9]{1,9}): ", message)
-    return int(place[1]) if place else 0
-
-
-def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], list[str]]:
-    """All rows, and one message for each that cannot be read. ``schema`` gives the types of the cells of a CSV file.
-
-    Raises UsageError: the file cannot be read at all, or is of another kind.
-    """
-    if not os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long
-        if os.path.exists(path):
-            raise UsageError(f"--from takes a file, which {path} is not", help="write its rows to a .jsonl file first")
-        raise UsageError(f"there is no file {short_path(path)}")
-    readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv, ".parquet": _parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise UsageError(f"--from takes a .jsonl, .csv or .parquet file, not {path.name}")
-    rows: list[InputRow] = []
-    mistakes: list[str] = []
-    try:
-        for one in reader(path, schema):
-            (mistakes if isinstance(one, str) else rows).append(one)  # pyright: ignore[reportArgumentType]
-    except OSError as error:
-        raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the file {path} is not UTF-8 text") from error
-    return rows, mistakes
-
-
-def file_digest(path: Path) -> str:
-    """Twelve hexadecimal digits that stand for the file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-
-
-def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
-    number = 0
-    with path.open(encoding="utf-8-sig") as file:
-        for line, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            number += 1
-            try:
-                yield InputRow(number, f"{path}:{line}", _loads(text))
-            except json.JSONDecodeError as error:
-                yield f"{path}:{line}: not JSON: {error.msg} in column {error.colno}"
-            except _TooLarge as error:
-                yield f"{path}:{line}: the row {error}"
-
-
-def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
-    """Columns are fields of the input, `a.b` is field b of a; an empty cell leaves its field out."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, None)
-            if not header or not any(header):
-                raise UsageError(f"{path} has no header line with the field names")
-            for number, cells in enumerate((row for row in reader if row), start=1):
-                location = f"{path}:{reader.line_num}"
-                if len(cells) != len(header):
-                    yield f"{location}: {len(cells)} cells, but the header has {len(header)}"
-                    continue
-                try:
-                    yield InputRow(number, location, _nested_object(dict(zip(header, cells, strict=True)), schema))
-                except SagaError as error:
-                    yield f"{location}: {error.message}"
-        except csv.Error as error:
-            yield f"{path}:{reader.line_num}: {error}"
-
-
-def _nested_object(cells: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for name, text in cells.items():
-        if text == "":
-            continue
-        *parents, last = name.split(".")
-        target, described = value, schema
-        for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                raise UsageError(f"{name}: {parent} is not an object, because another column has its value")
-            described = _property_schema(described, parent)
-        target[last] = _parse_cell(text, _property_schema(described, last), name)
-    return value
-
-
-def _property_schema(schema: Any, name: str) -> Mapping[str, Any]:
-    found = (schema.get("properties") or {}).get(name) if isinstance(schema, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _parse_cell(text: str, schema: Mapping[str, Any], name: str) -> Any:
-    """A string stays a string unless the input's schema has another type: a postcode must not become a number."""
-    kinds = schema.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
-    if not kinds or "string" in kinds:
-        return text
-    try:
-        return _loads(text)
-    except ValueError:
-        if "boolean" in kinds and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise UsageError(f"{name}: {text!r} is not of type {' or '.join(kinds)}") from None
-
-
-def _parquet(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
-    try:
-        import pyarrow as arrow  # pyright: ignore[reportMissingImports]
-        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UsageError(
-            "reading Parquet files needs the package pyarrow, which is not installed",
-            help="pip install 'saga-orchestrator[parquet]'",
-        ) from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches():
-                for value in batch.to_pylist():
-                    number += 1
-                    # Types that JSON does not have (dates, decimals) become strings.
-                    plain = json.loads(json.dumps(_without_nulls(value), default=str))
-                    yield InputRow(number, f"{path} row {number}", plain)
-    except arrow.ArrowException as error:
-        raise UsageError(f"{path} is not a Parquet file: {error}") from error
-
-
-def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """A missing value in a column is a field that is not given."""
-    return {name: one for name, one in value.items() if one is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from saga_cli.context import global_options, target_line
 from saga_cli.output import warn
 from sagas.errors import UsageError
+from sagas.text.printable import printable_json
 
 if TYPE_CHECKING:
     from saga_workers.client import Client
@@ -45,12 +45,13 @@ def json_option(text: str | None, option: str) -> Any:
     if text is None:
         return None
     from saga_cli.inputs import parse_json
+    from sagas.text.exact_json import encode_json
     from sagas.text.json_values import json_problem
 
     value = parse_json(text, option)
     if (problem := json_problem(value)) is not None:
         raise UsageError(f"{option} is not valid: {problem}")
-    if (size := len(json.dumps(value))) > _MAX_BYTES:
+    if (size := len(encode_json(value))) > _MAX_BYTES:
         raise UsageError(f"{option} has {size:,} bytes; Temporal accepts 2 MiB in one message")
     return value
 
@@ -58,7 +59,7 @@ def json_option(text: str | None, option: str) -> Any:
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
     value = json_option(text, option)
     if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{option} must be a JSON object, not {json.dumps(value)[:60]}")
+        raise UsageError(f"{option} must be a JSON object, not {printable_json(value)[:60]}")
     return value
 
 

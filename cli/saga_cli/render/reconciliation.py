@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from saga_cli.output import to_json
 from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 from sagas.presentation.html_page import html_page
 
@@ -55,7 +55,7 @@ def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) 
 
 def _finding_row(one: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
-        return escape("" if value is None else value if isinstance(value, str) else json.dumps(value))
+        return escape("" if value is None else value if isinstance(value, str) else to_json(value))
 
     saga = f"{text(one['saga_id']) or '–'}<small>{text(one['saga'])} {text(one['state'])}</small>"
     where = text(one["place"]) + "".join(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from sagas.text.printable import printable_line
+from sagas.text.printable import printable_json, printable_line
 
 if TYPE_CHECKING:
     from sagas.protocol.saga_view import ErrorView, SagaView
@@ -47,9 +46,7 @@ def join_names(names: Sequence[str], limit: int = 12) -> str:
 
 def shorten(value: Any, limit: int = 60) -> str:
     """A value on one line of at most ``most`` characters."""
-    import json
-
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else printable_json(value)
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -95,7 +92,7 @@ def error_text(error: ErrorView) -> str:
 def progress_text(progress: Mapping[str, Any]) -> str:
     """One line for people: what a Spark step is doing, or the heartbeat as it stands."""
     if "doing" not in progress and "tasks" not in progress:
-        return json.dumps(progress, ensure_ascii=False)
+        return printable_json(progress)
     words = [str(progress["doing"])] if progress.get("doing") else []
     if progress.get("tasks"):
         words.append(f"{progress.get('tasks_done', 0)} of {progress['tasks']} tasks")

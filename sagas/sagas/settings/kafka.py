@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, str 
         match value:
             case bool():
                 yield name, str(value).lower()
-            case str() | int() | float():
+            case str() | int() | Decimal():
                 yield name, str(value)
             case Mapping() if set(value) <= {"env", "file"}:
                 yield name, parse_secret(value, f"kafka.client.{name}")

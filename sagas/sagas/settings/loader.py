@@ -7,10 +7,10 @@ precedence and is read where the client is created, so that only commands that c
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from sagas.settings.tables import (
 )
 from sagas.settings.trust import require_own
 from sagas.text.bounded_files import short_path
+from sagas.text.exact_json import decode_json
 
 CONFIG_NAME = "saga.toml"
 
@@ -226,11 +227,8 @@ def _value(variable: str, path: list[str], text: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return decode_json(text)
     except (ValueError, RecursionError):
         return text
 
@@ -325,7 +323,13 @@ def _is_sql(connection: Any) -> bool:
 
 def _catalogs(written: Table, dev: Table) -> Table:
     """The tables as written; those on the embedded PostgreSQL are completed with what ``saga dev up`` wrote."""
-    return {name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()}
+    complete = {
+        name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()
+    }
+    return {
+        name: {key: str(value) if isinstance(value, Decimal) else value for key, value in table.items()}
+        for name, table in complete.items()
+    }
 
 
 def _is_embedded(catalog: Table) -> bool:

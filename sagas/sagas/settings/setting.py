@@ -5,14 +5,15 @@ Every value has the type of its row before any part of the engine sees it, so a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.secrets import parse_secret
+from sagas.text.json_values import json_problem
 
 
 def _is_text(value: Any) -> bool:
@@ -28,7 +29,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite()
 
 
 def _is_table(value: Any) -> bool:
@@ -146,9 +147,7 @@ def check_json(value: Any, setting: str, depth: int = 20) -> None:
                 check_json(item, setting, depth - 1)
         case str() | bool() | None:
             pass
-        case int() if -(2**63) <= value < 2**63:
-            pass
-        case float() if math.isfinite(value):
+        case int() | Decimal() if json_problem(value) is None:
             pass
         case _:
             raise UsageError(f"{setting} is no JSON value; write it as a string")

@@ -101,9 +101,9 @@ async def test_failures_above_the_tolerance_stop_the_bulk_start(cli: CommandLine
     [
         ("a.jsonl", ["{}", '{"nights": "x"}'], "a.jsonl:2: the input of trip is not valid: input.nights"),
         ("b.jsonl", ["{}", "", "{nights}"], "b.jsonl:3: not JSON"),
-        ("c.csv", ["nights", "3", "x"], "c.csv:3: nights: 'x' is not of type integer"),
+        ("c.csv", ["nights", "3", "x"], "c.csv:3: column nights: 'x' is not a whole number"),
         ("d.csv", ["nights", "3,4"], "d.csv:2: 2 cells, but the header has 1"),
-        ("e.txt", ["{}"], "--from takes a .jsonl, .csv or .parquet file"),
+        ("e.txt", ["{}"], "--from takes a .jsonl, .json, .csv or .parquet file"),
     ],
 )
 async def test_a_bad_row_names_its_line_and_starts_nothing(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saga_cli.inputs import InvalidRows, read_input, read_rows
-from saga_cli.main import _print_error
+from saga_cli.inputs import read_input
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
@@ -19,8 +20,16 @@ SCHEMA: dict[str, Any] = {
         "either": {"type": ["string", "integer"]},
         "count": {"type": "integer"},
         "inner": {"$ref": "#/$defs/inner"},
+        "price": {"type": "number"},
+        "chosen": {"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "a"}]},
+        "anchored": {"$ref": "#text"},
+        "tagged": {"enum": [7, 8]},
+        "dotted.name": {"type": "string"},
     },
-    "$defs": {"inner": {"type": "object", "properties": {"zip": {"type": "string"}}}},
+    "$defs": {
+        "text": {"$anchor": "text", "allOf": [{"type": "string"}]},
+        "inner": {"type": "object", "properties": {"zip": {"type": "string"}}},
+    },
 }
 
 
@@ -39,7 +48,15 @@ SCHEMA: dict[str, Any] = {
         ("maybe=null", {"maybe": None}),
         ("either=7", {"either": 7}),
         ("count=7", {"count": 7}),
-        ("count=x", {"count": "x"}),
+        ("unknown=1.10", {"unknown": Decimal("1.10")}),
+        ("unknown=12345678901234567890.5", {"unknown": Decimal("12345678901234567890.5")}),
+        ("unknown=123456789012345678901234567890", {"unknown": 123456789012345678901234567890}),
+        ("price=1.10", {"price": Decimal("1.10")}),
+        ("chosen=7", {"chosen": 7}),
+        ("chosen=a", {"chosen": "a"}),
+        ("anchored=007", {"anchored": "007"}),
+        ("tagged=7", {"tagged": 7}),
+        ("dotted.name=x", {"dotted.name": "x"}),
         ("inner.zip=20095", {"inner": {"zip": "20095"}}),
         ("unknown=7", {"unknown": 7}),
         ("un.known=007", {"un": {"known": "007"}}),
@@ -53,38 +70,38 @@ def test_without_a_schema_valid_json_is_parsed() -> None:
     assert read_input('{"a": 1}', ["b=2", "c=[1]", "d=x"]) == {"a": 1, "b": 2, "c": [1], "d": "x"}
 
 
-def test_mistakes() -> None:
-    with pytest.raises(UsageError, match="--set takes key=value"):
-        read_input(None, ["name"])
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("name", "--set takes key=value"),
+        ("count=x", "--set count: 'x' is not a whole number"),
+        ("count=007", "--set count: '007' is not a whole number: it has a leading zero; leave it out, or declare"),
+        ("price=1,5", "--set price: '1,5' is not a number"),
+        ("price=NaN", "--set price: 'NaN' is not a number"),
+        ("inner..zip=1", "has an empty name"),
+    ],
+)
+def test_mistakes(field: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read_input(None, [field], SCHEMA)
+
+
+def test_the_types_that_apply_only_sometimes_count_where_no_other_does() -> None:
+    schema = {"oneOf": [{"properties": {"n": {"type": "integer"}}}, {"properties": {"name": {"type": "string"}}}]}
+    assert read_input(None, ["n=7", "name=7"], schema) == {"n": 7, "name": "7"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[" * 100_000 + "]" * 100_000, "--input is nested too deeply"),
-        ("1" * 5_000, "--input has a number of more than 4,000 digits"),
+        ("1" * 5_000, "--input cannot be read: the number 1+… has more than 4,000 digits"),
     ],
 )
 def test_json_that_python_cannot_read_is_a_mistake(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_input(text, [])
     assert read_input(None, [f"a={text}"]) == {"a": text}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "mistake"),
-    [
-        ("a.jsonl", "[" * 100_000 + "]" * 100_000, "the row is nested too deeply"),
-        ("a.jsonl", "1" * 5_000, "the row has a number of more than 4,000 digits"),
-        ("a.csv", "a" * 131_073 + "\nx", "a.csv:1: field larger than field limit (131072)"),
-        ("a.csv", "a,a.b\nx,y", "a.b: a is not an object, because another column has its value"),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, content: str, mistake: str) -> None:
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    rows, [found] = read_rows(tmp_path / name, {})
-    assert rows == []
-    assert found.endswith(mistake)
 
 
 def test_an_input_that_is_no_file_is_a_mistake(tmp_path: Path) -> None:
@@ -112,22 +129,3 @@ def test_an_input_of_any_size_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(" " * 5_000_001)
     with pytest.raises(UsageError, match="it is larger than 5,000,000 bytes"):
         read_input(f"@{tmp_path / 'large.json'}", [])
-
-
-@pytest.mark.parametrize("name", [".", "/dev/zero", "x" * 5_000])
-def test_rows_come_from_files(name: str) -> None:
-    with pytest.raises(UsageError, match=r"--from takes a file|there is no file") as found:
-        read_rows(Path(name), {})
-    assert len(found.value.message) < 500
-
-
-def test_invalid_rows_are_reported_in_their_order_each_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = InvalidRows([f"my rows.jsonl:{n}: the input\nneeds `x`" for n in (30, 4, *range(40, 50))])
-    assert _print_error(False, found) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == [
-        r"error: my rows.jsonl:4: the input\nneeds `x`",
-        r"my rows.jsonl:30: the input\nneeds `x`",
-    ]
-    assert len(lines) == 12
-    assert lines[-2:] == ["… and 2 more", "help: nothing was started; fix the file first"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from saga_cli.output import echo, print_document
+from saga_cli.output import echo, print_document, to_json
 from sagas.errors import SagaError, UsageError
 from sagas.text.shell import saga_command, shell_command
 
@@ -67,7 +66,7 @@ def project_files(name: str) -> dict[str, str]:
     from sagas.definition.parser.language import language_schema
 
     templates = Path(__file__).parents[2] / "templates" / "project"
-    schema = json.dumps(language_schema(), indent=2, ensure_ascii=False) + "\n"
+    schema = to_json(language_schema(), indent=2) + "\n"
     return {
         "saga.schema.json": schema,
         **_templates(templates, name),

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saga_cli.context import load_settings
-from saga_cli.inputs import InputRow, InvalidRows, file_digest, read_rows
+from saga_cli.input_files import InvalidRows, file_digest, read_rows
+from saga_cli.inputs import InputRow
 from saga_cli.output import INTERRUPTED, echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from saga_cli.context import load_settings
-from saga_cli.output import echo, make_console, print_document, print_list
+from saga_cli.output import echo, make_console, print_document, print_list, to_json
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,9 +83,9 @@ def type_text(schema: Any) -> str:
         if schema.get(key):
             return " or ".join(dict.fromkeys(type_text(one) for one in schema[key]))
     if "enum" in schema:
-        return " or ".join(json.dumps(one, ensure_ascii=False) for one in schema["enum"])
+        return " or ".join(to_json(one) for one in schema["enum"])
     if "const" in schema:
-        return json.dumps(schema["const"], ensure_ascii=False)
+        return to_json(schema["const"])
     kind = schema.get("type")
     if isinstance(kind, list):
         return " or ".join(_TYPE_NAMES.get(one, str(one)) for one in kind)
