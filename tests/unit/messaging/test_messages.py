@@ -77,7 +77,7 @@ def test_filter_and_id_are_over_the_event() -> None:
         (KafkaTrigger("t", filter="${{ trigger.value.missing > 3 }}"), "`filter` cannot be evaluated"),
         (KafkaTrigger("t", filter="${{ trigger.key }}"), "`filter` is not a boolean"),
         (KafkaTrigger("t", id="${{ trigger.value.missing }}"), "`id` cannot be evaluated"),
-        (KafkaTrigger("t", id="${{ trigger.offset }}"), "`id` is not a string"),
+        (KafkaTrigger("t", id="${{ trigger.headers }}"), "`id` is empty for this event, or neither"),
         (KafkaTrigger("t", input="${{ trigger.value.missing }}"), "`input` cannot be evaluated"),
     ],
 )

@@ -4,7 +4,6 @@ number of failures."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.text.exact_json import encode_json
 
 DEFAULT_BULK_SIZE = 500
 
@@ -39,7 +39,7 @@ def cut_rows(rows: Sequence[StartRow], size: int) -> Iterator[list[StartRow]]:
     part: list[StartRow] = []
     taken = 0
     for row in rows:
-        length = len(json.dumps(row.request.input)) + len(row.id)
+        length = len(encode_json(row.request.input)) + len(row.id)
         if part and (len(part) >= size or taken + length > MAX_INPUT_BYTES):
             yield part
             part, taken = [], 0

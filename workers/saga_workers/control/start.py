@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
@@ -47,6 +47,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.settings.definition_keys import DefinitionKeys
+from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
 from sagas.workflow.limits import run_summary
@@ -145,18 +146,19 @@ class SagaStarter:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise UsageError(f"the input of {name} is not valid: {problems[0]}{more}")
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
-        labels: Mapping[str, Any] = {}
+        labels: Mapping[str, str] = {}
         what = "the id"
         try:
             rendered = None if self._id_template is None else self._id_template.render(context)
             what = "a label"
             if self._label_templates is not None:
-                labels = self._label_templates.render(context)
+                labels = {key: value_text(value) for key, value in self._label_templates.render(context).items()}
         except ExpressionError as error:
             raise UsageError(f"{what} of {name} cannot be evaluated for this input: {error.message}") from None
-        if self._id_template is not None and (not isinstance(rendered, str) or not rendered.strip()):
-            raise UsageError(f"the id of {name} is empty for this input")
-        return StartRequest(checked, rendered, labels)
+        id = None if self._id_template is None else id_text(rendered)
+        if self._id_template is not None and id is None:
+            raise UsageError(f"the id of {name} is empty for this input, or neither a string nor a number")
+        return StartRequest(checked, id, labels)
 
     async def start(
         self,
@@ -235,7 +237,7 @@ class SagaStarter:
         if self._ledger is None:
             raise no_ledger_error()
         for one in sagas:
-            if (size := len(json.dumps(one.request.input))) > MAX_BULK_INPUT:
+            if (size := len(encode_json(one.request.input))) > MAX_BULK_INPUT:
                 raise UsageError(
                     f"the input of {one.id} has {size:,} bytes, and bulk execution takes {MAX_BULK_INPUT:,}: "
                     "start it on its own"
@@ -346,7 +348,8 @@ class SagaStarter:
             await self._give_up(claim)
         if run.workflow_type != self._definition.saga:
             raise _other_saga_error(saga_id, run.workflow_type)
-        if await first_input(self._temporal, described) != input:
+        # Compared as JSON: in Python true equals 1.
+        if input_digest(await first_input(self._temporal, described)) != input_digest(input):
             raise _other_input_error(saga_id)
         if run.running:
             return StartResult(saga_id, run.run_id, False)
@@ -356,6 +359,13 @@ class SagaStarter:
         if state != "COMPLETED":
             raise AlreadyEnded(saga_id, state)
         return StartResult(saga_id, run.run_id, False, completed=True)
+
+
+def id_text(value: Any) -> str | None:
+    """The id that a template gives: a string, or a number with its digits; None if it gives none."""
+    is_text = isinstance(value, str) or (isinstance(value, int | Decimal) and not isinstance(value, bool))
+    text = value_text(value) if is_text else ""
+    return text if text.strip() else None
 
 
 def no_ledger_error() -> UsageError:

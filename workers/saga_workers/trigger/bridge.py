@@ -11,7 +11,6 @@ in a topic, and whether they count: sources below the committed offset do, the o
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -22,12 +21,12 @@ from functools import partial
 from typing import Any
 
 from saga_activities.concurrency import Backoff
-from saga_activities.guard.result_codec import to_json_value
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.record_codec import record_value
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
-from saga_activities.messaging.outbox import check_topic, header_strings
+from saga_activities.messaging.outbox import check_topic, header_strings, key_text
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
@@ -331,8 +330,8 @@ def _event_record(event: Event, default_id: str, message: Message) -> dict[str, 
     headers = {**message.headers, "ce_id": id, **_own_headers(event, message)}
     for name_or_text in (*headers, *headers.values()):
         name_or_text.encode()  # the client library crashes on half a surrogate pair in a name
-    key = None if event.key is None else str(event.key).encode()
-    return _producer_record(event.topic, key, event.value, list(headers.items()))
+    key = key_text(event.key)
+    return _producer_record(event.topic, None if key is None else key.encode(), event.value, list(headers.items()))
 
 
 def _own_headers(event: Event, message: Message) -> dict[str, str]:
@@ -344,5 +343,4 @@ def _own_headers(event: Event, message: Message) -> dict[str, str]:
 
 
 def _producer_record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    text = json.dumps(to_json_value(value), ensure_ascii=False).encode()
-    return {"topic": topic, "key": key, "value": text, "headers": list(headers)}
+    return {"topic": topic, "key": key, "value": record_value(value).encode(), "headers": list(headers)}

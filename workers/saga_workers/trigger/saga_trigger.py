@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from saga_workers.control.acceptance import NotClaimed
 from saga_workers.control.detach_request import leave_bulk_workflow
 from saga_workers.control.interventions import signal_message
 from saga_workers.control.shared_starts import SharedStarts
-from saga_workers.control.start import AlreadyEnded, SagaStarter
+from saga_workers.control.start import AlreadyEnded, SagaStarter, id_text
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
@@ -237,7 +236,6 @@ def _temporal_error(error: RPCError) -> Exception:
 
 
 _Render = Callable[[Mapping[str, Any]], Any]
-_PATH = re.compile(r"\s*\$\{\{\s*(trigger(?:\.[A-Za-z_]\w*)*)\s*\}\}\s*")
 
 
 class TriggerExpressions:
@@ -245,7 +243,7 @@ class TriggerExpressions:
 
     def __init__(self, trigger: KafkaTrigger) -> None:
         self._id = None if trigger.id is None else compile_value(trigger.id).render
-        self._input = _compile(trigger.input)
+        self._input = compile_value(trigger.input).render
         self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
 
     def matches(self, context: Mapping[str, Any]) -> bool:
@@ -261,10 +259,10 @@ class TriggerExpressions:
         """The saga id; None if the trigger has no template for it."""
         if self._id is None:
             return None
-        value = _evaluate("id", self._id, context)
-        if not isinstance(value, str) or not value.strip():
-            raise PoisonMessage("`id` is not a string, or is empty, for this event")
-        return value
+        id = id_text(_evaluate("id", self._id, context))
+        if id is None:
+            raise PoisonMessage("`id` is empty for this event, or neither a string nor a number")
+        return id
 
     def input(self, context: Mapping[str, Any]) -> Any:
         return _evaluate("input", self._input, context)
@@ -275,33 +273,3 @@ def _evaluate(field: str, render: _Render, context: Mapping[str, Any]) -> Any:
         return render(context)
     except ExpressionError as error:
         raise PoisonMessage(f"`{field}` cannot be evaluated for this event: {error.message}") from None
-
-
-def _compile(value: Any) -> _Render:
-    """As :func:`compile_value`, but a part of the event that is only passed on stays exactly as it is.
-
-    Otherwise an expression would turn numbers with a fraction into exact decimals, which become strings.
-    """
-    if isinstance(value, str):
-        path = _PATH.fullmatch(value)
-        render = compile_value(value).render
-        return _copy_path(path.group(1).split("."), render) if path else render
-    if isinstance(value, Mapping):
-        fields = {key: _compile(item) for key, item in value.items()}
-        return lambda context: {key: render(context) for key, render in fields.items()}
-    if isinstance(value, list | tuple):
-        items = [_compile(item) for item in value]
-        return lambda context: [render(context) for render in items]
-    return lambda _: value
-
-
-def _copy_path(path: list[str], fallback: _Render) -> _Render:
-    def render(context: Mapping[str, Any]) -> Any:
-        found: Any = context
-        for name in path:
-            if not isinstance(found, Mapping) or name not in found:
-                return fallback(context)  # raises the error with its explanation
-            found = found[name]
-        return found
-
-    return render
