@@ -88,7 +88,7 @@ async def _write(step: Step, basket: str, charge: str, *, state: str) -> Order:
             "order": order.order_id,
             "basket": basket,
             "household": paid.household_id,
-            "total": str(order.total),
+            "total": order.total,
         },
         hold=state == "draft",
     )

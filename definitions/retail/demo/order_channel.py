@@ -91,7 +91,7 @@ class OrderChannel:
     async def events(self) -> list[OrderAmount]:
         """The order events since the shop opened, as any reader under read_committed sees them."""
         found = await asyncio.to_thread(read_events, self.kafka, TOPIC, self.start or {})
-        return [OrderAmount(int(one.value["order"]), one.value["total"]) for one in found]
+        return [OrderAmount(int(one.value["order"]), str(one.value["total"])) for one in found]
 
     async def undecided_records(self) -> int:
         """Records of transactions that have not ended."""

@@ -91,12 +91,12 @@ def _lines(basket: Basket) -> dict[str, Any]:
     return {
         "basket_id": basket.id,
         "household_id": basket.household,
-        "lines": [{"sku": line.sku, "quantity": line.quantity, "amount": str(line.amount)} for line in basket.lines],
+        "lines": [{"sku": line.sku, "quantity": line.quantity, "amount": line.amount} for line in basket.lines],
     }
 
 
-def _coupons(basket: Basket) -> list[dict[str, str]]:
-    return [{"campaign": coupon.campaign, "upc": coupon.upc, "value": str(coupon.value)} for coupon in basket.coupons]
+def _coupons(basket: Basket) -> list[dict[str, Any]]:
+    return [{"campaign": coupon.campaign, "upc": coupon.upc, "value": coupon.value} for coupon in basket.coupons]
 
 
 # Which day is closed how. A pure function of what the days have sold.

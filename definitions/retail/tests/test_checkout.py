@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 BASKET = {
     "basket_id": "b-1",
     "household_id": "h-1",
     "lines": [
-        {"sku": "milk", "quantity": 2, "amount": "3.98"},
-        {"sku": "bread", "quantity": 1, "amount": "2.50"},
+        {"sku": "milk", "quantity": 2, "amount": Decimal("3.98")},
+        {"sku": "bread", "quantity": 1, "amount": Decimal("2.50")},
     ],
-    "coupons": [{"campaign": "18", "upc": "51111", "value": "0.50"}],
+    "coupons": [{"campaign": "18", "upc": "51111", "value": Decimal("0.50")}],
 }
 
 # What the real actions would answer.
 RESULTS = {
-    "reserve": {"sku": "milk", "quantity": 2, "amount": "3.98"},
-    "redeem": {"upc": "51111", "value": "0.50"},
-    "charge": {"id": "checkout-b-1/charge", "amount": "7.46"},
-    "authorise": {"id": "checkout-tcc-b-1/authorise", "amount": "7.96"},
-    "place": {"order_id": 7, "total": "7.46"},
-    "draft": {"order_id": 7, "total": "7.96"},
+    "reserve": {"sku": "milk", "quantity": 2, "amount": Decimal("3.98")},
+    "redeem": {"upc": "51111", "value": Decimal("0.50")},
+    "charge": {"id": "checkout-b-1/charge", "amount": Decimal("7.46")},
+    "authorise": {"id": "checkout-tcc-b-1/authorise", "amount": Decimal("7.96")},
+    "place": {"order_id": 7, "total": Decimal("7.46")},
+    "draft": {"order_id": 7, "total": Decimal("7.96")},
     "pack": {"carrier": "van", "units": 3},
 }
 
@@ -31,7 +33,7 @@ COLLECTED = {name: BASKET[name] for name in ("basket_id", "household_id", "lines
 def test_a_basket_becomes_an_order(saga):
     run = saga.run("checkout", BASKET, results=RESULTS)
     assert run.state == "COMPLETED"
-    assert run.output == {"order": 7, "total": "7.46", "carrier": "van"}
+    assert run.output == {"order": 7, "total": Decimal("7.46"), "carrier": "van"}
 
 
 def test_out_of_stock_releases_what_was_reserved_before(saga):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 DAY = {"day": "2017-12-18"}
 
 # What the real steps would answer.
 RESULTS = {
-    "count": [{"lines": 3, "amount": "107.25"}],
+    "count": [{"lines": 3, "amount": Decimal("107.25")}],
     "facts": {"rows": 3},
-    "commission": {"id": "day-close-2017-12-18/commission", "amount": "2.15"},
+    "commission": {"id": "day-close-2017-12-18/commission", "amount": Decimal("2.15")},
 }
 
 
 def test_a_day_is_published_and_then_told(saga):
     run = saga.run("day-close", DAY, results=RESULTS)
     assert run.state == "COMPLETED"
-    assert run.output == {"lines": 3, "sales": "107.25", "commission": "2.15"}
+    assert run.output == {"lines": 3, "sales": Decimal("107.25"), "commission": Decimal("2.15")}
     confirmed = {step: row["confirmation"]["uses"] for step, row in rows(run).items() if row["confirmation"]}
     assert confirmed == {"facts": "spark.publish", "totals": "spark.publish", "tell": "finance.send"}
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 SMALL = {
     "basket_id": "b-1",
     "household_id": "h-1",
     "slot": "2017-12-18 17:00",
     "gift": "Christmas stollen",
-    "lines": [{"sku": "milk", "quantity": 2, "amount": "3.98"}],
+    "lines": [{"sku": "milk", "quantity": 2, "amount": Decimal("3.98")}],
 }
-LARGE = {**SMALL, "lines": [{"sku": "goose", "quantity": 3, "amount": "180.00"}]}
+LARGE = {**SMALL, "lines": [{"sku": "goose", "quantity": 3, "amount": Decimal("180.00")}]}
 
 RESULTS = {
     "slot": {"slot": "2017-12-18 17:00"},

@@ -9,8 +9,8 @@ import pytest
 from sagas import Rejected
 from tests.integration.demo.conftest import ActionRunner
 
-LINE = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
-COUPON = {"basket": "b-1", "household": "rich", "campaign": "18", "upc": "51111", "value": "0.50"}
+LINE = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": Decimal("3.98")}
+COUPON = {"basket": "b-1", "household": "rich", "campaign": "18", "upc": "51111", "value": Decimal("0.50")}
 MILK = "select on_shelf, reserved, sold from stock where sku = 'milk'"
 PURSE = "select available, held, charged from account where household_id = 'rich'"
 FULL = (Decimal("100.00"), Decimal("0.00"), Decimal("0.00"))

@@ -37,7 +37,7 @@ def seen(order: int, **facts: Any) -> LakeContents:
 
 
 async def close_one(run_action: ActionRunner) -> LakeContents:
-    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
+    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": Decimal("3.98")}
     await run_action("inventory.reserve", **line)
     await run_action("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
     order = await run_action("orders.place", basket="b-1", charge="s/charge")

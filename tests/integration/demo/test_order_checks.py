@@ -76,7 +76,7 @@ async def test_an_order_without_a_saga_is_found(run_action: ActionRunner):
 
 
 async def _sell_one(run_action: ActionRunner) -> Accounts:
-    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
+    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": Decimal("3.98")}
     await run_action("inventory.reserve", **line)
     await run_action("coupons.redeem", basket="b-1", household="rich", campaign="18", upc="51111", value="0.50")
     await run_action("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")

@@ -71,8 +71,8 @@ def test_baskets_with_coupons_are_never_collected():
 def test_money_is_a_string_in_the_input():
     coupon = Coupon("18", "51111", Decimal("0.50"))
     [order] = make_plan(week([basket("a", 3, "9.30", coupons=[coupon])])).orders
-    assert order.input["lines"] == [{"sku": "milk", "quantity": 3, "amount": "9.30"}]
-    assert order.input["coupons"] == [{"campaign": "18", "upc": "51111", "value": "0.50"}]
+    assert order.input["lines"] == [{"sku": "milk", "quantity": 3, "amount": Decimal("9.30")}]
+    assert order.input["coupons"] == [{"campaign": "18", "upc": "51111", "value": Decimal("0.50")}]
     assert order.basket.amount == Decimal("8.80")
 
 
