@@ -130,10 +130,16 @@ def same_value(node: SchemaNode) -> Iterator[SchemaNode]:
     yield from (part for _, part in node.dependent_schemas())
 
 
-def elements(node: SchemaNode) -> Iterator[SchemaNode]:
-    """The subschemas that describe elements of a list."""
-    yield from node.prefix_items()
-    for keyword in ("items", "contains", "unevaluatedItems"):
+def elements(node: SchemaNode, at: int | None = None) -> Iterator[SchemaNode]:
+    """The subschemas that may describe elements of a list; ``at``: the element at this place."""
+    prefix = node.prefix_items()
+    yield from prefix if at is None else prefix[at : at + 1]
+    rest = (
+        ("contains", "unevaluatedItems")
+        if at is not None and at < len(prefix)
+        else ("items", "contains", "unevaluatedItems")
+    )
+    for keyword in rest:
         if (part := node.part(keyword)) is not None:
             yield part
 

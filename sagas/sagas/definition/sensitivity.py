@@ -11,6 +11,7 @@ from sagas.definition.schema_nodes import (
     all_inside,
     dynamic_anchors,
     dynamic_targets,
+    elements,
     inside,
     reachable,
     root_node,
@@ -20,6 +21,7 @@ from sagas.expressions import ANY_ELEMENT
 from sagas.text.exact_json import canonical_json, decode_json
 
 SENSITIVE_KEYWORD = "x-sensitive"
+MASK = "•••"
 
 
 def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
@@ -28,6 +30,11 @@ def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
     All parts of `anyOf`, `if`, `not` and the like count, because any of them may apply.
     """
     return _sensitivity(schema).covers(path)
+
+
+def masked(schema: Any, value: Any) -> Any:
+    """The value for people to read: with `•••` in place of what is `x-sensitive`."""
+    return _sensitivity(schema).mask(value)
 
 
 def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:
@@ -53,6 +60,37 @@ class _Sensitivity:
         return any(_is_marked(node) for node, _ in described) or any(
             _is_marked(node) for node in reachable(names, self._dynamic)
         )
+
+    def mask(self, value: Any) -> Any:
+        return self._mask([self._root], value)
+
+    def _mask(self, nodes: list[SchemaNode], value: Any) -> Any:
+        described = self._same_value(nodes)
+        names = [part for node in described if (part := node.part("propertyNames")) is not None]
+        hidden = [*described, *(self._same_value(names) if isinstance(value, dict) else ())]
+        if any(map(_is_marked, hidden)):
+            return MASK
+        if isinstance(value, dict):
+            return {
+                name: self._mask([part for node in described for part in inside(node, name)], item)
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [
+                self._mask([part for node in described for part in elements(node, at)], item)
+                for at, item in enumerate(value)
+            ]
+        return value
+
+    def _same_value(self, nodes: list[SchemaNode]) -> list[SchemaNode]:
+        waiting, seen, found = list(nodes), set[int](), list[SchemaNode]()
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node.schema, Mapping) and id(node.schema) not in seen:
+                seen.add(id(node.schema))
+                found.append(node)
+                waiting += [*same_value(node), *dynamic_targets(node, self._dynamic)]
+        return found
 
     def _describing(self, path: tuple[str, ...]) -> Iterator[tuple[SchemaNode, tuple[str, ...]]]:
         """Every schema that may describe the value at ``path`` or one that contains it, with the rest of the path."""
@@ -86,6 +124,9 @@ class _Nothing(_Sensitivity):
 
     def covers_names(self, path: tuple[str, ...]) -> bool:
         return False
+
+    def mask(self, value: Any) -> Any:
+        return value
 
 
 def _sensitivity(schema: Any) -> _Sensitivity:

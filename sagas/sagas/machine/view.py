@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sagas.definition.model import StepDefinition
+from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
@@ -42,7 +43,7 @@ def build_view(run: SagaRun, at: float) -> SagaView:
         state=run.state,
         phase=run.phase,
         reason=None if run.reason is None else ReasonView.from_json(run.reason),
-        input=run.input,
+        input=masked(run.definition.input, run.input),
         output=run.output,
         labels=_labels(run),
         started_at=format_timestamp(run.started_at),

@@ -172,20 +172,26 @@ async def failed_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str,
     if ledger is None:
         await _failed_in_temporal(temporal, batch, task_queue, sagas)
     else:
-        await _failed_in_ledger(ledger, batch, sagas, lost)
+        await _failed_in_ledger(temporal, ledger, batch, sagas, lost)
     if record is None and not sagas and not lost and not await running_sagas(temporal, ledger, batch, task_queue):
         raise unknown_batch_error(batch)
     return FailedSagas(sagas, lost, record)
 
 
-async def _failed_in_ledger(ledger: RunLedger, batch: str, sagas: list[FailedSaga], lost: list[str]) -> None:
+async def _failed_in_ledger(
+    temporal: Temporal, ledger: RunLedger, batch: str, sagas: list[FailedSaga], lost: list[str]
+) -> None:
     criteria = RunFilter(states=("COMPENSATED", "RESIDUE"), labels={BATCH_LABEL: batch})
     while page := await ledger.list(criteria, _PAGE):
         for row in page:
             view = row.view
-            # A story keeps a long input only in part.
-            if row.input_digest in (None, input_digest(view.input)):
-                sagas.append(FailedSaga(view.id, view.saga, view.input))
+            input = view.input
+            if row.input_digest != input_digest(input):
+                # A story keeps a long input only in part, and nothing sensitive.
+                described = await describe_run(temporal, view.id)
+                input = None if described is None else await first_input(temporal, described)
+            if row.input_digest == input_digest(input):
+                sagas.append(FailedSaga(view.id, view.saga, input))
             else:
                 lost.append(view.id)
         criteria = RunFilter(

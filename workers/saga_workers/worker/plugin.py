@@ -171,7 +171,8 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
     again inside the sandbox, and `from sagas import SagaPlugin` in it also imports database drivers and HTTP clients.
     """
     if isinstance(runner, SandboxedWorkflowRunner):
-        restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, "re2")
+        native = ("re2", "referencing", "rpds", "attr", "attrs")
+        restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, *native)
         return dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
     return runner

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sagas.builtins.registry import BUILTINS, EXPRESSION
-from sagas.definition.checks.scopes import ExpressionScope, ScopeKind
+from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.parser.field_types import ParsedMapping
@@ -14,7 +15,15 @@ from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS
 from sagas.definition.sensitivity import is_sensitive
-from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_type
+from sagas.expressions import (
+    ANY_ELEMENT,
+    Expression,
+    ExpressionError,
+    check_types,
+    compile_expression,
+    infer_type,
+)
+from sagas.expressions.nodes import path_of
 from sagas.expressions.template_syntax import split_template
 
 _SCOPES: dict[str, ScopeKind] = {
@@ -28,7 +37,13 @@ _CALL_HELP = (
     "the functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
     "default(x, y) and decimal(x)"
 )
-_PLAIN_TEXT = {"id": "the id", "labels": "a label", "keys": "the key of a lock"}
+_PLAIN_TEXT = {
+    "id": "the id",
+    "labels": "a label",
+    "keys": "the key of a lock",
+    "fairness_key": "the fairness key",
+    "message": "the message of a rejection",
+}
 """What anybody may read who sees the run."""
 
 
@@ -86,8 +101,14 @@ def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
         _check_items(parsed.node_of("for_each"), decide, report)
     if "fairness_key" in parsed:
         _check_value(parsed.node_of("fairness_key"), ExpressionScope(draft, "do", step), report)
+        for written in written_in(parsed.node_of("fairness_key")):
+            _check_sensitive("fairness_key", written, draft, report, step)
     for operation in step.operations:
         _check_operation(draft, step, operation, report)
+        arguments = operation.arguments.value if operation.arguments is not None else None
+        if operation.operation.uses == "require" and isinstance(arguments, dict) and "message" in arguments:
+            for written in written_in(arguments["message"]):
+                _check_sensitive("message", written, draft, report, step)
 
 
 def _check_operation(draft: SagaDraft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
@@ -138,7 +159,8 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
         position = written.node.position_at(written.start + reference.offset)
         problem = scope.problem(reference.path)
         if problem is not None or (not reference.guarded and (problem := scope.variable_problem(reference.path))):
-            report.add(problem.code, position, problem.message, problem.help)
+            help = _hyphen_help(written.expression.source, reference.offset, reference.path[0]) or problem.help
+            report.add(problem.code, position, problem.message, help)
         elif not reference.guarded and (why := scope.null_reason(reference.path)):
             path = ".".join(reference.path)
             id = reference.path[1]
@@ -153,13 +175,36 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
         )
 
 
-def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Report) -> None:
+_SUBTRACTED = re.compile(r"([A-Za-z_][\w.]*)\.([A-Za-z_]\w*)-\Z")
+
+
+def _hyphen_help(source: str, offset: int, name: str) -> str | None:
+    """The help for `input.order-id`, which subtracts an unknown name; None for other unknown names."""
+    before = _SUBTRACTED.search(source[:offset]) if name not in ROOTS else None
+    return f'for a field with a hyphen write {before[1]}["{before[2]}-{name}"]' if before else None
+
+
+def _check_sensitive(
+    field: str, written: Written, draft: SagaDraft, report: Report, step: StepDraft | None = None
+) -> None:
     for reference in written.expression.references:
-        if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
+        if any(is_sensitive(draft.definition.input, path) for path in _input_paths(reference.path, step)):
             path = ".".join(reference.path)
             what = _PLAIN_TEXT[field]
             position = written.node.position_at(written.start + reference.offset)
             report.add("SAGA117", position, f"`{path}` is sensitive and cannot be in {what}")
+
+
+def _input_paths(path: tuple[str, ...], step: StepDraft | None) -> Iterator[tuple[str, ...]]:
+    """Where in the input a path leads: `item` of a `for_each` over a list of the input leads to its elements."""
+    if path[0] == "input":
+        yield path[1:]
+    elif path[0] == "item" and step is not None and "for_each" in step.parsed:
+        for written in written_in(step.parsed.node_of("for_each")):
+            source = path_of(written.expression.node)
+            for reference in written.expression.references:
+                if reference.path[0] == "input":
+                    yield (*reference.path[1:], ANY_ELEMENT, *path[1:]) if source else reference.path[1:]
 
 
 def _check_id(node: YamlNode, report: Report) -> None:

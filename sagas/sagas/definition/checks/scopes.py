@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,9 @@ from sagas.definition.model import checked_entry
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.field_types import quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
+from sagas.errors import nearest
 from sagas.expressions import ANY_ELEMENT
+from sagas.text.exact_json import readable_json
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
 """``decide`` is `if` and `for_each`; ``response`` is an expression over a participant's response."""
@@ -107,9 +110,7 @@ class ExpressionScope:
         declared = schema_at(schema, path, self.draft.definition.input)
         if not isinstance(declared, UndeclaredProperty):
             return None
-        help = suggestion_help(
-            declared.name, declared.known, "declare it under `input`, or allow `additionalProperties` there"
-        )
+        help = _field_help(declared, (what, *path), "declare it under `input`, or allow `additionalProperties` there")
         return ScopeProblem("SAGA302", f"`{what}` has no `{declared.name}` in the schema of `input`", help)
 
     def _step_problem(self, path: NamePath) -> ScopeProblem | None:
@@ -136,7 +137,7 @@ class ExpressionScope:
         if path[2] == "result" and not many:
             declared = schema_at(self._result_schema(target), path[3:])
             if isinstance(declared, UndeclaredProperty):
-                help = suggestion_help(declared.name, declared.known, f"it has {quoted_names(declared.known)}")
+                help = _field_help(declared, path, f"it has {quoted_names(declared.known)}")
                 return ScopeProblem("SAGA302", f"the result of `{id}` has no `{declared.name}`", help)
         known = ("results", "state") if many else ("result", "state")
         if path[2] in known or (many is False and path[2] == "results" and target.step.for_each is not None):
@@ -223,6 +224,18 @@ class ExpressionScope:
             return None
         declared = schema_at(self.draft.definition.input, (*parts[1:], ANY_ELEMENT))
         return None if isinstance(declared, UndeclaredProperty) else declared
+
+
+def _field_help(declared: UndeclaredProperty, path: NamePath, otherwise: str) -> str:
+    """Proposes the field that was meant, written as an expression can name it: `input.order-id` is a subtraction."""
+    cut_off = [name for name in declared.known if re.match(rf"{re.escape(declared.name)}\W", name)]
+    close = cut_off[0] if cut_off else nearest(declared.name, declared.known)
+    if close is None:
+        return otherwise
+    if close.isidentifier():
+        return f"did you mean `{close}`?"
+    parent = ".".join(path[: path.index(declared.name)] if declared.name in path else path[:1])
+    return f"write {parent}[{readable_json(close)}]"
 
 
 def _known_type(schema: object) -> str | None:

@@ -112,6 +112,19 @@ MISTAKES = [
     ),
     Mistake("SAGA117", "in a label", saga(BOOK, INPUT + 'labels: {card: "${{ ⟦input.card }}"}\n')),
     Mistake("SAGA117", "in the id", saga(BOOK, INPUT + 'id: "a-${{ ⟦input.card }}"\n')),
+    Mistake(
+        "SAGA117",
+        "in the message of a rejection",
+        saga("  - {id: a, uses: require, with: {that: 'true', message: \"no ${{ ⟦input.card }}\"}}\n" + BOOK, INPUT),
+    ),
+    Mistake(
+        "SAGA117",
+        "of an element in a fairness key",
+        saga(
+            '  - {id: a, uses: shop.tell, effect: none, for_each: "${{ input.cards }}", fairness_key: "${{ ⟦item.no }}"}\n',
+            "input: {properties: {cards: {type: array, items: {properties: {no: {type: string, x-sensitive: true}}}}}}\n",
+        ),
+    ),
     Mistake("SAGA117", "around it", saga(BOOK, INPUT + 'labels: {all: "${{ ⟦input }}"}\n')),
     Mistake(
         "SAGA118", "retry of a wait", saga("  - {id: a, uses: wait, with: {for: 1s}, ⟦retry: {max_attempts: 3}}\n")

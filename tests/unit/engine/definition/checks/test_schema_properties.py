@@ -17,6 +17,7 @@ from sagas.definition.input_schema import validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext
+from sagas.definition.sensitivity import masked
 from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.definition.mistake import ACTIONS
 
@@ -210,3 +211,5 @@ def test_a_sensitive_value_is_refused_in_labels_and_hidden_in_messages(names: li
     messages = problems(whole, {"top": value})
     assert (messages == []) is valid
     assert not any("hush" in message for message in messages)
+    assert b"hush" not in encode_json(masked(whole, {"top": value, "other": 1}))
+    assert masked(whole, {"other": 1}) == {"other": 1}
