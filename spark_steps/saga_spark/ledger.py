@@ -10,7 +10,6 @@ QUARANTINED (rejected by the audit).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for
 from sagas.errors import UsageError
+from sagas.text.exact_json import decode_json, encode_json
 
 OutputState = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"]
 
@@ -98,7 +98,7 @@ class OutputRow:
     def from_row(row: Mapping[Any, Any]) -> OutputRow:
         def value(name: str) -> Any:
             text = row[name]
-            return None if text is None else json.loads(text)
+            return None if text is None else decode_json(text)
 
         manifest = value("manifest")
         return OutputRow(
@@ -155,7 +155,7 @@ async def take_over(
         "saga": saga,
         "place": place,
         "together": together,
-        "spec": json.dumps(spec),
+        "spec": encode_json(spec).decode(),
         "created_at": now,
         "updated_at": now,
     }
@@ -295,7 +295,8 @@ def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
 def _column_values(values: Mapping[str, Any]) -> dict[str, Any]:
     texts = ("manifest", "inputs", "published", "spec")
     plain = {
-        name: json.dumps(value) if name in texts and value is not None else value for name, value in values.items()
+        name: encode_json(value).decode() if name in texts and value is not None else value
+        for name, value in values.items()
     }
     return {**plain, "updated_at": time.time()}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from sagas.text.exact_json import canonical_json
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -61,7 +62,7 @@ class Manifest:
 
     def canonical_json(self) -> str:
         """Canonical JSON: the form that is stored and hashed."""
-        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return canonical_json(self.to_json())
 
     @property
     def sha(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,7 +125,7 @@ def _conf(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
             continue
         if isinstance(value, bool):
             value = str(value).lower()
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | int | Decimal):
             raise UsageError(f"spark.conf.{name} must be a string, a number, true or false")
         if not name.startswith("spark."):
             raise UsageError(f"spark.conf.{name} is no property of Spark, whose names start with spark. (mind the dot)")

@@ -168,7 +168,7 @@ def decode(message: Message) -> DecodedRecord:
     )
 
 
-def value_text(value: Any) -> str:
+def record_value(value: Any) -> str:
     """A value as the JSON text of a record, with exact numbers. Raises UnusableResult."""
     text = encode_json(to_json_value(value)).decode()
     if "\\ud" in text and json_problem(decode_json(text), max_depth=MAX_DEPTH + 1) is not None:

@@ -24,13 +24,13 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
-from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, value_text
+from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.text.exact_json import canonical_json, encode_json, number_text
+from sagas.text.exact_json import encode_json, value_text
 from sagas.text.uuid7 import uuid7
 
 NEW = "NEW"
@@ -122,7 +122,7 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
     # Beginning with the time, new events are adjacent in the unique index of a large outbox: PostgreSQL needs a third
     # less time to write and to mark one than with random ids.
     event_id = event.id or uuid7()
-    key = event.key if event.key is None or isinstance(event.key, str) else _scalar_text(event.key)
+    key = key_text(event.key)
     row = {
         "event_id": event_id,
         "topic": event.topic,
@@ -169,7 +169,7 @@ def shard_hash(topic: str, key: str | None, event_id: str) -> int:
 
 def _json_text(event: Event, value: Any) -> str:
     try:
-        return value_text(value)
+        return record_value(value)
     except UnusableResult as error:
         raise UnusableResult(f"the event for {event.topic} cannot be written as JSON: {error}") from error
 
@@ -186,15 +186,8 @@ def header_strings(event: Event) -> dict[str, str]:
     for name, value in given.items():
         if value is None or isinstance(value, dict | list):
             raise UnusableResult(f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}")
-        headers[name] = _scalar_text(value)
+        headers[name] = value_text(value)
     return headers
-
-
-def _scalar_text(value: Any) -> str:
-    """A value inside a key or a header: a number has the digits as written."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return number_text(value) if isinstance(value, int | float | Decimal) else str(value)
 
 
 def _utf8_size(event: Event, text: str | None) -> int:
@@ -242,10 +235,10 @@ def _read_event(item: Any, invocation: Invocation) -> Event:
 
 
 def key_text(key: Any) -> str | None:
-    """The key of a message: a string unchanged, a number with its digits, anything else as JSON."""
-    if isinstance(key, dict | list):
-        return canonical_json(key)
-    return None if key is None else _scalar_text(key)
+    """The key of a message: a string unchanged, a number with its digits, other JSON as such; else its ``str``."""
+    if key is None:
+        return None
+    return value_text(key) if isinstance(key, str | int | float | Decimal | dict | list) else str(key)
 
 
 def hold_refusal(invocation: Invocation) -> str | None:

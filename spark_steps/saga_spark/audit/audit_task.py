@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from saga_spark.job.job_spec import Check, Job
 from saga_spark.manifest import Manifest
 from saga_spark.storage import create_folder, write_once
 from sagas.presentation.html_page import html_page
+from sagas.text.exact_json import readable_json
 from sagas.text.markdown import markdown_code_block, markdown_text
 from sagas.text.printable import printable_json
 
@@ -187,4 +187,4 @@ def _html_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cell_text(value: Any) -> str:
     if value is None:
         return "null"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else readable_json(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -17,12 +16,14 @@ from pyspark.sql import types as T
 
 from saga_spark.inputs.frozen_inputs import filter_condition
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
+from saga_spark.job.sql_parameters import sql_parameters
 from saga_spark.job_errors import JobFailed, first_line
 from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
+from sagas.text.exact_json import decode_json
 
 CheckStatus = Literal["pass", "warn", "fail"]
 
@@ -168,8 +169,7 @@ def _is_accepted(check: Check, frame: DataFrame) -> Column:
 
 
 def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
-    """The values that are numbers, including strings, because step results hold decimals as strings. A numeric column
-    cannot contain any other value."""
+    """The values that are numbers, also those written as strings. A numeric column cannot contain any other value."""
     for value in values:
         with contextlib.suppress(InvalidOperation):
             number = Decimal(str(value))
@@ -286,7 +286,7 @@ def _limit_problems(check: Check, actual: Decimal, measure: str, details: dict[s
 
 
 def _limit_value(check: Check, name: str) -> Decimal | None:
-    """A limit as a number; step results hold decimals as strings."""
+    """A limit as a number, which may be written as a string."""
     if name not in check.spec:
         return None
     value: Mapping[str, Any] | Any = check.spec[name]
@@ -341,7 +341,7 @@ def violating_rows(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
 def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """At most ``SAMPLE_ROWS`` rows as JSON values."""
     return [
-        json.loads(row)
+        decode_json(row)
         for row in frame.limit(SAMPLE_ROWS)
         .select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
         .toPandas()
@@ -393,7 +393,7 @@ def _check_sql(
     for name, table in {**inputs, **frames, "output": frame}.items():
         table.createOrReplaceTempView(quote_name(name))
     # Only those that it names: the job may also have parameters that are no SQL values.
-    named = {name: value for name, value in params.items() if f":{name}" in check.spec}
+    named = sql_parameters({name: value for name, value in params.items() if f":{name}" in check.spec})
     violations = frame.sparkSession.sql(check.spec, args=named)
     count = violations.count()
     if not count:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from saga_spark.runner.spark_session import TaskContext
 from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
 from saga_spark.storage import file_size, list_parquet_files, project_location, spark_path, split_glob, to_uri
 from sagas.errors import UsageError, did_you_mean
+from sagas.text.exact_json import encode_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -96,8 +96,8 @@ def _freeze_step_output(values: Mapping[str, Any], known: Mapping[str, Any]) -> 
 
 def _files_fingerprint(files: Any) -> dict[str, Any]:
     """A fingerprint of a list of immutable files, or of the files' sizes and modification times."""
-    text = json.dumps(files)
-    return {"kind": "parquet", "files": len(files), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    text = encode_json(files)
+    return {"kind": "parquet", "files": len(files), "sha256": hashlib.sha256(text).hexdigest()}
 
 
 def _filter_and_columns(values: Mapping[str, Any]) -> dict[str, Any]:

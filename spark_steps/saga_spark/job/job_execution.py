@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 
 from saga_spark.job.job_spec import Job
+from saga_spark.job.sql_parameters import sql_parameters
 from saga_spark.job_errors import JobFailed, last_error_line, to_job_error
 from saga_spark.runner.java import require_java
 from saga_spark.runner.runner_process import kill_tree
@@ -25,6 +25,7 @@ from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, wri
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.errors import UsageError, did_you_mean
+from sagas.text.exact_json import encode_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,10 +142,11 @@ def check_signature(
 
 def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> DataFrame:
     assert not isinstance(job.code, str)
+    parameters = sql_parameters(job.params)
     try:
         for name, frame in inputs.items():
             frame.createOrReplaceTempView(name)
-        return spark.sql(job.code["sql"], args=dict(job.params))
+        return spark.sql(job.code["sql"], args=parameters)
     except Exception as error:
         raise to_job_error(error, job_label(job)) from error
 
@@ -226,9 +228,11 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     }
     environment = {
         **os.environ,
-        "SAGA_STAGE": next(iter(output_paths.values())) if len(output_paths) == 1 else json.dumps(output_paths),
-        "SAGA_INPUTS": json.dumps(input_files),
-        "SAGA_PARAMS": json.dumps(dict(job.params)),
+        "SAGA_STAGE": next(iter(output_paths.values()))
+        if len(output_paths) == 1
+        else encode_json(output_paths).decode(),
+        "SAGA_INPUTS": encode_json(input_files).decode(),
+        "SAGA_PARAMS": encode_json(dict(job.params)).decode(),
     }
     child = subprocess.Popen(
         argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

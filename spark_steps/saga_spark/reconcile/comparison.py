@@ -233,10 +233,8 @@ def _within_tolerance(left: Any, right: Any, tolerance: Decimal | None) -> bool:
 
 
 def to_json_value(value: Any) -> Any:
-    """A value as JSON: decimals as strings, timestamps in ISO 8601, bytes in hexadecimal."""
+    """A value as JSON: exact numbers, timestamps in ISO 8601, bytes in hexadecimal."""
     match value:
-        case Decimal():
-            return format(value, "f")
         case datetime() | date():
             return value.isoformat()
         case bytes() | bytearray():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -18,6 +17,7 @@ from saga_spark.reconcile.comparison import find_differing_keys
 from saga_spark.reconcile.extracts import ABNORMAL_STATES, FINAL_STATES, READ_MARGIN
 from saga_spark.reconcile.findings import EXPECTED_PREFIX
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from sagas.text.exact_json import encode_json
 
 
 def check_rows_against_guards(
@@ -211,7 +211,7 @@ def _amount_sums(names: Sequence[str]) -> list[Column]:
 
 def _json_path(field: str) -> str:
     """A dotted field of a result as a JSON path."""
-    return "$" + "".join(f"[{json.dumps(part)}]".replace('"', "'") for part in field.split("."))
+    return "$" + "".join(f"[{encode_json(part).decode()}]".replace('"', "'") for part in field.split("."))
 
 
 def _table_label(effects: Mapping[str, Any]) -> str:

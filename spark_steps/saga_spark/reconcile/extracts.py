@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
 from saga_spark.reconcile.reconcile_spec import EffectTable
 from sagas.protocol.saga_view import SagaView
+from sagas.text.exact_json import decode_json, encode_json, number_text
 
 SAGAS_FILE = "sagas.parquet"
 ENTRIES_FILE = "entries.parquet"
@@ -275,7 +276,7 @@ async def _extract_guard(
         stream = await connection.stream(query if condition is None else query.where(condition))
         async for page in stream.partitions(_PAGE_ROWS):
             for saga_id, step, generation, reason, undone, created_at, result in page:
-                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, result)
+                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, _numbers_as_text(result))
 
 
 async def _extract_outbox(
@@ -332,9 +333,27 @@ async def _extract_effects(
     stream = await connection.stream(query)
     async for page in stream.partitions(_PAGE_ROWS):
         for value, time, *rest in page:
-            key = json.dumps(dict(zip(effects.key, rest[:keys], strict=True)), default=str, ensure_ascii=False)
+            key = encode_json(dict(zip(effects.key, rest[:keys], strict=True)), default=str).decode()
             amounts = (None if amount is None else str(amount) for amount in rest[keys:])
             rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
+
+
+def _numbers_as_text(result: str | None) -> str | None:
+    """A stored result for Spark, which would read a number with a fraction as a double: numbers become strings."""
+    return None if result is None else encode_json(_with_texts(decode_json(result))).decode()
+
+
+def _with_texts(value: Any) -> Any:
+    match value:
+        case bool():
+            return value
+        case int() | Decimal():
+            return number_text(value)
+        case dict():
+            return {name: _with_texts(item) for name, item in value.items()}
+        case list():
+            return [_with_texts(item) for item in value]
+    return value
 
 
 def _database_time(connection: AsyncConnection, seconds: float) -> datetime:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from saga_activities.messaging.outbox import PUBLISHED
+from sagas.text.exact_json import decode_json
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
@@ -117,8 +117,8 @@ class Finding:
     def from_json(line: Mapping[str, Any]) -> Finding:
         """A finding as written by the runner."""
         values = {name: value for name, value in line.items() if name not in ("class", "row", "details")}
-        row = json.loads(line["row"]) if line.get("row") else None
-        return Finding(line["class"], **values, row=row, details=json.loads(line.get("details") or "{}"))
+        row = decode_json(line["row"]) if line.get("row") else None
+        return Finding(line["class"], **values, row=row, details=decode_json(line.get("details") or "{}"))
 
     def to_json(self) -> dict[str, Any]:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}

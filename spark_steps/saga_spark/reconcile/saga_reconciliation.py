@@ -6,7 +6,6 @@ side, and only keys that differ are looked up in the other tables. Every check r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -44,6 +43,7 @@ from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.reconcile.topic_extract import RECORD_SCHEMA, RECORDS_FILE
 from saga_spark.runner.spark_session import TaskContext
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
+from sagas.text.exact_json import encode_json
 
 SMALL_ROW_COUNT = 200_000
 SMALL_CONF = {
@@ -99,7 +99,7 @@ def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str
             with (folder / FINDINGS_FILE).open("w", encoding="utf-8") as out:
                 for part in [mismatches] if sum(counts.values()) <= limit else parts:
                     for finding in part.collect():
-                        out.write(json.dumps(finding.asDict(), ensure_ascii=False) + "\n")
+                        out.write(encode_json(finding.asDict()).decode() + "\n")
     finally:
         for frame in tables.persisted:
             frame.unpersist()

@@ -11,7 +11,6 @@ while alive, ``{"ready": true}`` once it can run tasks, ``{"lost": message, "mem
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,10 +18,12 @@ from typing import Any
 
 from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
+from sagas.definition.times import restore_record
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
 from sagas.settings import KafkaSettings
 from sagas.settings.masking import remember_settings
 from sagas.settings.secrets import Secret
+from sagas.text.exact_json import decode_json, encode_json
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""
@@ -44,12 +45,12 @@ class SourcesChanged(Exception):
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """Encode a message as one line."""
-    return json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
+    return encode_json(message, default=str) + b"\n"
 
 
 def decode_message(line: bytes) -> dict[str, Any]:
     """Raises ValueError if the line is not a message."""
-    message = json.loads(line)
+    message = decode_json(line)
     if not isinstance(message, dict):
         raise ValueError("a message is a JSON object")
     return message
@@ -67,8 +68,12 @@ def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
     kafka["client"] = {
         name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()
     }
-    own = {"root": Path(data["root"]), "python_path": tuple(data["python_path"]), "kafka": KafkaSettings(**kafka)}
-    return SparkSettings(**{**data, **own})
+    own = {
+        "root": Path(data["root"]),
+        "python_path": tuple(data["python_path"]),
+        "kafka": restore_record(KafkaSettings, kafka),
+    }
+    return restore_record(SparkSettings, {**data, **own})
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:

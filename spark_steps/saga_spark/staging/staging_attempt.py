@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from decimal import Decimal
 from typing import Any, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -283,7 +284,7 @@ def _output_summary(manifest: Manifest) -> dict[str, Any]:
         "files": len(manifest.files),
         "hash": manifest.hash,
         "columns": {
-            column.name: {"nulls": column.nulls, **({} if column.sum is None else {"sum": column.sum})}
+            column.name: {"nulls": column.nulls, **({} if column.sum is None else {"sum": Decimal(column.sum)})}
             for column in manifest.columns[:100]
         },
     }

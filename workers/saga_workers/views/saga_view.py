@@ -295,7 +295,7 @@ async def closed_state(run: RunInfo) -> ViewState:
 async def bare_view(run: RunInfo) -> SagaView:
     """What Temporal alone knows; most fields are empty."""
     began = (await run.memo()).get(STARTED_AT_MEMO)
-    started = datetime.fromtimestamp(began, run.start_time.tzinfo) if isinstance(began, float) else run.start_time
+    started = run.start_time if began is None else datetime.fromtimestamp(float(began), run.start_time.tzinfo)
     kind = run.attributes.get("SagaReason")
     return SagaView(
         id=run.id,

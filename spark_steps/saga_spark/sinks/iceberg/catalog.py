@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from saga_spark.sinks.iceberg.pyiceberg_internals import (
     has_multi_table_commit,
 )
 from sagas.errors import InfrastructureError, UsageError
+from sagas.text.exact_json import canonical_json, decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class TableName:
 
 def open_catalog(settings: SparkSettings, name: str) -> Catalog:
     """The catalog, opened once per process. Raises UsageError if it is missing or its settings are wrong."""
-    return _load_catalog(name, json.dumps(dict(settings.catalog(name)), sort_keys=True))
+    return _load_catalog(name, canonical_json(dict(settings.catalog(name))))
 
 
 def describe_catalog(settings: SparkSettings, name: str) -> str:
     """A readable summary of a catalog, which is not changed. Raises UsageError, InfrastructureError."""
     properties = {**settings.catalog(name), "init_catalog_tables": "false"}
     with translate_errors(f"[catalogs.{name}]"):
-        catalog = _load_catalog(name, json.dumps(properties, sort_keys=True))
+        catalog = _load_catalog(name, canonical_json(properties))
         if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
             return "it responds; its tables are created with the first publication"
         return f"it responds; namespaces: {len(catalog.list_namespaces())}"
@@ -77,7 +77,7 @@ def describe_catalog(settings: SparkSettings, name: str) -> str:
 def _load_catalog(name: str, properties: str) -> Catalog:
     try:
         # After a restart of the database, the first statement must not fail.
-        return load_catalog(name, **{"pool_pre_ping": "true", **json.loads(properties)})
+        return load_catalog(name, **{"pool_pre_ping": "true", **decode_json(properties)})
     except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
         raise UsageError(f"catalogs.{name} cannot be used: {first_line(error)}") from error
 

@@ -5,7 +5,6 @@ One compacted topic serves all publications; the last record of a publication's 
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from saga_activities.kafka.range_reader import read_ranges
 from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.kafka.transactional_producer import PartitionRecord
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import canonical_json, decode_json
 
 PROGRESS_PARTITIONS = 8
 """Never changes, because a publication must stay in its partition."""
@@ -54,7 +54,7 @@ def ensure_progress_topic(settings: KafkaSettings) -> None:
 
 def progress_record(settings: KafkaSettings, name: str, progress: TopicProgress) -> PartitionRecord:
     """The record written together with the rows; ``name`` is the publication's (``Target.name``)."""
-    value = json.dumps(asdict(progress), sort_keys=True).encode()
+    value = canonical_json(asdict(progress)).encode()
     return progress_topic(settings), progress_partition(name), EncodedRecord(value, name.encode())
 
 
@@ -102,7 +102,7 @@ def _read_partition(
         key: Any = message.key()
         value: Any = message.value()
         if key and value:
-            yield key.decode(), TopicProgress(**json.loads(value))
+            yield key.decode(), TopicProgress(**decode_json(value))
 
 
 def _has_records_of(settings: KafkaSettings, offsets: tuple[int, int], partition: int, name: str | None) -> bool:

@@ -7,7 +7,6 @@ Records in a topic cannot be reverted, so an undo after the first file needs an 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,9 @@ from saga_activities.kafka import hanging_transactions, record_codec
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import require_client
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.record_codec import record_value
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, PartitionRecord, TransactionalProducer
+from saga_activities.messaging.outbox import key_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
@@ -29,6 +30,7 @@ from saga_spark.sinks.kafka.topic_progress import TopicProgress
 from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
 from saga_spark.storage import resolve_uri
 from sagas.errors import InfrastructureError, Rejected, UsageError
+from sagas.text.exact_json import decode_json
 
 
 class TopicSink:
@@ -294,10 +296,10 @@ def _event_value(row: Mapping[str, Any], column: str | None) -> str:
     """JSON of the whole row, or the value of ``column``, where a string is already JSON."""
     value = row if column is None else row[column]
     if column is not None and isinstance(value, str):
-        json.loads(value)
+        decode_json(value)
         text = value
     else:
-        text = json.dumps(to_json_value(value), ensure_ascii=False, separators=(",", ":"))
+        text = record_value(value)
     text.encode()
     return text
 
@@ -305,8 +307,7 @@ def _event_value(row: Mapping[str, Any], column: str | None) -> str:
 def _event_key(row: Mapping[str, Any], columns: tuple[str, ...]) -> str | None:
     if not columns:
         return None
-    plain = to_json_value(row[columns[0]])
-    text = plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    text = key_text(to_json_value(row[columns[0]]))
     if text is not None:
         text.encode()
     return text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from saga_spark.sinks.sink import CommitConflict, UndoConflict
 from saga_spark.storage import create_folder, delete_folder, local_path, replace_file
 from sagas.errors import UsageError
+from sagas.text.exact_json import decode_json, readable_json
 
 CURRENT = "_current.json"
 VERSIONS = "_versions"
@@ -75,13 +75,13 @@ class Pointer:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def text(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+        return readable_json({"format": FORMAT, **asdict(self)}, indent=1)
 
     @staticmethod
     def parse(text: str, where: str) -> Pointer:
         """Raises UsageError if the text is not a pointer."""
         try:
-            data = json.loads(text)
+            data = decode_json(text)
             if data.pop("format") != FORMAT:
                 raise ValueError
             entries = tuple(PointerEntry.from_json(item) for item in data.pop("entries"))

@@ -7,7 +7,6 @@ higher epoch) may publish. A publisher first inserts or locks the row, so one th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from psycopg.rows import dict_row
 from saga_spark.manifest import Target
 from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable
 from saga_spark.sinks.sink import Publication
+from sagas.text.exact_json import encode_json
 
 PublicationState = Literal["PUBLISHED", "RETRACTED", "DISCARDED"]
 
@@ -85,7 +85,7 @@ def insert_row(connection: PgConnection, publication: Publication, state: Public
         tag.target.output,
         output.destination,
         output.mode,
-        json.dumps(dict(output.where)),
+        encode_json(dict(output.where)).decode(),
         "{}",
     )
     cursor = connection.execute(
@@ -126,7 +126,7 @@ def update_row(
             state,
             tag.epoch,
             tag.sha,
-            json.dumps(details),
+            encode_json(details).decode(),
             table.qualified_name if table else None,
             tag.target.publish_key,
             tag.target.generation,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from saga_spark.manifest import Target
 from saga_spark.sinks.sink import Publication
 from saga_spark.storage import resolve_uri
 from sagas.errors import Rejected, UsageError
+from sagas.text.exact_json import encode_json
 
 PgConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -390,16 +392,19 @@ def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
         return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
     if pa.types.is_nested(kind):
         texts = [
-            None if value is None else json.dumps(_json_value(value, kind), ensure_ascii=False)
-            for value in column.to_pylist()
+            None if value is None else encode_json(_json_value(value, kind)).decode() for value in column.to_pylist()
         ]
         return pa.array(texts, pa.string())
     return column
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
-    """A nested value as JSON. Decimals, dates and times become strings, so that no digit is lost."""
-    if value is None or isinstance(value, str | bool | int | float):
+    """A nested value as JSON with exact numbers; dates and times become strings."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Rejected(f"a nested value contains {value}, which JSON cannot express")
+        return value
+    if value is None or isinstance(value, str | bool | int | Decimal):
         return value
     if pa.types.is_map(kind):
         return {str(key): _json_value(one, kind.item_type) for key, one in value}
@@ -411,4 +416,4 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _stage_table_comment(publication: Publication) -> str:
-    return json.dumps({"manifest": publication.tag.sha, "rows": publication.manifest.rows})
+    return encode_json({"manifest": publication.tag.sha, "rows": publication.manifest.rows}).decode()
