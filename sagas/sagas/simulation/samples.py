@@ -8,6 +8,7 @@ annotation of the action and, where there is none, their use in expressions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from sagas.definition.input_schema import both, resolve_reference
@@ -39,6 +40,8 @@ FORMATS = {
     "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
     "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "hostname": "host.example.com",
 }
 
 
@@ -114,7 +117,7 @@ def _singular(name: str) -> str:
 def _numbered(item: Any, number: int) -> Any:
     if isinstance(item, str):
         return f"{item}{number + 1}"
-    return item + number if isinstance(item, int | float) and not isinstance(item, bool) else item
+    return item + number if isinstance(item, int | Decimal) and not isinstance(item, bool) else item
 
 
 # --- results -------------------------------------------------------------------------------------------------------

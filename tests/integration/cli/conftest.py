@@ -69,6 +69,22 @@ steps:
   - {id: parcel, uses: wait, with: {signal: delivered}}
 """
 
+NUMBERED = """
+saga: numbered
+id: "numbered-${{ input.n }}"
+labels: {n: "${{ input.n }}"}
+input:
+  type: object
+  required: [n]
+  properties: {n: {$ref: "#count"}, who: {$ref: "#person"}}
+  $defs:
+    count: {$anchor: count, type: integer}
+    person: {$anchor: person, properties: {card: {type: string, maxLength: 10, x-sensitive: true}}}
+steps:
+  - {id: pay, uses: work, pivot: true}
+output: {n: "${{ input.n }}"}
+"""
+
 ASK = """
 saga: ask
 steps:
@@ -132,7 +148,7 @@ def fresh(name: str) -> str:
 
 def write_project(folder: Path, server: TemporalServer) -> Project:
     folder.mkdir(exist_ok=True)
-    for name, text in (("trip", TRIP), ("order", ORDER), ("ask", ASK)):
+    for name, text in (("trip", TRIP), ("order", ORDER), ("numbered", NUMBERED), ("ask", ASK)):
         (folder / f"{name}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "saga.toml").write_text(

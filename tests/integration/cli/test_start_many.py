@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import signal
 import sys
@@ -84,6 +85,39 @@ async def test_ids_come_from_the_definition(cli: CommandLine) -> None:
     for id in ("row-a", "row-b"):
         assert (await cli.saga("signal", id, "delivered")).code == 0
         assert (await cli.saga("watch", id)).code == 0
+
+
+async def test_rows_of_every_kind_of_file_are_the_same_sagas(cli: CommandLine) -> None:
+    """A row is a saga by its id, however its number is written."""
+    csv, lines = write(cli, "n.csv", ["n", "12.0", "13"]), write(cli, "n.jsonl", ['{"n": 1.2e1}', '{"n": 13.00}'])
+    array, packed = write(cli, "n.json", ['[{"n": 12}, {"n": 13}]']), cli.folder / "n.csv.gz"
+    packed.write_bytes(gzip.compress(csv.read_bytes()))
+    started = []
+    for file in (csv, lines, array, packed):
+        answer = await cli.saga("--json", "start", "numbered", "--from", str(file))
+        assert answer.code == 0, answer
+        started.append((answer.json["started"], answer.json["there"]))
+    assert started == [(2, 0), (0, 2), (0, 2), (0, 2)]
+    again = await cli.saga("--json", "start", "numbered", "--set", "n=12.0")
+    assert (again.json["id"], again.json["started"]) == ("numbered-12", False)
+    story = (await cli.saga("--json", "show", "numbered-12")).json
+    assert (story["input"], story["labels"]["n"], story["output"]) == ({"n": 12}, "12", {"n": 12})
+
+
+async def test_a_sensitive_input_is_masked_where_people_read_it(cli: CommandLine) -> None:
+    given = '{"n": 99, "who": {"card": "4111 hush"}}'
+    assert (await cli.saga("start", "numbered", "--input", given, "--wait")).code == 0
+    for words in (("--json", "show", "numbered-99"), ("show", "numbered-99", "--html", str(cli.folder / "a.html"))):
+        answer = await cli.saga(*words)
+        assert answer.code == 0
+        assert "hush" not in answer.out
+    assert "hush" not in (cli.folder / "a.html").read_text()
+    assert (await cli.saga("--json", "show", "numbered-99")).json["input"] == {"n": 99, "who": {"card": "•••"}}
+    assert (await cli.saga("--json", "start", "numbered", "--input", given)).json["started"] is False
+    answer = await cli.saga("start", "numbered", "--input", '{"n": 98, "who": {"card": "4111 hush, too long"}}')
+    assert answer.code == 2
+    assert "input.who.card: the value has more characters than 10" in answer.err
+    assert "hush" not in answer.err
 
 
 async def test_failures_above_the_tolerance_stop_the_bulk_start(cli: CommandLine) -> None:

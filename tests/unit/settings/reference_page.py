@@ -104,7 +104,8 @@ The worker writes metadata and links or copies files, so it must reach `warehous
 
 _VARS = """## `[vars]`
 
-Any keys with JSON values: expressions read them as `vars.NAME`. In the environment: `SAGA_VARS__NAME`.
+Any keys with JSON values: expressions read them as `vars.NAME`. Numbers keep their digits: `version = 1.10` is 1.10. In
+the environment: `SAGA_VARS__NAME`, which is JSON if it is valid JSON, and a string otherwise (`007`).
 """
 
 

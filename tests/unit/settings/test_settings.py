@@ -187,3 +187,25 @@ def test_settings_cannot_be_changed(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, env={})
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.root = tmp_path  # type: ignore[misc]
+
+
+def test_numbers_among_vars_keep_their_digits(tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text(
+        "[vars]\nversion = 1.10\nlong = 12345678901234567890.123456789\nwide = 123456789012345678901234567890\n"
+    )
+    env = {"SAGA_VARS__RATE": "0.10", "SAGA_VARS__CODE": "007", "SAGA_VARS__WIDE": "18446744073709551617"}
+    found = load_settings(tmp_path, env=env).vars
+    assert {name: str(value) for name, value in found.items()} == {
+        "version": "1.10",
+        "long": "12345678901234567890.123456789",
+        "wide": "18446744073709551617",
+        "rate": "0.10",
+        "code": "007",
+    }
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "2026-01-01", "1e5000", "1e99999999999999999999"])
+def test_what_json_has_no_form_for_is_refused_among_vars(tmp_path: Path, value: str) -> None:
+    (tmp_path / "saga.toml").write_text(f"[vars]\na = {value}\n")
+    with pytest.raises(UsageError, match=r"vars.a is no JSON value; write it as a string|has too long a number"):
+        load_settings(tmp_path, env={})

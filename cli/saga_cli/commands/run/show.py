@@ -29,7 +29,9 @@ def show(
     from the ledger of the project.
     """
     if reveal:
-        raise UsageError("--reveal is not in this version of saga", help="saga show ID -o json    prints everything")
+        raise UsageError(
+            "--reveal is not in this version of saga", help="the history in the Web UI has the input as it was sent"
+        )
     from saga_cli.render.saga_view import print_view, view_page
     from saga_workers.views.prepared import with_stuck_prepared
     from saga_workers.views.stuck import read_view_with_stuck

@@ -65,6 +65,25 @@ async def test_each_event_starts_one_saga(kafka: Broker, temporal: TemporalServe
         await until(lambda: _runs(client, saga, 60))
 
 
+async def test_events_keep_the_digits_of_their_numbers(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+    topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
+    )
+    producer = Producer({"bootstrap.servers": kafka.address})
+    amount = "12345678901234567890.10"
+    for written in ("7", "7.0", "70e-1"):
+        producer.produce(topic, f'{{"order": {written}, "amount": {amount}}}', "a")
+    assert producer.flush(30) == 0
+    async with running_worker(project) as client, triggering(project) as metrics:
+        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        story = await ended(client, f"{saga}-7")
+        assert count(metrics, "saga_dead_letters_total") == 0
+        assert count(metrics, "saga_trigger_started_total") == 1
+    assert (type(story["input"]["order"]), str(story["input"]["amount"])) == (int, amount)
+    assert story["steps"][0]["result"] == {"noted": 7}
+
+
 async def _runs(client: Any, saga: str, wanted: int) -> bool:
     found = [run async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
     assert len(found) <= wanted

@@ -121,8 +121,8 @@ MISTAKES = [
         "SAGA117",
         "of an element in a fairness key",
         saga(
-            '  - {id: a, uses: shop.tell, effect: none, for_each: "${{ input.cards }}", fairness_key: "${{ ⟦item.no }}"}\n',
-            "input: {properties: {cards: {type: array, items: {properties: {no: {type: string, x-sensitive: true}}}}}}\n",
+            '  - {id: a, uses: shop.tell, effect: none, for_each: "${{ input.c }}", fairness_key: "${{ ⟦item.no }}"}\n',
+            "input: {properties: {c: {type: array, items: {properties: {no: {x-sensitive: true}}}}}}\n",
         ),
     ),
     Mistake("SAGA117", "around it", saga(BOOK, INPUT + 'labels: {all: "${{ ⟦input }}"}\n')),
