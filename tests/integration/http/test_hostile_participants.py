@@ -132,7 +132,7 @@ async def test_a_charset_that_is_none_is_read_as_utf_8(
     assert time.monotonic() - started < 30
 
 
-@pytest.mark.parametrize("text", ["1e999", '{"a": -1e999}'])
+@pytest.mark.parametrize("text", ["1e9999", '{"a": -1e9999}'])
 async def test_a_number_without_a_finite_value_is_no_json(
     participant: RawServer, crm: HttpConnection, text: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ async def call(connection: HttpConnection, arguments: dict[str, Any], **options:
         ("${{ response.json.id }}", "ch-1"),
         ("response.status", 201),
         ('response.headers["content-type"]', "application/json"),
-        ("decimal(response.json.amount) * 2", "25.00"),
+        ("decimal(response.json.amount) * 2", Decimal("25.00")),
     ],
 )
 async def test_result_expression(crm: HttpConnection, result: Any, expected: Any) -> None:

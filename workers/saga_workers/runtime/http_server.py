@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import Server
 
 from sagas.errors import UsageError
-from sagas.text.exact_json import encode_json
+from sagas.text.exact_json import readable_json
 
 log = logging.getLogger("saga.http")
 
@@ -56,7 +56,7 @@ _CLOSE = {"Connection": "close"}
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(encode_json(value) + b"\n", status, headers, "application/json")
+    return Response(readable_json(value).encode() + b"\n", status, headers, "application/json")
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
