@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import pytest
 
 from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaServer, KafkaUnavailableError, create_class_archive
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import decode_json, encode_json
 from tests.helpers.free_ports import free_ports
 from tests.helpers.processes import Process
 
@@ -32,7 +32,7 @@ class Record:
     headers: Mapping[str, str]
 
     def json(self) -> Any:
-        return json.loads(self.value)
+        return decode_json(self.value)
 
 
 class Broker:
@@ -75,7 +75,7 @@ class Broker:
         for value in values:
             producer.produce(
                 topic,
-                value if isinstance(value, bytes) else json.dumps(value).encode(),
+                value if isinstance(value, bytes) else encode_json(value),
                 key,
                 headers=dict(headers or {}),
                 on_delivery=lambda error, _: failed.append(error) if error else None,

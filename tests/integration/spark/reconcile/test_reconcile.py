@@ -287,7 +287,7 @@ async def test_a_step_is_refused_when_its_sides_differ(
         story = await ask()
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected"), story["reason"]
         assert story["reason"]["details"]["counts"]["differing"] == 1
-        assert story["reason"]["details"]["samples"][0]["left"] == {"total": "2.50"}
+        assert story["reason"]["details"]["samples"][0]["left"] == {"total": Decimal("2.50")}
         story = await ask(severity="warn")
         assert (story["state"], story["output"]["verdict"]) == ("COMPLETED", "different")
         story = await finished(client, await start_by_schedule(client, shop, tolerance="0.1"), TIMEOUT)

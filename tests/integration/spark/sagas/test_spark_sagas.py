@@ -89,7 +89,7 @@ async def test_a_day_is_published_rejected_and_undone(
 
         story = await finished(client, good, TIMEOUT)
         result = next(row for row in story["steps"] if row["id"] == "facts")["result"]
-        assert (result["rows"], result["columns"]["amount"]) == (10, {"nulls": 0, "sum": "50.00"})
+        assert (result["rows"], result["columns"]["amount"]) == (10, {"nulls": 0, "sum": Decimal("50.00")})
         await clear_stage(day_close)
         kept = {row["publish_key"] for row in day_close.query("select * from saga_output where state = 'QUARANTINED'")}
         assert {name.partition("/")[0] for name in day_close.staged()} == kept, (
