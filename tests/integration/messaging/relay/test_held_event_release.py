@@ -107,7 +107,7 @@ async def test_published_events_stay_when_a_completed_saga_is_undone(env: Events
     assert await env.effects() == []
     rows = await env.rows(story["id"])
     assert [(row.topic, row.value, row.status) for row in rows] == [
-        ("booked", '{"n": 1}', "NEW"),
+        ("booked", '{"n":1}', "NEW"),
         ("seen", "1", "NEW"),
         ("told", "1", "NEW"),
         ("told", "-1", "NEW"),
