@@ -8,14 +8,14 @@ is there. Two schemas with different defaults for one property fill in nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from sagas.definition.schema_nodes import SchemaNode
 from sagas.definition.schema_patterns import charge
-from sagas.definition.schema_validation import CompiledSchema, canonical_schema
+from sagas.definition.schema_validation import CompiledSchema, canonical_schema, wants_integer
 from sagas.text.exact_numbers import is_whole
 from sagas.text.json_values import MAX_DEPTH
 
@@ -24,19 +24,23 @@ _CURED_BY_DEFAULTS = ("required", "dependentRequired", "minProperties", "anyOf",
 
 def fill_in_defaults(schema: CompiledSchema, value: Any) -> Any:
     """``value``, modified in place. Raises RecursionError for defaults that contain each other without end."""
-    return _Defaults(schema).complete([schema.root], value, 0)
+    return _Defaults(schema, schema.leading_to_defaults).complete([schema.root], value, 0)
 
 
 def with_integers(schema: CompiledSchema, value: Any) -> Any:
     """A valid ``value``, modified in place: 12.0 and 1e2 are 12 and 100 where a schema that applies says `integer`."""
-    return _Integers(schema).complete([schema.root], value, 0)
+    return _Integers(schema, schema.leading_to_integers).complete([schema.root], value, 0)
 
 
 @dataclass(slots=True)
 class _Walker:
-    """Visits a value together with all schemas that apply to each part of it."""
+    """Visits a value together with all schemas that apply to each part of it, and matter.
+
+    ``relevant``: the ids of those that matter, or lead to one that does; None: all do.
+    """
 
     compiled: CompiledSchema
+    relevant: frozenset[int] | None
     decided: dict[int, list[SchemaNode]] = field(default_factory=dict)
 
     def complete(self, nodes: list[SchemaNode], value: Any, depth: int) -> Any:
@@ -71,7 +75,7 @@ class _Walker:
         waiting, seen = list(reversed(nodes)), set[int]()
         while waiting:
             node = waiting.pop()
-            if id(node.schema) in seen or not isinstance(node.schema, dict):
+            if id(node.schema) in seen or not self._matters(node):
                 continue
             charge()
             seen.add(id(node.schema))
@@ -92,14 +96,21 @@ class _Walker:
 
     def _decide(self, node: SchemaNode, value: Any) -> Iterator[SchemaNode]:
         condition = node.part("if")
-        if condition is not None:
+        if condition is not None and any(self._matters(node.part(keyword)) for keyword in ("if", "then", "else")):
             holds = self.compiled.fits(condition, value)
             if holds:
                 yield from self._condition_held(condition)
             branch = node.part("then" if holds else "else")
             yield from () if branch is None else (branch,)
         for keyword in ("anyOf", "oneOf"):
-            yield from self._chosen([part for part in node.alternatives(keyword) if self._fits(part, value)])
+            parts = node.alternatives(keyword)
+            if any(map(self._matters, parts)):
+                yield from self._chosen([part for part in parts if self._fits(part, value)])
+
+    def _matters(self, part: SchemaNode | None) -> bool:
+        if part is None or not isinstance(part.schema, dict):
+            return False
+        return self.relevant is None or id(part.schema) in self.relevant
 
     def _fits(self, part: SchemaNode, value: Any) -> bool:
         return self.compiled.fits(part, value)
@@ -112,22 +123,30 @@ class _Walker:
 
     def _of_property(self, nodes: list[SchemaNode], value: dict[str, Any], name: str) -> list[SchemaNode]:
         charge(len(nodes))
-        found = [part for node in nodes for part in node.covering(name)]
+        found = [part for node in nodes for part in node.covering(name) if self._matters(part)]
         for node in nodes:
             rest = node.part("unevaluatedProperties")
-            if rest is not None and not any(
-                part.covering(name) for part in self._applied([node], value, conditions=True)
+            if (
+                rest is not None
+                and self._matters(rest)
+                and not any(part.covering(name) for part in self._evaluated_by(node, value))
             ):
                 found.append(rest)
         return found
 
+    def _evaluated_by(self, node: SchemaNode, value: Any) -> list[SchemaNode]:
+        """All that `unevaluatedProperties` and `unevaluatedItems` of a schema look at."""
+        return _Everything(self.compiled, None)._applied([node], value, conditions=True)
+
     def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
         charge(len(nodes))
-        found = [part for node in nodes if (part := _element_part(node, at)) is not None]
+        found = [part for node in nodes if (part := _element_part(node, at)) is not None and self._matters(part)]
         for node in nodes:
             rest = node.part("unevaluatedItems")
-            if rest is not None and not any(
-                _element_part(part, at) for part in self._applied([node], value, conditions=True)
+            if (
+                rest is not None
+                and self._matters(rest)
+                and not any(_element_part(part, at) for part in self._evaluated_by(node, value))
             ):
                 found.append(rest)
         return found
@@ -139,15 +158,25 @@ def _element_part(node: SchemaNode, at: int) -> SchemaNode | None:
     return prefix[at] if at < len(prefix) else node.part("items")
 
 
+class _Everything(_Walker):
+    def _condition_held(self, condition: SchemaNode) -> list[SchemaNode]:
+        return [condition]
+
+
 class _Defaults(_Walker):
     def _complete_value(self, nodes: list[SchemaNode], value: Any) -> list[SchemaNode]:
         if not isinstance(value, dict):
             return self._applied(nodes, value, conditions=True)
-        for conditions in (False, True):
+        applied = self._fill_in(nodes, value, conditions=False)
+        if any(keyword in node.schema for node in applied for keyword in ("if", "anyOf", "oneOf")):
+            return self._fill_in(nodes, value, conditions=True)
+        return applied
+
+    def _fill_in(self, nodes: list[SchemaNode], value: dict[str, Any], *, conditions: bool) -> list[SchemaNode]:
+        applied = self._applied(nodes, value, conditions=conditions)
+        while missing := self._missing(applied, value):
+            value.update(missing)
             applied = self._applied(nodes, value, conditions=conditions)
-            while missing := self._missing(applied, value):
-                value.update(missing)
-                applied = self._applied(nodes, value, conditions=conditions)
         return applied
 
     def _missing(self, nodes: list[SchemaNode], value: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +195,7 @@ class _Defaults(_Walker):
         errors = self.compiled.first_errors(value, 20, part)
         if not errors or not all(error.validator in _CURED_BY_DEFAULTS for error in errors):
             return not errors
-        completed = _Defaults(self.compiled).complete([part], copy.deepcopy(value), 0)
+        completed = _Defaults(self.compiled, self.relevant).complete([part], copy.deepcopy(value), 0)
         return self.compiled.fits(part, completed)
 
 
@@ -175,7 +204,7 @@ def default_nodes(node: SchemaNode) -> list[SchemaNode]:
     waiting, seen, found = [node], set[int](), list[SchemaNode]()
     while waiting:
         part = waiting.pop(0)
-        if id(part.schema) in seen or not isinstance(part.schema, Mapping):
+        if id(part.schema) in seen or not isinstance(part.schema, dict):
             continue
         charge()
         seen.add(id(part.schema))
@@ -191,20 +220,12 @@ def same_default(nodes: list[SchemaNode]) -> bool:
     return len({canonical_schema(node.schema["default"]) for node in nodes}) == 1
 
 
-class _Integers(_Walker):
+class _Integers(_Everything):
     def _leaf(self, nodes: list[SchemaNode], value: Any) -> Any:
         return (
-            int(value) if isinstance(value, Decimal) and is_whole(value) and any(map(_wants_integer, nodes)) else value
+            int(value) if isinstance(value, Decimal) and is_whole(value) and any(map(wants_integer, nodes)) else value
         )
 
-    def _condition_held(self, condition: SchemaNode) -> list[SchemaNode]:
-        return [condition]
-
     def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
-        containing = [part for node in nodes if (part := node.part("contains")) is not None]
+        containing = [part for node in nodes if (part := node.part("contains")) is not None and self._matters(part)]
         return super()._of_element(nodes, value, at) + [one for one in containing if self.compiled.fits(one, value[at])]
-
-
-def _wants_integer(node: SchemaNode) -> bool:
-    kinds = node.get("type")
-    return kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds)

@@ -6,7 +6,7 @@ way, through `$id`, `$anchor` and relative references.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +32,13 @@ class SchemaNode:
 
     def child(self, schema: Any) -> SchemaNode:
         """A subschema of this one."""
-        if self.resolver is None or not isinstance(schema, Mapping) or not isinstance(schema.get("$id"), str):
+        if self.resolver is None or not isinstance(schema, dict) or not isinstance(schema.get("$id"), str):
             return SchemaNode(schema, self.resolver)
         return SchemaNode(schema, self.resolver.in_subresource(_resource(schema)))
 
     def get(self, keyword: str) -> Any:
         """The value of a keyword; None without it."""
-        return self.schema.get(keyword) if isinstance(self.schema, Mapping) else None
+        return self.schema.get(keyword) if isinstance(self.schema, dict) else None
 
     def referenced(self) -> Iterator[SchemaNode]:
         """The schemas that `$ref` and `$dynamicRef` lead to; a reference that leads nowhere is left out."""
@@ -67,7 +67,7 @@ class SchemaNode:
     def part(self, keyword: str) -> SchemaNode | None:
         """The schema under a keyword that has one."""
         value = self.get(keyword)
-        return self.child(value) if isinstance(value, Mapping | bool) else None
+        return self.child(value) if isinstance(value, dict | bool) else None
 
     def dependent_schemas(self) -> Iterator[tuple[str, SchemaNode]]:
         """The parts of `dependentSchemas`, by the property whose presence applies them."""
@@ -87,7 +87,8 @@ class SchemaNode:
 
     def covering(self, name: str) -> list[SchemaNode]:
         """The schemas of one property: of `properties` and `patternProperties`, else `additionalProperties`."""
-        found = [part for key, part in self.properties() if key == name]
+        declared = self.get("properties")
+        found = [self.child(declared[name])] if isinstance(declared, dict) and name in declared else []
         found += [part for pattern, part in self.patterns() if _may_match(pattern, name)]
         rest = self.part("additionalProperties")
         return found if found or rest is None else [rest]
@@ -98,7 +99,7 @@ class SchemaNode:
 
     def _mapped(self, keyword: str) -> Iterator[tuple[str, SchemaNode]]:
         value = self.get(keyword)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             yield from ((name, self.child(part)) for name, part in value.items())
 
 
@@ -148,7 +149,7 @@ def inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:
     """The subschemas that describe one property."""
     yield from node.covering(name)
     declared = node.get("properties")
-    if not (isinstance(declared, Mapping) and name in declared):
+    if not (isinstance(declared, dict) and name in declared):
         rest = node.part("unevaluatedProperties")
         yield from () if rest is None else (rest,)
 
@@ -171,11 +172,29 @@ def reachable(roots: Iterable[SchemaNode], dynamic: Mapping[str, list[SchemaNode
     waiting, seen = list(roots), set[int]()
     while waiting:
         node = waiting.pop()
-        if id(node.schema) in seen or not isinstance(node.schema, Mapping):
+        if id(node.schema) in seen or not isinstance(node.schema, dict):
             continue
         seen.add(id(node.schema))
         yield node
         waiting += [*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)]
+
+
+def leading_to(root: SchemaNode, wanted: Callable[[SchemaNode], bool]) -> frozenset[int]:
+    """The ids of all schemas from which a wanted one can be reached, and of the wanted ones."""
+    dynamic = dynamic_anchors(root)
+    sources: dict[int, list[int]] = {}
+    waiting: list[int] = []
+    for node in reachable([root], dynamic):
+        if wanted(node):
+            waiting.append(id(node.schema))
+        for part in (*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)):
+            sources.setdefault(id(part.schema), []).append(id(node.schema))
+    found: set[int] = set()
+    while waiting:
+        if (key := waiting.pop()) not in found:
+            found.add(key)
+            waiting += sources.get(key, ())
+    return frozenset(found)
 
 
 def dynamic_anchors(root: SchemaNode) -> dict[str, list[SchemaNode]]:
@@ -202,7 +221,7 @@ def subschemas(root: SchemaNode) -> Iterator[tuple[SchemaNode, Path]]:
         node, path, named = waiting.pop()  # ``named``: the keys are names of the author's, not keywords
         if isinstance(node.schema, list):
             waiting += [(node.child(part), (*path, at), False) for at, part in reversed(list(enumerate(node.schema)))]
-        elif isinstance(node.schema, Mapping):
+        elif isinstance(node.schema, dict):
             if not named:
                 yield node, path
             waiting += [

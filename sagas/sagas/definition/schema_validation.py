@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from sagas.definition.schema_formats import fits_format
-from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, root_node
+from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, leading_to, root_node
 from sagas.definition.schema_patterns import charge, matches_pattern
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json, decode_json
@@ -56,6 +56,16 @@ class CompiledSchema:
         return not self.first_errors(value, 1, part)
 
     @cached_property
+    def leading_to_defaults(self) -> frozenset[int]:
+        """The ids of the schemas in which a default may be found."""
+        return leading_to(self.root, lambda node: "default" in node.schema)
+
+    @cached_property
+    def leading_to_integers(self) -> frozenset[int]:
+        """The ids of the schemas in which one may be found that says `integer`."""
+        return leading_to(self.root, wants_integer)
+
+    @cached_property
     def _validator(self) -> Any:
         from referencing import Registry
 
@@ -66,6 +76,12 @@ class CompiledSchema:
 def compile_schema(canonical: str) -> CompiledSchema:
     """The validator of a schema, which is kept; ``canonical``: its :func:`canonical_json`."""
     return CompiledSchema(canonical)
+
+
+def wants_integer(node: SchemaNode) -> bool:
+    """True if the schema itself says `integer`, and not `number` as well."""
+    kinds = node.get("type")
+    return kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds)
 
 
 def canonical_schema(schema: Any) -> str:

@@ -44,6 +44,8 @@ TWO = {"properties": {"n": {"default": 2}}}
         ({"properties": {"a": {}}, "additionalProperties": ONE}, {"a": {}}, {"a": {}}),
         ({"patternProperties": {"^a": ONE}}, {"ab": {}, "b": {}}, {"ab": {"n": 1}, "b": {}}),
         ({"properties": {"a": {}}, "unevaluatedProperties": ONE}, {"a": {}, "b": {}}, {"a": {}, "b": {"n": 1}}),
+        ({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": ONE}, {"a": {}}, {"a": {}}),
+        ({"anyOf": [{"prefixItems": [{}]}, False], "unevaluatedItems": ONE}, [{}, {}], [{}, {"n": 1}]),
         ({"properties": {"a": {"default": {}, **ONE}}}, {}, {"a": {"n": 1}}),
         ({"properties": {"n": {"type": "integer", "default": 12.0}}}, {}, {"n": 12}),
     ],
