@@ -47,7 +47,8 @@ FORMATS = {
 
 def sample_input_of(definition: Definition, text: str | None) -> Any:
     """A sample input for a saga. ``text`` is used for unconstrained strings; None: the name of the property."""
-    return sample(definition.input, "input", definition.input, text) if definition.input else {}
+    schema = definition.input
+    return sample(schema, "input", schema, text) if isinstance(schema, Mapping) and schema else {}
 
 
 def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: int = 0) -> Any:

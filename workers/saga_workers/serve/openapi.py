@@ -100,7 +100,9 @@ def openapi_document(definitions: Mapping[str, Definition]) -> dict[str, Any]:
 
 def _start(definition: Definition) -> dict[str, Any]:
     # With an `$id` of its own, references such as `#/$defs/line` are resolved inside the schema.
-    schema = {"$id": f"urn:saga:{definition.saga}:input", **definition.input}
+    schema: Any = definition.input
+    if isinstance(schema, Mapping):
+        schema = {"$id": f"urn:saga:{definition.saga}:input", **schema}
     body = {
         "type": "object",
         "additionalProperties": False,

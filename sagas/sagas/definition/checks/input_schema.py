@@ -23,6 +23,7 @@ from sagas.definition.schema_nodes import (
 )
 from sagas.definition.schema_patterns import is_other_dialect, pattern_problem
 from sagas.definition.sensitivity import SENSITIVE_KEYWORD
+from sagas.text.exact_numbers import comparable
 
 Problem = tuple[str, Path, str]
 """The code, the path and the message of a finding."""
@@ -52,7 +53,8 @@ def _schema_error(schema: Any) -> tuple[Path, str] | None:
     from sagas.definition.schema_validation import validator_class
 
     validator = validator_class()
-    error = best_match(validator(validator.META_SCHEMA).iter_errors(schema))
+    # Parts of the schema of schemas are read by jsonschema's own class, to which 2.0 is no integer.
+    error = best_match(validator(validator.META_SCHEMA).iter_errors(comparable(schema)))
     if error is None:
         return None
     error = closest_error(error)
