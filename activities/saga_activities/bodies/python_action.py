@@ -93,10 +93,10 @@ def _numbers_of(native: Any, written: Any) -> Any:
             return native
         case dict(), dict() if len(native) == len(written):
             return {
-                key: _numbers_of(one, item) for one, (key, item) in zip(native.values(), written.items(), strict=True)
+                key: _numbers_of(own, item) for own, (key, item) in zip(native.values(), written.items(), strict=True)
             }
         case ((list() | tuple() | set() | frozenset() | deque()), list()) if len(native) == len(written):
-            return [_numbers_of(one, item) for one, item in zip(native, written, strict=True)]
+            return [_numbers_of(own, item) for own, item in zip(native, written, strict=True)]
     return written
 
 

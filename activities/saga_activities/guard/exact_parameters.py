@@ -7,10 +7,13 @@ they are assigned to.
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal
 
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
@@ -56,7 +59,10 @@ async def exact_parameters(
     for values in parameters:
         for name in careful & values.keys():
             _refuse_endless(name, values[name])
-    assigned = [one for one in assigned_parameters(statement, dialect) if one.parameter in careful]
+    # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
+    analyse = partial(assigned_parameters, statement, dialect)
+    targets = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
+    assigned = [target for target in targets if target.parameter in careful]
     columns = await _read_columns(assigned, dialect, query)
     exact: list[Parameters] = []
     for values in parameters:

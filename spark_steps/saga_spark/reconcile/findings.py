@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from saga_activities.messaging.outbox import PUBLISHED
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import decode_json, number_text
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
@@ -180,8 +181,10 @@ def sql_literal(value: Any, dialect: str) -> str:
     """
     if value is None:
         return "null"
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, int | float | Decimal):
+        return number_text(value)
     text = str(value)
     quoted = text.replace("'", "''")
     if "\\" not in text and printable_line(text) == text:

@@ -179,6 +179,18 @@ async def test_more_digits_than_sqlite_holds_are_refused(numbers: GuardDatabase,
         assert "SQLite" in outcome.failure.message
 
 
+@pytest.mark.parametrize("value", [Decimal("0." + "1" * 39), 10**65, Decimal("Infinity")])
+async def test_more_digits_than_mariadb_holds_anywhere_are_refused(numbers: GuardDatabase, value: Any) -> None:
+    if numbers.kind != "mariadb":
+        pytest.skip("its literals have at most 65 digits")
+    outcome = await perform(numbers, "select :v as v", v=value)
+    assert outcome.failure is not None
+    assert "MariaDB" in outcome.failure.message
+    assert (await perform(numbers, "select :v as v", v=Decimal("1" * 27 + "." + "1" * 38))).result == [
+        {"v": Decimal("1" * 27 + "." + "1" * 38)}
+    ]
+
+
 @pytest.mark.parametrize(
     "run",
     [

@@ -21,6 +21,7 @@ from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.ledger.tables import definition_table
 from saga_workers.ledger.run_ledger import RunLedger
 from sagas.protocol.saga_view import SagaView
+from sagas.text.exact_json import decode_json, encode_json
 
 NOW = datetime(2026, 5, 20, 10, 30, tzinfo=UTC)
 HOSTILE = "a'; drop table saga_run; -- \\ \" %s :x ü 🦊 \x00 \ud800 \u202e"
@@ -59,6 +60,15 @@ def record(
 async def state_of(ledger: RunLedger, saga_id: str = "s-1") -> str | None:
     row = await ledger.find(saga_id)
     return None if row is None else row.view.state
+
+
+async def test_a_story_keeps_every_digit(ledger: RunLedger) -> None:
+    text = '{"amount":12.50,"long":123456789012345678.123456789,"int":9007199254740993,"wide":18446744073709551617}'
+    await ledger.write([record(input=decode_json(text))])
+    row = await ledger.find("s-1")
+    assert row is not None
+    read = row.view.input
+    assert encode_json({name: read[name] for name in ("amount", "long", "int", "wide")}).decode() == text
 
 
 async def test_a_later_state_replaces_an_earlier_one_in_any_order(ledger: RunLedger) -> None:

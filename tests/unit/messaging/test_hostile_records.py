@@ -18,7 +18,7 @@ from saga_activities.kafka.record_codec import (
     known_headers,
     raw_headers,
 )
-from saga_activities.messaging.kafka_request import MalformedReply, decode_reply
+from saga_activities.messaging.kafka_request import MalformedReply, decode_reply, outcome_of_reply
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
@@ -207,3 +207,19 @@ def test_headers_that_cannot_be_read_are_not_touched_again() -> None:
         raw_headers(arrived)
     assert raw_headers(arrived) == ()
     assert math.isfinite(ConsumedRecord(arrived).timestamp)
+
+
+def test_a_reply_keeps_the_digits_of_its_numbers() -> None:
+    headers = {"sagakey": "s/a", "sagaoutcome": "done"}
+    reply = decode_reply(
+        "replies", headers, b'{"a": 1.10, "b": 123456789012345678.123456789, "c": 9223372036854775808}'
+    )
+    assert reply.data == '{"a":1.10,"b":123456789012345678.123456789,"c":9223372036854775808}'
+    outcome = outcome_of_reply(reply.outcome, reply.data, 1)
+    assert encode_json(outcome.result).decode() == reply.data
+    refused = decode_reply(
+        "replies", headers | {"sagaoutcome": "rejected"}, b'{"reason": "no", "details": {"a": 1.10}}'
+    )
+    failure = outcome_of_reply(refused.outcome, refused.data, 1).failure
+    assert failure is not None
+    assert encode_json(failure.details) == b'{"a":1.10}'

@@ -1,0 +1,49 @@
+"""Which parameters reach which columns: the rule that decides whether a number would be rounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagas.builtins.assigned_parameters import assigned_parameters
+
+P, M, S = "postgresql", "mysql", "sqlite"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "statement", "expected"),
+    [
+        (P, "insert into shop.t (a, b) values (:a, :b::numeric), (:c + 1, coalesce(:d, 0))", "a=a b=b a~c b=d"),
+        (P, "insert into t values (1, :a)", "1=a"),
+        (P, "insert into t select :a, x.b from x union all select :b, 2", "0=a 0=b"),
+        (P, "insert into t (a) values (:a) on conflict (a) do update set b = excluded.b - :e", "a=a b~e"),
+        (P, "update t set a = a - :x, (b, c) = (:b, :c) where id = :id", "a~x b=b c=c"),
+        (P, "update t set a = case when :x > 1 then :y else greatest(:z, 1) end", "a=y a=z"),
+        (P, "with n as (insert into t (a) values (:a) returning a) update y set b = :b", "b=b a=a"),
+        (
+            P,
+            "merge into t using (select 1 as k) s on t.k = s.k when matched then update set a = :a"
+            " when not matched then insert (k, b) values (s.k, :b)",
+            "a=a b=b",
+        ),
+        (P, "update t set a = a * :x, b = round(:y, 2), c = cast(:z as numeric(9, 2))", ""),  # the author computes
+        (P, "select * from t where a = :a", ""),
+        (P, "insert into t (a) values (:a", ""),  # the database says what is wrong
+        (M, "insert into `t` set a = :a", "a=a"),
+        (M, "replace into t (a) values (:a)", "a=a"),
+        (M, "insert into t (a) values (:a) on duplicate key update a = a + :b", "a=a a~b"),
+        (M, "update t join y on t.id = y.id set t.a = :a, y.b = :b", "a=a b=b"),
+        (S, "insert or replace into main.t (a) values (:a)", "a=a"),
+        (S, "-- a comment\nreplace into t (a) values (:a)", "a=a"),
+    ],
+)
+def test_assigned_parameters(dialect: str, statement: str, expected: str) -> None:
+    assigned = assigned_parameters(statement, dialect)
+    shown = [f"{target.column}{'=' if target.alone else '~'}{target.parameter}" for target in assigned]
+    assert " ".join(shown) == expected
+
+
+def test_tables_keep_their_names() -> None:
+    (target,) = assigned_parameters('insert into shop."Order Lines" as o (a) values (:a)', P)
+    assert (target.table, target.schema, target.name) == ('shop."Order Lines"', "shop", "Order Lines")
+    of_join = {one.parameter: one.name for one in assigned_parameters("update t, y set t.a = :a, y.b = :b", M)}
+    assert of_join == {"a": "t", "b": "y"}
