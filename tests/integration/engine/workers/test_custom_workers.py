@@ -68,6 +68,7 @@ if __name__ == "__main__":
 
 ORDER = """
 saga: order
+input: {properties: {card: {$ref: "#card"}}, $defs: {c: {$anchor: card, x-sensitive: true}}}
 steps:
   - {id: hold, uses: reserve, with: {sku: pear}, compensate: release}
 output: "${{ steps.hold.result.reserved }}"
