@@ -168,7 +168,8 @@ async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
     async with engine.begin() as connection:
         for op, reason in (("do", "do"), ("confirm", "undo"), ("undo", "undo")):
             await connection.exec_driver_sql(
-                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":1}', ?)", (op, reason, NOW)
+                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":123456789012345678.123456789}', ?)",
+                (op, reason, NOW),
             )
         await connection.exec_driver_sql("create table orders (id integer, saga text, at text)")
         await connection.exec_driver_sql(
@@ -182,5 +183,5 @@ async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
         counts = await extract_database(engine, "shop", [orders], folder, scope)
         assert counts == {"guard": 1, "outbox": 0, "orders": 1 if scope.since else 2}
         (row,) = pq.read_table(folder / "guard" / "shop.parquet").to_pylist()
-        assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":"1"}')
+        assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":"123456789012345678.123456789"}')
     await engine.dispose()
