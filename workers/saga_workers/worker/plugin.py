@@ -36,6 +36,7 @@ from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.runtime.logs import log_attempt
+from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
@@ -113,8 +114,9 @@ class SagaPlugin(SimplePlugin):
         self._resources = (databases, http, spark)
         self._ledger = open_ledger(self._project.settings)
         self._grace = max(config.get("graceful_shutdown_timeout") or timedelta(), LEDGER_GRACE)
-        client = config.get("client")
-        assert client is not None
+        given = config.get("client")
+        assert given is not None
+        client = with_exact_numbers(given)
         kafka = self._project.settings.kafka
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), KafkaRequestAction(databases, kafka))
