@@ -25,6 +25,7 @@ from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, wri
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.errors import UsageError, did_you_mean
+from sagas.sql_text.parsed import parse_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +145,8 @@ def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> 
     try:
         for name, frame in inputs.items():
             frame.createOrReplaceTempView(name)
-        return spark.sql(job.code["sql"], args=dict(job.params))
+        text = job.code["sql"]
+        return spark.sql(text, args={name: job.params[name] for name in parse_sql(text, "spark").parameters})
     except Exception as error:
         raise to_job_error(error, job_label(job)) from error
 
