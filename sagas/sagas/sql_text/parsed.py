@@ -120,7 +120,7 @@ class ParsedSql:
 
     def check_parameters(self, given: Collection[str]) -> None:
         """Compare placeholders and parameters both ways. Raises :class:`ParametersDiffer`."""
-        if set(self.parameters) != set(given):
+        if len(given) != len(self.parameters) or any(name not in given for name in self.parameters):
             raise self.differences(given)[0]
 
     def differences(self, given: Collection[str]) -> list[ParametersDiffer]:
@@ -201,6 +201,12 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
             raise UnreadableSql(
                 f"`{own}` is a placeholder of {NAMES[dialect]} for which no value can be given",
                 help="write a named parameter, `:name`",
+                offset=token.start,
+            )
+        elif token.kind == "executable":
+            raise UnreadableSql(
+                "an executable comment (/*! … */) is refused: whether it is run depends on the server",
+                help="write its text without the comment",
                 offset=token.start,
             )
         elif token.kind == "cast" and dialect in ("mysql", "mariadb", "sqlite"):

@@ -15,10 +15,10 @@ from sagas.sql_text.dialects import NAMES
 
 TokenKind = Literal[
     "space", "line_comment", "comment", "string", "name", "word", "number", "parameter", "placeholder", "cast", "end",
-    "open", "close", "operator",
+    "open", "close", "operator", "executable",
 ]  # fmt: skip
 """``name`` is a quoted identifier, ``parameter`` our ``:name``, ``placeholder`` one of the driver's or the database's
-own (``?``, ``$1``), ``end`` a semicolon."""
+own (``?``, ``$1``), ``end`` a semicolon, ``executable`` a comment that MySQL may run."""
 
 INSIGNIFICANT: tuple[TokenKind, ...] = ("space", "line_comment", "comment")
 
@@ -190,11 +190,7 @@ class _Scanner:
             case "comment":
                 return Token("comment", start, self._comment_end(start))
             case "executable":
-                raise UnreadableSql(
-                    "an executable comment (/*! … */) is refused: whether it is run depends on the server",
-                    help="write its text without the comment",
-                    offset=start,
-                )
+                return Token("executable", start, self._comment_end(start))
             case "dollar":
                 return Token("string", start, self._find(self._text[start:end], end, start, "a dollar-quoted string"))
             case "bracketed":
