@@ -147,7 +147,8 @@ class SqlSession:
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
-            await self._connection.exec_driver_sql(statement)
+            # Without parameters a driver takes `%` as it is.
+            await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
     def sync(self) -> SyncSqlSession:
         """The same session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
