@@ -9,10 +9,12 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from sqlalchemy.exc import DBAPIError
+
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.sessions import RESTORING_SQL_MODE, SQL_MODE
-from sagas.builtins.row_changes import NotImageable
+from sagas.builtins.row_changes import ChangeKind, NotImageable
 
 _TABLE = """
 SELECT table_schema AS table_schema_, table_name AS table_name_, table_type AS kind, engine AS engine_,
@@ -232,6 +234,30 @@ async def open_references(sql: SqlSession, table: TableShape, condition: str, va
     if columns:
         assignments = ", ".join(f"{column} = NULL" for column in columns)
         await sql.run(f"UPDATE {table.quoted} SET {assignments} WHERE {condition}", values)
+
+
+async def check_rights(sql: SqlSession, shape: TableShape, kind: ChangeKind) -> None:
+    """Raise :class:`NotImageable` if the user may not run the statement that undoes one of this kind.
+
+    The server checks rights when it prepares a statement; nothing is run.
+    """
+    undo = {"insert": f"DELETE FROM {shape.quoted} WHERE 1 = 0"}
+    columns = ", ".join(column.quoted for column in shape.columns)
+    undo["delete"] = f"INSERT INTO {shape.quoted} ({columns}) VALUES ({', '.join('NULL' for _ in shape.columns)})"
+    if kind not in undo:
+        return
+    text = undo[kind].replace("\\", "\\\\").replace("'", "''").replace("%", "%%")
+    try:
+        await sql.control(f"PREPARE saga_undo FROM '{text}'")
+    except DBAPIError as error:
+        if (error.orig.args[:1] if error.orig else None) not in ((1142,), (1143,)):
+            raise
+        right = "delete" if kind == "insert" else "insert"
+        raise NotImageable(
+            f"its undo needs the right to {right} in {shape.name}; grant {right} on {shape.name} to the user of the"
+            " connection"
+        ) from error
+    await sql.control("DEALLOCATE PREPARE saga_undo")
 
 
 async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:

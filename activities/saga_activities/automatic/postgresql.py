@@ -75,9 +75,9 @@ _CHANGING_ACTIONS = ("c", "n", "d")
 
 
 _UNHASHABLE = """
-WITH RECURSIVE part(oid) AS (
-  SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = to_regclass(:name) AND a.attname = ANY (:columns)
-  UNION SELECT p.oid FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
+WITH RECURSIVE part(oid, inner_part) AS (
+  SELECT a.atttypid, false FROM pg_attribute a WHERE a.attrelid = to_regclass(:name) AND a.attname = ANY (:columns)
+  UNION SELECT p.oid, part.inner_part OR t.typtype <> 'd' FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
     SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
     UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT attisdropped
     UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) p
@@ -86,9 +86,13 @@ SELECT min(format_type(t.oid, NULL)) FROM part JOIN pg_type t ON t.oid = part.oi
 WHERE (t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typlen = -1) AND t.typname <> 'varchar' AND NOT EXISTS (
     SELECT 1 FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
     WHERE m.amname = 'hash' AND o.opcdefault AND o.opcintype = t.oid))
+  OR (part.inner_part AND (t.typname = 'jsonb' OR (t.typelem <> 0 AND t.typlen = -1)))
   OR to_regproc('pg_catalog.hash_record_extended') IS NULL
 """
-"""A type without a hash function in the types of key columns. Its parts are those of arrays, rows and ranges."""
+"""A type in those of key columns without a hash function, or whose hash inside another value ignores its form.
+
+The parts are those of arrays, rows and ranges.
+"""
 
 _SAME_TEXT = frozenset(
     """
@@ -106,8 +110,15 @@ _CANONICAL = {
     "interval": "justify_interval({})::text",
 }
 
+_HASH_FUNCTION = "hash_record_extended("
 _HASHES = "hash_record_extended(ROW({0}), 0)::text || '/' || hash_record_extended(ROW({0}), 7432)::text"
 """Equal values have equal hashes, by the collation of the column; 128 bits tell other values apart."""
+
+_FORMS = {
+    "jsonb": "regexp_replace({0}::text, '[0-9.]+', '0', 'g')",  # equal numbers may have other digits
+    "array": "coalesce(array_dims({0}), '')",
+}
+"""What the hash of a type ignores: `[]` and `[[]]` have the same one, and `{1,2}` and `{{1},{2}}`."""
 
 _NAMES_OF_OBJECTS = frozenset(
     """
@@ -128,7 +139,7 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
     name = f"{row['schema']}.{row['name']}"
     key = tuple(row["key"] or ())
     columns = tuple(_column(one) for one in row["columns"] or () if not one["generated"])
-    hashed = [one.name for one in columns if one.name in key and one.canonical == _HASHES.format(one.quoted)]
+    hashed = [one.name for one in columns if one.name in key and _HASH_FUNCTION in str(one.canonical)]
     unhashable = hashed and await sql.scalar(_UNHASHABLE, {"name": written, "columns": hashed})
     if unhashable:
         columns = tuple(replace(one, canonical=None) if one.name in hashed else one for one in columns)
@@ -162,10 +173,11 @@ def _column(one: Any) -> Column:
     read, write = _READ.get(base, "{}::text").format(quoted), f"CAST(CAST({{}} AS text) AS {kind})"
     if base in _NAMES_OF_OBJECTS:
         read, write = f"{quoted}::oid::text", f"CAST(CAST({{}} AS oid) AS {kind})"
-    canonical = _CANONICAL.get(base, _HASHES).format(quoted)
+    form = _FORMS.get("array" if base.startswith("array of ") else base)
+    canonical = _CANONICAL.get(base, _HASHES + (f" || '/' || {form}" if form else "")).format(quoted)
     if base in _NAMES_OF_OBJECTS:
         canonical = read
-    elif base in _SAME_TEXT and not one["folds"]:
+    elif not one["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
     return Column(one["name"], quoted, kind, read, write, canonical, write)
 

@@ -11,35 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
-from saga_activities.automatic.row_image import Images, RowImage, net_images
-from saga_activities.automatic.row_locks import LockedRow, locked_row
+from saga_activities.automatic.row_image import RowImage, net_images
+from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
-from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.printable import printable_line
-
-MAX_SHOWN_ROWS = 20
-"""Rows in the reason why a saga is parked."""
-
-MAX_DIFFERENCE = 400
-"""Characters of the first difference in its short form."""
+from sagas.text.exact_json import decode_json
 
 _SELECT_IMAGES = (
     "SELECT sequence, statement, row_hash, table_name, row_key, before_image, after_image FROM saga_image"
     " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
 )
-_SELECT_LATER = (
-    "SELECT saga_id, step FROM saga_image WHERE row_hash = :row_hash AND sequence > 0"
-    " AND NOT (saga_id = :saga_id AND step = :step AND generation = :generation) AND after_image = :image"
-    " ORDER BY created_at DESC LIMIT 1"
-)
-_SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_image IS NULL")
 
 
 async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
@@ -55,14 +43,16 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
         raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
     first, last = net_images(images)
     try:
-        current = await read_rows(tables, last)
-        open_rows = {row for row in last if current[row] != first[row]}
-        changed = [row for row in last if row in open_rows and current[row] != last[row]]
-        if changed:
-            raise await _changed_since(sql, entry_key, tables, changed, (first, last, current))
-        await restore_rows(sql, tables, images, open_rows)
+        rows = StepRows(tables, first, last, await read_rows(tables, last))
     except CannotRestore as error:
         raise NeedsOperator(error.why) from error
+    if rows.changed_rows:
+        raise await changed_since(sql, entry_key, rows)
+    open_rows = rows.open_rows
+    try:
+        await restore_rows(sql, tables, images, open_rows)
+    except CannotRestore as error:
+        raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return {"restored": len(open_rows)}
 
 
@@ -152,60 +142,3 @@ def _check_table(table: TableAccess, image: RowImage) -> None:
     if columns != {column.name for column in shape.columns}:
         raise NotImageable(f"{shape.name} has other columns than when the step ran")
     check_change(shape, RowChange(image.undone_change, "", columns=image.changed_columns))
-
-
-# The reason for a person
-
-
-async def _changed_since(
-    sql: SqlSession,
-    entry_key: EntryKey,
-    tables: Mapping[str, TableAccess],
-    changed: Sequence[LockedRow],
-    images: tuple[Images, Images, Images],
-) -> NeedsOperator:
-    first, last, current = images
-    rows = []
-    for row in changed[:MAX_SHOWN_ROWS]:
-        table = tables[row.table]
-        rows.append(
-            {
-                "row": row.label,
-                "changed_by": await _who_changed(sql, entry_key, row, current[row]),
-                "columns": _difference(table, first[row], last[row], current[row]),
-            }
-        )
-    one = rows[0]
-    parts = [f"{name}: {text}" for name, text in one["columns"].items()] if isinstance(one["columns"], dict) else []
-    why = f"{changed[0].label} has been changed since by {one['changed_by']}"
-    detail = str("; ".join(parts) or one["columns"])
-    detail = detail if len(detail) <= MAX_DIFFERENCE else f"{detail[:MAX_DIFFERENCE]}…"
-    more = f"; and {len(changed) - 1} more rows" if len(changed) > 1 else ""
-    return NeedsOperator(f"{why} ({detail}){more}", rows=rows, changed_rows=len(changed))
-
-
-def _difference(table: TableAccess, first: Image | None, last: Image | None, current: Image | None) -> Any:
-    """Expected, actual and wanted values of the columns that differ, or a sentence about the whole row."""
-    if current is None:
-        return "the row was deleted"
-    if last is None:
-        return "a row with this key was inserted"
-    return {
-        name: f"{table.shown(current[name])} instead of {table.shown(last[name])}"
-        + (f", before the step {table.shown(first[name])}" if first is not None else "")
-        for name in last
-        if current[name] != last[name]
-    }
-
-
-async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:
-    """The other step whose change of this row is the present one, as far as the images tell."""
-    values = {**_entry_values(entry_key), "row_hash": row.hash}
-    if current is None:
-        later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
-    else:
-        image = encode_json(dict(current)).decode()
-        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": image})
-    if later is None:
-        return "something without automatic compensation"
-    return printable_line(f"step {later['step']} of the saga {later['saga_id']}")

@@ -14,7 +14,7 @@ from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from sagas.builtins.row_changes import NotImageable, RowChange
-from sagas.builtins.sql_statements import split_parameters
+from sagas.sql_text.parsed import parse_sql
 from sagas.text.printable import printable_line
 
 Image = Mapping[str, str | None]
@@ -274,5 +274,4 @@ class TableAccess:
 
 def used_parameters(text: str, parameters: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:
     """The parameters that occur in ``text``, which may be a part of the author's statement."""
-    names = set(split_parameters(text, dialect)[1::2])
-    return {name: value for name, value in parameters.items() if name in names}
+    return {name: parameters[name] for name in parse_sql(text, dialect).parameters if name in parameters}

@@ -16,12 +16,13 @@ from typing import Any
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.automatic.image_recorder import ImageRecorder
 from saga_activities.automatic.restoration import restore
-from saga_activities.guard.postgresql import compile_postgresql, read_result
+from saga_activities.guard.postgresql import read_result
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
-from sagas.errors import Rejected, UsageError
+from sagas.builtins.sql_statements import parse_guarded
+from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json
 
@@ -31,16 +32,20 @@ async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[st
 
     Raises :class:`Rejected` if ``expect_rows`` is not met.
     """
-    return await _run_statements(arguments, sql.dialect, sql.run)
+    return await _run_statements(arguments, sql, sql.run)
 
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
 
-async def _run_statements(arguments: Mapping[str, Any], dialect: str, run: RunStatement) -> list[dict[str, Any]]:
+async def _run_statements(arguments: Mapping[str, Any], sql: SqlSession, run: RunStatement) -> list[dict[str, Any]]:
+    """Run all statements, after the parameters of all of them have been compared with their placeholders."""
+    statements = _statements(arguments)
+    for statement in statements:
+        sql.parse(statement["sql"]).check_parameters(statement.get("params") or {})
     result: list[dict[str, Any]] = []
-    for statement in _statements(arguments):
-        returned = await run(statement["sql"], _bind_parameters(statement.get("params"), dialect))
+    for statement in statements:
+        returned = await run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
         _check_rows(statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
         if returned.rows is not None:
             result = [to_json_value(row) for row in returned.rows]
@@ -119,10 +124,10 @@ class SharedStatement:
 
         Raises RefusedStatement, and psycopg's errors: then nothing is known about any of them.
         """
-        query, names = compile_postgresql(self.text)
-        missing = next((name for one in parameters for name in names if name not in one), None)
-        if missing is not None:
-            raise UsageError(f"the statement needs a parameter {missing!r}: add it to `params`")
+        parsed = parse_guarded(self.text, "postgresql")
+        for values in parameters:
+            parsed.check_parameters(values)
+        query = parsed.render("pyformat").text
         results: list[StatementResult] = []
         cursor = raw.cursor()
         await cursor.executemany(query, parameters, returning=True)
@@ -154,7 +159,7 @@ def sql_body(
         assert sql is not None
         if images:
             recorder = ImageRecorder(sql, _entry_key(invocation), attempt.scheduled_at)
-            result = await _run_statements(arguments, sql.dialect, recorder.run)
+            result = await _run_statements(arguments, sql, recorder.run)
             await recorder.store()
         else:
             result = await run_sql(arguments, sql)

@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.session import Row, SqlSession, StatementResult, text_clause
+from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
@@ -40,6 +40,7 @@ from saga_activities.guard.transaction import (
     RowWrite,
 )
 from saga_activities.sessions import CLEAN_POSTGRESQL
+from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _INSERT_FIRST_ROW = (
@@ -246,13 +247,11 @@ class PostgresSqlSession(SqlSession):
         self._raw = raw
 
     async def _execute(
-        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+        self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
-        if not isinstance(clause, TextClause) or not isinstance(parameters, Mapping):
-            return await super()._execute(clause, parameters)
-        query, names = compile_clause(clause)
-        if not names <= parameters.keys():
-            return await super()._execute(clause, parameters)  # reports the missing parameter
+        if not isinstance(statement, ParsedSql) or not isinstance(parameters, Mapping):
+            return await super()._execute(statement, parameters)
+        query = statement.render("pyformat").text
         try:
             return await read_result(await self._raw.execute(cast("Any", query), parameters))
         except psycopg.Error as error:
@@ -273,11 +272,6 @@ async def read_result(cursor: Any) -> StatementResult:
     columns = [column.name for column in cursor.description]
     rows = [Row(dict(zip(columns, row, strict=True))) for row in await cursor.fetchall()]
     return StatementResult(rows, len(rows))
-
-
-def compile_postgresql(statement: str) -> tuple[str, frozenset[str]]:
-    """A statement with ``:parameters`` in psycopg's style, and their names. Raises RefusedStatement."""
-    return compile_clause(text_clause(statement, "postgresql"))
 
 
 @lru_cache(maxsize=2048)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Executable, text
+from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import BindParameter, TextClause
@@ -17,8 +16,10 @@ from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.exact_parameters import exact_parameters, needs_care
-from sagas.builtins.sql_statements import RefusedStatement, validate_statement
+from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError
+from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.tokens import RefusedStatement
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -70,8 +71,8 @@ class SqlSession:
 
     Every method takes the parameters as one mapping or by name. After a failed statement the transaction cannot
     commit, on any database, even if the action catches the error: a partial effect must not become visible.
-    Raises :class:`RefusedStatement` for transaction control, DDL and several statements in one string, and
-    SQLAlchemy's errors for errors of the database.
+    Raises :class:`RefusedStatement` for transaction control, DDL, several statements in one string, and parameters that
+    are not exactly those of the statement; then nothing is sent. Raises SQLAlchemy's errors for errors of the database.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -148,7 +149,8 @@ class SqlSession:
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
-            await self._connection.exec_driver_sql(statement)
+            # Without parameters a driver takes `%` as it is.
+            await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
     def sync(self) -> SyncSqlSession:
         """The same session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
@@ -165,9 +167,9 @@ class SqlSession:
 
     async def run(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> StatementResult:
         """Run a statement and return its rows and row count."""
-        clause = _clause(statement, self._dialect)
         if parameters is not None and named:
             raise TypeError("give the parameters as one mapping or by name, not both")
+        given = parameters if parameters is not None else named
         task = asyncio.current_task()
         assert task is not None
         async with self._lock:
@@ -176,8 +178,11 @@ class SqlSession:
             self._running.add(task)
             self.used = True
             try:
-                given = parameters if parameters is not None else named
-                return await self._execute(clause, await self._exact(clause, given))
+                prepared = self._prepare(statement)
+                if isinstance(prepared, ParsedSql):
+                    for values in (given,) if isinstance(given, Mapping) else given or ({},):
+                        prepared.check_parameters(values.keys())
+                return await self._execute(prepared, await self._exact(prepared, given))
             except BaseException as error:
                 if self.first_error is None:
                     self.first_error = error
@@ -185,23 +190,36 @@ class SqlSession:
             finally:
                 self._running.discard(task)
 
+    def parse(self, statement: str) -> ParsedSql:
+        """A statement as this session's database reads it. Raises :class:`RefusedStatement`."""
+        return parse_guarded(statement, self._dialect)
+
+    def _prepare(self, statement: str | Executable) -> ParsedSql | Executable:
+        if isinstance(statement, str):
+            return self.parse(statement)
+        if isinstance(statement, TextClause):
+            return self.parse(statement.text.replace("\\:", ":"))
+        if isinstance(statement, ExecutableDDLElement) or not isinstance(statement, ClauseElement):
+            raise RefusedStatement("DDL is refused in a guarded step: change the schema with a migration tool")
+        return statement
+
     async def exact(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The parameters of a textual statement as the driver takes them without a loss. Raises InexactNumber."""
 
         async def query(text: str, values: Mapping[str, Any]) -> list[Row]:
-            return (await self._execute(text_clause(text, self._dialect), values)).rows or []
+            return (await self._execute(self.parse(text), values)).rows or []
 
         return await exact_parameters(statement, self._dialect, parameters, query)
 
     async def _exact(
-        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+        self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
         rows = [parameters] if isinstance(parameters, Mapping) else parameters
-        if isinstance(clause, TextClause):
-            exact = await self.exact(clause.text, rows)
+        if isinstance(statement, ParsedSql):
+            exact = await self.exact(statement.source, rows)
             return exact[0] if isinstance(parameters, Mapping) else exact
-        if _has_careful_numbers(clause, rows):
-            await self._check_construct(clause, rows)
+        if _has_careful_numbers(statement, rows):
+            await self._check_construct(statement, rows)
         return parameters
 
     async def _check_construct(self, clause: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -213,11 +231,26 @@ class SqlSession:
         await self.exact(str(compiled), [{**compiled.params, **row} for row in rows or [{}]])
 
     async def _execute(
-        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+        self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
-        result = await self._connection.execute(clause, parameters)
+        if isinstance(statement, ParsedSql):
+            result = await self._connection.exec_driver_sql(*self._bound(statement, parameters))
+        else:
+            result = await self._connection.execute(statement, parameters)
         rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
         return StatementResult(rows, result.rowcount if rows is None else len(rows))
+
+    def _bound(
+        self, statement: ParsedSql, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> tuple[str, Any]:
+        """The text for the driver, with the values of its placeholders."""
+        style = self._connection.dialect.paramstyle
+        rendered = statement.render(style)
+        if style in ("pyformat", "named"):
+            return rendered.text, parameters
+        if isinstance(parameters, Mapping):
+            return rendered.text, rendered.values(parameters)
+        return rendered.text, [rendered.values(values) for values in parameters] or None
 
 
 class SyncSqlSession:
@@ -254,19 +287,3 @@ def _has_careful_numbers(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool
     if any(needs_care(value) for row in rows for value in row.values()):
         return True
     return any(isinstance(node, BindParameter) and needs_care(node.value) for node in iterate(clause))
-
-
-@lru_cache(maxsize=2048)
-def text_clause(statement: str, dialect: str) -> TextClause:
-    """A checked statement. Raises RefusedStatement."""
-    return text(validate_statement(statement, dialect))
-
-
-def _clause(statement: str | Executable, dialect: str) -> Executable:
-    if isinstance(statement, str):
-        return text_clause(statement, dialect)
-    if isinstance(statement, TextClause):
-        return text_clause(statement.text, dialect)
-    if isinstance(statement, ExecutableDDLElement) or not isinstance(statement, ClauseElement):
-        raise RefusedStatement("DDL is refused in a guarded step: change the schema with a migration tool")
-    return statement

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from saga_cli.output import echo, to_json
+from saga_cli.render.parked_rows import row_lines, rows_table
 from saga_cli.render.text import (
     Line,
     Span,
@@ -61,6 +62,8 @@ def print_view(view: SagaView) -> None:
 
 
 _PAGE_STYLE = """
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { border: 1px solid; padding: .2em .6em; text-align: left; vertical-align: top }
 pre { overflow-x: auto; white-space: pre-wrap }
 .bold { font-weight: 600 } .dim { opacity: .65 }
 .green { color: var(--pass) } .yellow { color: var(--warn) } .red { color: var(--fail) } .cyan { color: var(--info) }
@@ -71,7 +74,7 @@ def view_page(view: SagaView) -> str:
     """The view as one HTML page that needs nothing but itself: what :func:`print_view` prints, and the whole JSON."""
     lines = "\n".join(map(to_html, view_lines(view, now=datetime.now(UTC))))
     document = escape(to_json(view.to_json(), indent=2))
-    body = f"<pre>{lines}</pre>\n<details><summary>JSON</summary><pre>{document}</pre></details>"
+    body = f"<pre>{lines}</pre>\n{rows_table(view)}<details><summary>JSON</summary><pre>{document}</pre></details>"
     return html_page(f"{view.id}: {view.saga} {view.state}", body, _PAGE_STYLE)
 
 
@@ -179,6 +182,7 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("⏸ ", "red"), (one.step, "bold red"), (f" waits for {for_whom}", "bold red")])
         lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[one.op], "")])
         lines.append([("  why      ", "dim"), (one.why, "")])
+        lines += row_lines(one)
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:

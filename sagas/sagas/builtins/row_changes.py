@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.sql_text.dialects import NAMES
+from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
 
 RESTORE = "sql.restore"
 """The operation that `compensate: auto` stands for: restores the rows of the step from their images."""
@@ -139,12 +141,13 @@ def analyse(statement: str, dialect: str) -> RowChange:
             raise NotImageable(_REPLACE)
         trees = [tree for tree in sqlglot.parse(statement, dialect=read) if tree is not None]
     except SqlglotError as error:
-        first = str(error).splitlines()[0].split(". Line ")[0]
-        raise NotImageable(f"it cannot be analysed ({first[:200]})") from None
+        raise NotImageable(_why_unreadable(error, dialect)) from None
     if len(trees) != 1:
         raise NotImageable("it is not one statement")
     source = _Source(statement, tokens)
     tree = trees[0]
+    _refuse_other_reading(statement, tokens, dialect)
+    _refuse_other_upsert(tree, dialect, exp)
     functions = source.functions(0, len(tokens))
     for name in functions:
         if name in _EFFECTS or name.startswith(_EFFECT_PREFIXES):
@@ -163,6 +166,35 @@ def analyse(statement: str, dialect: str) -> RowChange:
         return _merge(tree, source, functions, dialect, exp)
     _refuse_more_than_one_table(tree, exp)
     return _update_or_delete(tree, source, functions, dialect, exp)
+
+
+def _refuse_other_reading(statement: str, tokens: Sequence[Any], dialect: str) -> None:
+    """Refuse a statement whose strings and comments sqlglot sees elsewhere than the database does."""
+    own = split_tokens(statement, dialect)
+    starts = {token.start for token in tokens}
+    ends = {token.end + 1 for token in tokens}
+    for token in own:
+        quoted = token.kind in ("string", "name") and token.end not in ends
+        hidden = token.kind in INSIGNIFICANT and any(at in starts for at in range(token.start, token.end))
+        if quoted or hidden:
+            raise NotImageable(f"it cannot be analysed near `{shown(statement[token.start : token.end])}`")
+
+
+def _refuse_other_upsert(tree: Any, dialect: str, exp: Any) -> None:
+    conflict = tree.find(exp.OnConflict)
+    mysql = dialect in ("mysql", "mariadb")
+    if conflict is not None and bool(conflict.args.get("duplicate")) != mysql:
+        clauses = ("ON CONFLICT", "ON DUPLICATE KEY UPDATE")
+        clause, instead = clauses if mysql else clauses[::-1]
+        raise NotImageable(f"{NAMES[dialect]} has no {clause}; write {instead}")
+
+
+def _why_unreadable(error: Any, dialect: str) -> str:
+    """Where the analysis of a statement stopped, in words of our own."""
+    details = next(iter(getattr(error, "errors", None) or ()), {})
+    word = str(details.get("highlight") or "").strip()
+    near = f" near `{shown(word)}`" if word else ""
+    return f"it cannot be analysed as a statement of {NAMES[dialect]}{near}"
 
 
 _KNOWN_ARGUMENTS = {

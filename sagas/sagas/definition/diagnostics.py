@@ -382,6 +382,14 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`compensate` or `confirm` on a step with `two_phase`",
         "remove it: the engine rolls the prepared transaction back, or commits it at the commit point",
     ),
+    "SAGA425": _error(
+        "a comment that takes the rest of a statement with it",
+        "YAML joins the lines of `>`, `>-` and plain text: write the SQL under `|`, which keeps its lines",
+    ),
+    "SAGA426": _error(
+        "parameters and placeholders of SQL differ",
+        "give each placeholder `:name` a value under `params`, and remove each entry that no placeholder uses",
+    ),
     "SAGA430": _error(
         "`compensate: auto` cannot undo this",
         "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "

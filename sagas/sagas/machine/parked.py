@@ -7,11 +7,14 @@ chain names the one that blocks it, without a query to another saga.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sagas.definition.times import format_timestamp
 from sagas.machine.builtin_actions import child_saga_id, forget_report
+from sagas.machine.calls import current_alternate
 from sagas.machine.decisions import possible_decisions
+from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
@@ -95,7 +98,10 @@ def _is_blocked(run: SagaRun) -> bool:
 def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
     for parked in run.parked.values():
         row = _row(run, parked)
-        yield {"id": run.saga_id, "saga": run.definition.saga, **row.to_json(), "why": row.why[:LONGEST_WHY]}
+        shown = replace(
+            row, why=row.why[:LONGEST_WHY], system=None, rows=None, rows_omitted=None, sql=None, sql_note=None
+        )
+        yield {"id": run.saga_id, "saga": run.definition.saga, **shown.to_json()}
     for child in run.children.values():
         yield from child.get("waits", ())
 
@@ -112,7 +118,15 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
         why=parked.why,
         decisions=tuple(possible),
         commands=tuple(_command(run, parked, entry, decision) for decision in possible),
+        **_row_fields(run, parked, entry),
     )
+
+
+def _row_fields(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> dict[str, Any]:
+    if entry is None or parked.op != "undo" or entry.undo is None:
+        return {}
+    step = run.step(entry)
+    return {} if step.compensate is None else row_fields(run, entry, current_alternate(step, entry.undo))
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:

@@ -154,6 +154,21 @@ class StepView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedRowView(JsonView):
+    """A row that keeps the undo of `compensate: auto` from going on: the columns that differ, as texts."""
+
+    row: Annotated[str, "what messages call it"]
+    table: str
+    key: Annotated[Mapping[str, str], "its primary key"]
+    before: Annotated[Mapping[str, str] | None, "before the step, as the undo restores it; null: there was no row"] = (
+        None
+    )
+    after: Annotated[Mapping[str, str] | None, "after the step; null: it had deleted the row"] = None
+    now: Annotated[Mapping[str, str] | None, "when the undo was parked; null: there was no row"] = None
+    changed_by: Annotated[str | None, "who has changed it since the step; null if nobody has"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedView(JsonView):
     """An operation that waits for an operator's decision, here or in a nested saga."""
 
@@ -163,6 +178,17 @@ class ParkedView(JsonView):
     why: Annotated[str, "one sentence"]
     decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
     commands: Annotated[tuple[str, ...], "the command for each of them"] = ()
+    system: Annotated[str | None, "the SQL connection of the rows", OMITTED] = None
+    rows: Annotated[tuple[ParkedRowView, ...] | None, "the first rows that keep an automatic undo parked", OMITTED] = (
+        None
+    )
+    rows_omitted: Annotated[int | None, "how many more such rows there are", OMITTED] = None
+    sql: Annotated[
+        tuple[str, ...] | None,
+        "restores rows of the step as they were before it, when it is run in the database of `system`",
+        OMITTED,
+    ] = None
+    sql_note: Annotated[str | None, "what `sql` does not restore, or why the database refuses it now", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +224,8 @@ class ResidueView(JsonView):
     step: Annotated[str, "the ledger id of the step"]
     kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
     system: Annotated[str | None, "the connection, task queue or action that has the effect"] = None
-    key: Annotated[str | None, "the idempotency key of the operation"] = None
-    command: Annotated[str | None, "the action that an operator has to carry out, with its arguments"] = None
+    key: Annotated[str | None, "the row of an automatic compensation, else the idempotency key of the operation"] = None
+    command: Annotated[str | None, "what an operator has to carry out: the action with its arguments, or SQL"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,15 @@ class Connection:
         return async_url(text, self.root, setting=setting) if self.kind == "sql" else text
 
     @property
+    def url_scheme(self) -> str | None:
+        """The scheme of its URL, with a colon; None: the URL is a secret that is not here."""
+        try:
+            text = resolve_secret(self.url_setting or "", setting=f"connections.{self.name}.url", root=self.root)
+        except UsageError:
+            return None
+        return f"{text.partition(':')[0]}:"
+
+    @property
     def schema_file(self) -> Path | None:
         """The SQL file that `saga setup` and `saga dev up` apply; it must be idempotent."""
         written = self.options.get("schema")

@@ -8,9 +8,9 @@ from pathlib import Path
 from sagas.actions import Actions, load_actions
 from sagas.actions.consumers import MessageHandlers, load_message_handlers
 from sagas.definition.diagnostics import Diagnostic
-from sagas.definition.loader import find_definition_files, load_definitions
+from sagas.definition.loader import find_definition_files, load_definitions, parse_draft
 from sagas.definition.model import Definition
-from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
+from sagas.definition.parser.draft import KafkaResources, ProjectContext, SagaDraft, SparkResources
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.trust import require_own, require_own_modules
@@ -63,7 +63,11 @@ class Project:
         return ProjectContext(
             self.actions,
             {
-                name: {"kind": connection.kind, **connection.options}
+                name: {
+                    "kind": connection.kind,
+                    **connection.options,
+                    **({} if connection.url_setting is None else {"url": connection.url_scheme}),
+                }
                 for name, connection in settings.connections.items()
             },
             SparkResources(settings.spark_ledger, settings.catalogs, bool(settings.spark.get("remote"))),
@@ -81,6 +85,16 @@ class Project:
     def diagnostics(self) -> list[Diagnostic]:
         """The errors and warnings of the definition files."""
         return self._all_definitions[1]
+
+    @property
+    def drafts(self) -> list[SagaDraft]:
+        """The definitions without errors, with their positions in the files; read again by each call."""
+        drafts = []
+        for path in find_definition_files(self._folders):
+            require_own(path)
+            draft, _ = parse_draft(read_bounded(path).decode("utf-8-sig"), str(path), self.context)
+            drafts += [draft] if draft is not None and draft.definition.saga in self.definitions else []
+        return drafts
 
     def definition(self, name: str) -> Definition:
         """The definition of a saga. Raises UsageError if it is unknown or has errors."""

@@ -101,7 +101,8 @@ SQL_CONNECTION = SettingsTable(
             "url",
             "string or secret",
             "an SQLAlchemy URL; synchronous drivers are replaced by asynchronous ones. Without it, the database of "
-            "that name on the PostgreSQL of `saga dev up`",
+            "that name on the PostgreSQL of `saga dev up`. Its scheme is the dialect in which `saga validate` reads "
+            "[SQL](../how-to/write-sql.md)",
             '{ env = "SHOP_URL" }',
         ),
         Setting("schema", "string", "an SQL file that `saga setup` applies; it must be idempotent", '"schema.sql"'),

@@ -23,6 +23,7 @@ from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
+from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import decode_json
 
 CheckStatus = Literal["pass", "warn", "fail"]
@@ -393,7 +394,7 @@ def _check_sql(
     for name, table in {**inputs, **frames, "output": frame}.items():
         table.createOrReplaceTempView(quote_name(name))
     # Only those that it names: the job may also have parameters that are no SQL values.
-    named = sql_parameters({name: value for name, value in params.items() if f":{name}" in check.spec})
+    named = sql_parameters({name: params[name] for name in parse_sql(check.spec, "spark").parameters})
     violations = frame.sparkSession.sql(check.spec, args=named)
     count = violations.count()
     if not count:

@@ -20,8 +20,10 @@ from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.postgresql.tables import where_clause
 from saga_spark.storage import create_folder, resolve_uri
-from sagas.builtins.sql_statements import RefusedStatement, split_parameters
+from sagas.builtins.sql_places import Path, SqlPlace, check_parameters
 from sagas.errors import InfrastructureError, UsageError
+from sagas.sql_text.parsed import parse_sql
+from sagas.sql_text.tokens import RefusedStatement
 
 CSV_BLOCK_BYTES = 16 * 2**20
 """Block size of the CSV parser in bytes; no row may be longer."""
@@ -92,7 +94,7 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
     if values.get("columns"):
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in values["columns"])
     if "query" in values:
-        source = sql.SQL("(\n{}\n) AS input").format(_author_sql(values["query"].rstrip().rstrip(";"), values))
+        source = sql.SQL("(\n{}\n) AS input").format(_author_sql(values, "query"))
     else:
         source = sql.Identifier(*values["table"].split("."))
     query = sql.SQL("SELECT {} FROM {}").format(columns, source)
@@ -100,28 +102,32 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
     if where is None:
         return query
     if isinstance(where, str):
-        return sql.SQL("{} WHERE (\n{}\n)").format(query, _author_sql(where, values))
+        return sql.SQL("{} WHERE (\n{}\n)").format(query, _author_sql(values, "where"))
     return sql.SQL("{} WHERE {}").format(query, where_clause(where, typed=True))
 
 
-def _author_sql(text: str, values: Mapping[str, Any]) -> sql.Composable:
+_SQL = ("query", "where")
+"""The fields of an input that may be SQL, with the same parameters."""
+
+
+def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     """SQL as written by the author of the definition, with the values of `params` as literals: COPY takes no
     parameters. Raises JobFailed."""
-    params = values.get("params")
-    if params is None:
-        return sql.SQL(cast(LiteralString, text))
+    params = values.get("params") or {}
     try:
-        pieces = split_parameters(text, "postgresql")
+        fields: tuple[Path, ...] = tuple((name,) for name in _SQL if isinstance(values.get(name), str))
+        check_parameters(SqlPlace(fields, ("connection",), ("params",)), values)
+        parsed = parse_sql(values[field], "postgresql")
     except RefusedStatement as error:
-        raise JobFailed(f"the SQL of an input cannot be read: {error.message}") from None
+        raise JobFailed(f"the SQL of an input cannot be run: {error.message}; {error.help or ''}") from None
     parts: list[sql.Composable] = []
-    for at, piece in enumerate(pieces):
+    for at, piece in enumerate(parsed.pieces()):
         if at % 2 == 0:
             parts.append(sql.SQL(cast(LiteralString, piece)))
-        elif piece in params and not isinstance(params[piece], dict):
-            parts.append(sql.Literal(params[piece]))
+        elif isinstance(params[piece], dict):
+            raise JobFailed(f"`:{piece}` of an input is an object; give it a string, number or list under `params`")
         else:
-            raise JobFailed(f"the SQL of an input names :{piece}; give it a string, number or list under `params`")
+            parts.append(sql.Literal(params[piece]))
     return sql.Composed(parts)
 
 

@@ -25,6 +25,7 @@ from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, wri
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.errors import UsageError, did_you_mean
+from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import encode_json
 
 if TYPE_CHECKING:
@@ -142,11 +143,12 @@ def check_signature(
 
 def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> DataFrame:
     assert not isinstance(job.code, str)
-    parameters = sql_parameters(job.params)
+    text = job.code["sql"]
+    parameters = sql_parameters({name: job.params[name] for name in parse_sql(text, "spark").parameters})
     try:
         for name, frame in inputs.items():
             frame.createOrReplaceTempView(name)
-        return spark.sql(job.code["sql"], args=parameters)
+        return spark.sql(text, args=parameters)
     except Exception as error:
         raise to_job_error(error, job_label(job)) from error
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.builtins.spark import CHECK_KINDS
+from sagas.builtins.spark import CHECK_KINDS, SPARK
+from sagas.builtins.sql_places import check_spark_sql
 from sagas.errors import UsageError
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "overwrite_where", "merge"]
@@ -128,6 +129,7 @@ class Job:
         """Parse the arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one message."""
         if "job" not in arguments:
             raise UsageError("a spark step needs `job` or `sql`")
+        check_spark_sql(SPARK, arguments)
         outputs = {name: Output.parse(name, data) for name, data in arguments.get("outputs", {}).items()}
         if not outputs:
             raise UsageError("a spark step needs `output` or `outputs`")

@@ -107,9 +107,70 @@ async def test_a_row_changed_by_hand_parks_the_undo_until_it_is_repaired(env: En
         )
         assert await stock(env) == {"A": 40, "B": 5}
         assert len(await rows(env, "select * from taken")) == 1
+        assert parked["parked"][0]["system"] == "shop"
+        assert parked["parked"][0]["rows"] == [
+            {
+                "row": "the row sku=A of stock",
+                "table": "stock",
+                "key": {"sku": "A"},
+                "before": {"free": "5"},
+                "after": {"free": "4"},
+                "now": {"free": "40"},
+                "changed_by": "something without automatic compensation",
+            }
+        ]
         await rows(env, "update stock set free = 4 where sku = 'A'")
         story = await resolve(client, id, "take", "retry")
     assert (story["state"], await stock(env)) == ("COMPENSATED", {"A": 5, "B": 5})
+
+
+async def parked_by_hand(env: Environment, client: Any, begun: Any, go: Any) -> dict[str, Any]:
+    """A saga whose undo is parked, because somebody has changed a row of its step."""
+    id = await begin(client, "order")
+    await wait_for_event(begun)
+    await rows(env, "update stock set free = 40 where sku = 'A'")
+    await client.cancel(id, reason="the customer left")
+    go.set()
+    story = await finished(client, id)
+    assert story["state"] == "PARKED"
+    return story
+
+
+async def paste(env: Environment, statements: list[str]) -> None:
+    async with env.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        for statement in statements:
+            await connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize("decision", ["retry", "done"])
+async def test_the_sql_of_a_parked_undo_restores_its_rows(env: Environment, decision: str) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move]
+    async with env.serving(ORDER) as client:
+        parked = await parked_by_hand(env, client, begun, go)
+        await paste(env, parked["parked"][0]["sql"])
+        assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
+        evidence = {"evidence": "restored by the SQL of saga show"} if decision == "done" else {}
+        story = await resolve(client, parked["id"], "take", decision, **evidence)
+    assert (story["state"], story["residue"]) == ("COMPENSATED", [])
+    assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
+
+
+async def test_the_residue_of_a_skipped_undo_names_its_rows(env: Environment) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move]
+    async with env.serving(ORDER) as client:
+        parked = await parked_by_hand(env, client, begun, go)
+        story = await resolve(client, parked["id"], "take", "skip")
+        residue = story["residue"]
+        assert story["state"] == "RESIDUE"
+        assert [(one["step"], one["kind"], one["system"]) for one in residue] == [("take", "effect_stays", "shop")] * 2
+        assert {one["key"] for one in residue} == {"the row sku=A of stock", "the row id=1 of taken"}
+        assert await stock(env) == {"A": 40, "B": 5}
+        await paste(env, [one["command"] for one in residue])
+    assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
 
 
 async def test_another_saga_waits_for_the_row(env: Environment) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from saga_activities.automatic import row_locks
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
@@ -193,3 +194,36 @@ async def test_two_spellings_are_one_row(
     assert await tables.dump() == before
     await tables.drop()
     await database.connections.close()
+
+
+DIFFERENT = [
+    ("numeric[]", "'{1,2}'", "'{{1},{2}}'"),
+    ("int[]", "'{1,2}'", "'[0:1]={1,2}'"),
+    ("jsonb", "'[]'", "'[[]]'"),
+    ("jsonb", "'[1, 2]'", "'[[1], 2]'"),
+    ("text", "'a'", "'A'"),
+    ("numeric", "1.0000000000000000000000000001", "1"),
+    ("numrange", "'[1,2)'", "'(1,2]'"),
+]
+
+
+@pytest.mark.parametrize(("type", "one", "other"), DIFFERENT)
+async def test_values_that_differ_are_two_rows(postgres_tables: Tables, type: str, one: str, other: str) -> None:
+    tables = postgres_tables
+    await tables.sql(f"create table @t (k {type} primary key, v int)", f"insert into @t values ({one}, 1)")
+    before = await tables.dump()
+    assert (await tables.do([f"update @t set k = {other}", "update @t set v = 2"])).kind == "done"
+    assert (await tables.undo()).kind == "done"
+    assert await tables.dump() == before
+    await row_locks.release(tables.database.engine, f"saga-{tables.id}")
+    assert (await tables.do([f"insert into @t values ({other}, 1)"], saga="second")).kind == "done"
+    assert (await tables.do([f"update @t set v = 3 where k = {one}"], saga="third")).kind == "done"
+
+
+@pytest.mark.parametrize("type", ["tsvector", "jsonb[]", "@deep"])
+async def test_a_key_without_a_canonical_form_is_refused(postgres_tables: Tables, type: str) -> None:
+    tables = postgres_tables
+    await tables.sql("create type @deep as (n int, a int[])", f"create table @t (k {type} primary key, v int)")
+    refused = await tables.do(["delete from @t"])
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert "two values of the key column k of public.t" in str(refused.failure)

@@ -97,3 +97,37 @@ def test_the_page_has_the_story_and_runs_nothing_from_it() -> None:
     assert "bank refund 7" in page
     assert injected not in page
     assert page.count("&lt;script&gt;") == 4, "as text, in the story and in the JSON"
+
+
+def parked_rows(count: int) -> dict[str, Any]:
+    row = {"row": "r", "table": "public.stock", "before": {"free": "5"}, "after": {"free": "4"}, "now": None}
+    rows = [{**row, "key": {"sku": f"<{number}>"}, "changed_by": "somebody"} for number in range(count)]
+    operation = {"step": "take", "op": "undo", "since": "2026-03-01T11:59:00Z", "why": "changed", "system": "shop"}
+    return {
+        **operation,
+        "rows": rows,
+        "rows_omitted": 3,
+        "sql": ["BEGIN;", "DELETE FROM x;", "COMMIT;"],
+        "sql_note": "n",
+    }
+
+
+def test_the_rows_of_a_parked_undo_are_shown_with_their_sql() -> None:
+    lines = text(story(state="PARKED", parked=[parked_rows(7)])).splitlines()
+    assert "  row      public.stock sku=<0>, changed by somebody" in lines
+    assert lines[lines.index("    before free=5") :][:3] == [
+        "    before free=5",
+        "    after  free=4",
+        "    now    no row",
+    ]
+    assert "    … and 5 more rows" in lines
+    assert lines[lines.index("    BEGIN;") :][:3] == ["    BEGIN;", "    DELETE FROM x;", "    COMMIT;"]
+
+
+def test_the_page_has_a_table_of_the_rows_of_a_parked_undo() -> None:
+    page = view_page(story(state="PARKED", parked=[parked_rows(7)]))
+    assert "<h2>Rows of take in shop</h2>" in page
+    assert page.count("<td>public.stock</td>") == 7
+    assert "<td>sku=&lt;6&gt;</td><td>free = 5</td><td>free = 4</td><td>no row</td><td>somebody</td>" in page
+    assert "<p>and 3 more rows</p>" in page
+    assert "<table>" not in view_page(story())

@@ -83,7 +83,7 @@ def clean(message):
 
 
 def project(root: Path, steps: str = "", settings: str = "", head: str = "", actions: str = "") -> Project:
-    text = f'actions = ["./actions.py"]\n[connections.shop]\nurl = "sqlite:///x.db"\n{settings}'
+    text = f'actions = ["./actions.py"]\n[connections.shop]\nurl = "postgresql://nobody@localhost/x"\n{settings}'
     (root / "saga.toml").write_text(text, encoding="utf-8")
     (root / "actions.py").write_text(actions, encoding="utf-8")
     (root / "definitions").mkdir()

@@ -159,17 +159,17 @@ def test_inputs_are_a_mapping_and_attributes() -> None:
         ({"table": "orders"}, 'SELECT * FROM "orders"'),
         ({"table": "shop.orders", "columns": ["id", "Odd"]}, 'SELECT "id", "Odd" FROM "shop"."orders"'),
         ({"query": "select 1 as x;"}, "SELECT * FROM (\nselect 1 as x\n) AS input"),
-        ({"table": "t", "where": "a > 1 -- b"}, 'SELECT * FROM "t" WHERE (\na > 1 -- b\n)'),
+        ({"table": "t", "where": "a > 1 -- b\n"}, 'SELECT * FROM "t" WHERE (\na > 1 -- b\n\n)'),
         (
             {
-                "query": "select ':no', d::text from o where d = date :day and n = any(:ids) -- :no",
+                "query": "select ':no', d::text from o where d = :day::date and n = any(:ids) -- :no\n",
                 "params": {"day": "x' or 'a' = 'a", "ids": [1, 2]},
             },
-            "SELECT * FROM (\nselect ':no', d::text from o where d = date 'x'' or ''a'' = ''a' "
-            "and n = any('{1,2}'::int2[]) -- :no\n) AS input",
+            "SELECT * FROM (\nselect ':no', d::text from o where d = 'x'' or ''a'' = ''a'::date "
+            "and n = any('{1,2}'::int2[]) -- :no\n\n) AS input",
         ),
         (
-            {"table": "t", "where": "a > :low", "params": {"low": 3, "unused": {}}},
+            {"table": "t", "where": "a > :low", "params": {"low": 3}},
             'SELECT * FROM "t" WHERE (\na > 3\n)',
         ),
         (

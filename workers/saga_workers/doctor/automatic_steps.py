@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from saga_activities.automatic import mysql
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
@@ -35,7 +36,7 @@ async def automatic_step_problems(project: Project) -> list[str] | None:
         for step, connection, statement in statements:
             try:
                 async with asyncio.timeout(_TIMEOUT), databases.engine(connection).connect() as opened:
-                    await check_statement(SqlSession(opened), statement)
+                    problems += [f"{step}: {doubt}" for doubt in await _check(SqlSession(opened), statement)]
             except NotImageable as refusal:
                 problems.append(f"{step}: {refusal.message}")
             except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -43,6 +44,16 @@ async def automatic_step_problems(project: Project) -> list[str] | None:
     finally:
         await databases.close()
     return problems
+
+
+async def _check(sql: SqlSession, statement: str) -> Sequence[str]:
+    """Why the undo of some rows may be refused. Raises :class:`NotImageable` if none could be undone."""
+    change, table = await check_statement(sql, statement)
+    if table is None:
+        return ()
+    if sql.dialect in ("mysql", "mariadb"):
+        await mysql.check_rights(sql, table.shape, change.kind)
+    return () if change.kind == "insert" else table.shape.doubts
 
 
 def _statements(project: Project) -> Iterator[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.temporal import search_attributes
 from saga_workers.temporal.temporal_client import connect
@@ -62,6 +63,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
             findings.append(_check_signing_secret(connection))
     for connection in settings.sql_connections():
         findings += await _check_database(connection, spark=spark, two_phase=connection.name in prepared)
+    findings += await check_statements(project)
     findings += await _check_automatic_steps(project)
     findings += await check_spark(settings) if spark else [_find_java()]
     if uses_kafka(project):

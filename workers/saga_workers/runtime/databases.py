@@ -7,7 +7,7 @@ has to say ``create table if not exists``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import make_url
@@ -24,6 +24,7 @@ from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
 from sagas.settings.masking import mask
+from sagas.sql_text.tokens import INSIGNIFICANT, Token, split_tokens
 
 # Like the timeout of other commands for a server that does not answer.
 _SETUP_TIMEOUT = 15.0
@@ -133,17 +134,29 @@ async def _execute_each(connection: AsyncConnection, text: str) -> None:
 
 
 def split_statements(text: str) -> Iterator[str]:
-    """Statements of a file in which each ends with ``;`` at the end of a line (comments after it are allowed)."""
-    statement: list[str] = []
-    for line in text.splitlines():
-        code = line.partition("-- ")[0].rstrip()
-        if code:
-            statement.append(code)
-        if code.endswith(";"):
-            yield "\n".join(statement).rstrip(";")
-            statement = []
-    if statement:
-        yield "\n".join(statement)
+    """Statements of a file for MySQL in which each ends with ``;`` at the end of a line (comments may follow there).
+
+    A semicolon elsewhere may belong to the body of a trigger. Raises UsageError for a string that is not closed.
+    """
+    tokens = split_tokens(text, "mysql")
+    start, begun = 0, False
+    for at, token in enumerate(tokens):
+        if token.kind == "end" and _ends_line(text, tokens[at + 1 :]):
+            if begun:
+                yield text[start : token.start].strip()
+            start, begun = token.end, False
+        elif token.kind not in INSIGNIFICANT:
+            begun = True
+    if begun:
+        yield text[start:].strip()
+
+
+def _ends_line(text: str, following: Sequence[Token]) -> bool:
+    """True if nothing but comments follows in the same line."""
+    for token in following:
+        if "\n" in text[token.start : token.end] or token.kind not in INSIGNIFICANT:
+            return token.kind in INSIGNIFICANT
+    return True
 
 
 def _driver_errors() -> tuple[type[Exception], ...]:

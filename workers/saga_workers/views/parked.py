@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
@@ -14,7 +14,7 @@ from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, quote, visibility_query
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
@@ -30,7 +30,8 @@ saga that is merely running is queried with ``include_running`` only.
 class ParkedOperation:
     """One parked operation. ``decisions`` are those that are possible for it.
 
-    ``source``: the ledger if Temporal no longer has the run; then there are no decisions.
+    ``source``: the ledger if Temporal no longer has the run; then there are no decisions. ``rows``: what the view says
+    about the rows of an automatic compensation.
     """
 
     saga: str
@@ -41,6 +42,7 @@ class ParkedOperation:
     since: str
     decisions: tuple[str, ...]
     source: Literal["ledger"] | None = None
+    rows: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def definition_step(self) -> str:
@@ -100,10 +102,20 @@ def parked_operations(view: SagaView) -> list[ParkedOperation]:
     """What is parked in this saga itself; a nested saga lists its own."""
     elsewhere = view.blocked_steps
     return [
-        ParkedOperation(view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions, view.source)
+        ParkedOperation(
+            view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions, view.source, _rows_of(one)
+        )
         for one in view.parked
         if one.step not in elsewhere
     ]
+
+
+_ROW_FIELDS = ("system", "rows", "rows_omitted", "sql", "sql_note")
+
+
+def _rows_of(parked: ParkedView) -> Mapping[str, Any]:
+    document = parked.to_json()
+    return {name: document[name] for name in _ROW_FIELDS if name in document}
 
 
 def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
@@ -123,6 +135,7 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
             "decisions": [one for one in members[0].decisions if all(one in other.decisions for other in members)],
             "command": _resolve_command(saga, step, op, why, members),
             **({} if source is None else {"source": source}),
+            **(members[0].rows if len(members) == 1 else {}),
         }
         for (saga, step, op, why, source), members in groups.items()
     ]

@@ -66,6 +66,13 @@ def _print_groups(groups: Any) -> None:
         echo(f"    {group['error']}")
         ids = group["ids"]
         echo(f"    {', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}")
+        if "rows" in group:
+            from saga_cli.render.parked_rows import row_lines
+            from saga_cli.render.text import to_plain
+            from sagas.protocol.saga_view import ParkedView
+
+            shown = {"step": group["step"], "op": group["op"], "since": group["oldest"], "why": group["error"], **group}
+            echo(*(f"  {to_plain(line)}" for line in row_lines(ParkedView.from_json(shown))))
         if "source" in group:
             echo("    from the ledger, Temporal no longer has the runs: undo their effects by hand")
         else:

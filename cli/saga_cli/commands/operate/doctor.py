@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def doctor() -> int:
-    """Check server, namespace, search attributes, workers, databases, clocks, and what Spark steps and Kafka need."""
+    """Check server, namespace, search attributes, workers, databases, every SQL statement, clocks, Spark and Kafka."""
     import asyncio
 
     from saga_workers.doctor.checks import run_checks

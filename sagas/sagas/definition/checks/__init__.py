@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagas.definition.checks.activity_options import check_activity_options, check_no_effect_fields
-from sagas.definition.checks.arguments import check_arguments, check_statements
+from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.automatic import check_automatic
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
@@ -14,6 +14,7 @@ from sagas.definition.checks.kinds import check_kinds, check_participants
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
 from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.spark import check_spark
+from sagas.definition.checks.sql_texts import check_sql_texts
 from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import SagaDraft
@@ -29,7 +30,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_no_effect_fields(draft, report)
     check_arguments(draft, report)
     check_notifications(draft, report)
-    check_statements(draft, report)
+    check_sql_texts(draft, report)
     check_automatic(draft, report)
     check_spark(draft, report)
     check_two_phase(draft, report)

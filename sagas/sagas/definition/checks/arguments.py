@@ -1,4 +1,4 @@
-"""Checks that every `uses` names an action, that every `with` fits its parameters, and that literal SQL is allowed."""
+"""Checks that every `uses` names an action, and that every `with` fits its parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.registry import BUILTINS, PLANNED
 from sagas.builtins.row_changes import RESTORE
-from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 from sagas.builtins.url_templates import has_computed_host
 from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
@@ -16,6 +15,7 @@ from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.sql_text.dialects import dialect_of_url
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -173,20 +173,10 @@ def check_connection(
         report.add(
             "SAGA405", position, f"`{uses}` needs a connection of kind {kind}, and `{connection}` is of another kind"
         )
-
-
-# Literal SQL of `sql` steps: statements that the guard refuses in every dialect
-
-_DIALECTS = ("postgresql", "mysql", "sqlite")
-
-
-def check_statements(draft: SagaDraft, report: Report) -> None:
-    """Check every literal statement of every operation."""
-    for step in draft.steps:
-        for operation in step.operations:
-            if operation.operation.uses == "sql":
-                for node in literal_statements(operation):
-                    _check_statement(node, report)
+    elif kind == "sql" and table.get("url") and dialect_of_url(str(table["url"])) is None:
+        scheme = str(table["url"]).partition(":")[0]
+        message = f"`{uses}` uses the connection `{connection}`, and databases of `{scheme}:` are not supported"
+        report.add("SAGA405", position, message, "use PostgreSQL, MySQL, MariaDB or SQLite")
 
 
 def literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
@@ -199,15 +189,3 @@ def literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
         text = one.value.get("sql") if isinstance(one.value, dict) else one
         if text is not None and isinstance(text.value, str) and text.value and "${{" not in text.value:
             yield text
-
-
-def _check_statement(node: YamlNode, report: Report) -> None:
-    """Report a statement that every dialect refuses; the connection's dialect is unknown until its URL is resolved."""
-    refusals: list[RefusedStatement] = []
-    for dialect in _DIALECTS:
-        try:
-            validate_statement(node.value, dialect)
-        except RefusedStatement as refusal:
-            refusals.append(refusal)
-    if len(refusals) == len(_DIALECTS):
-        report.add("SAGA406", node, refusals[0].message, refusals[0].help or None)

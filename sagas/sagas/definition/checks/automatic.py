@@ -13,9 +13,7 @@ from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.operation_builder import is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
-
-_DIALECTS = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
-_ALL_DIALECTS = ("postgresql", "mysql", "sqlite")
+from sagas.sql_text.dialects import DATABASES
 
 
 def check_automatic(draft: SagaDraft, report: Report) -> None:
@@ -38,17 +36,10 @@ def _check_step(draft: SagaDraft, step: StepDraft, operation: OperationDraft, re
         report.add("SAGA430", operation.parsed.position_of("with"), "`auto` has no arguments")
     if "two_phase" in children_of(arguments):
         report.add("SAGA430", operation.position, "a prepared transaction (`two_phase`) has its own undo")
-    dialects = _dialects(draft, step)
+    dialect = draft.project.dialect(step.step.do.connection)
+    dialects = (dialect,) if dialect is not None else DATABASES
     for node in literal_statements(step.operations[0]):  # an expression in SQL is an error of its own
         _check_statement(node, dialects, report)
-
-
-def _dialects(draft: SagaDraft, step: StepDraft) -> Sequence[str]:
-    """The dialect of the step's connection if its URL tells it, else all."""
-    table = (draft.project.connections or {}).get(step.step.do.connection or "", {})
-    scheme = str(table.get("url", "")).partition(":")[0].partition("+")[0].lower()
-    known = "sqlite" if scheme == "sqlite" else _DIALECTS.get(scheme)
-    return (known,) if known else _ALL_DIALECTS
 
 
 def _check_statement(node: YamlNode, dialects: Sequence[str], report: Report) -> None:

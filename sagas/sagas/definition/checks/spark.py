@@ -11,6 +11,7 @@ from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.language import STEP_ID
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.sql_text.dialects import NAMES
 
 _ENGINE_FIELDS = ("compensate", "confirm", "probe")
 _MODES = {
@@ -196,6 +197,10 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
 def _check_named_connection(draft: SagaDraft, node: YamlNode, report: Report) -> None:
     if isinstance(node.value, str) and "${{" not in node.value:
         check_connection(draft, "spark", node.value, "sql", node, report)
+        dialect = draft.project.dialect(node.value)
+        if dialect is not None and dialect != "postgresql":
+            message = f"Spark steps read and write tables of PostgreSQL, and `{node.value}` is {NAMES[dialect]}"
+            report.add("SAGA405", node, message, "provide the rows as Parquet files")
 
 
 def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:

@@ -29,7 +29,6 @@ def _check_place(
     draft: SagaDraft, step: StepDraft, operation: OperationDraft, position: Positioned, report: Report
 ) -> None:
     connection = operation.operation.connection
-    url = str((draft.project.connections or {}).get(connection, {}).get("url", "")) if connection else ""
     reason = None
     if operation.role != "do":
         reason = f"only `{step.id}` itself can be prepared, not its {operation.role}"
@@ -39,7 +38,7 @@ def _check_place(
         reason = f"`{step.id}` only reads, so there is nothing to prepare"
     elif step.after_commit:
         reason = f"`{step.id}` comes after the commit point, where nothing is left to wait for"
-    elif url.startswith("sqlite"):
+    elif draft.project.dialect(connection) == "sqlite":
         reason = f"SQLite has no prepared transactions (connection `{connection}`)"
     if reason is not None:
         report.add("SAGA423", position, reason)

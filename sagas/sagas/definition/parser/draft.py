@@ -11,6 +11,7 @@ from sagas.definition.diagnostics import Positioned
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.sql_text.dialects import Dialect, dialect_of_url
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -49,7 +50,8 @@ class KafkaResources:
 class ProjectContext:
     """What definitions are checked against: the project's Python actions and the settings that they depend on.
 
-    ``connections`` are the tables ``[connections.*]`` of saga.toml. None: unknown, so that nothing is checked there.
+    ``connections`` are the tables ``[connections.*]`` of saga.toml, each with the scheme of its URL as ``url`` (None:
+    the URL is a secret that is not here). None: unknown, so that nothing is checked there.
     ``locks`` is the SQL connection with the tables of semantic locks, if there is one. ``vars`` are the names of
     ``[vars]``; None: unknown.
     """
@@ -60,6 +62,16 @@ class ProjectContext:
     kafka: KafkaResources | None = None
     locks: str | None = None
     vars: tuple[str, ...] | None = None
+
+    def dialect(self, connection: str | None) -> Dialect | None:
+        """The dialect of a connection's database; None: it is not known here.
+
+        A connection without a URL is on the embedded PostgreSQL.
+        """
+        table = (self.connections or {}).get(connection or "")
+        if table is None or table.get("kind", "sql") != "sql" or table.get("url", "") is None:
+            return None
+        return dialect_of_url(table.get("url"))
 
 
 @dataclass(frozen=True, slots=True)

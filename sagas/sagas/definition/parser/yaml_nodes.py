@@ -8,7 +8,7 @@ trees here, so that anchors, merge keys and the YAML 1.2 core types have the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -52,27 +52,58 @@ _CONSTANTS: dict[str, Any] = {
 }
 
 
+_MAX_COUNTED = 20_000
+"""Characters of a string whose characters are located one by one."""
+
+
 class YamlNode:
     """A value with its position. ``value`` is a scalar, a ``dict[str, YamlNode]`` or a ``list[YamlNode]``.
 
-    ``key_positions`` holds the positions of a mapping's keys; ``quoted`` is None for a block scalar, else whether the
-    scalar is quoted.
+    ``key_positions`` holds the positions of a mapping's keys. ``style`` is that of a scalar: its quote, ``|`` or ``>``
+    for a block, empty for plain text. ``is_folded``: YAML joins the lines of the text. ``lines`` are those of the file.
     """
 
-    __slots__ = ("column", "key_positions", "line", "quoted", "value")
+    __slots__ = ("column", "is_folded", "key_positions", "line", "lines", "style", "value")
 
-    def __init__(self, value: Any, line: int, column: int, *, quoted: bool | None = False) -> None:
+    def __init__(
+        self,
+        value: Any,
+        line: int,
+        column: int,
+        *,
+        style: str = "",
+        is_folded: bool = False,
+        lines: Sequence[str] = (),
+    ) -> None:
         self.value = value
         self.line = line
         self.column = column
-        self.quoted = quoted
+        self.style = style
+        self.is_folded = is_folded
+        self.lines = lines
         self.key_positions: dict[str, Position] = {}
 
     def position_at(self, offset: int) -> Position:
-        """The position of a character of a single-line string; for other values that of the node."""
-        if not isinstance(self.value, str) or self.quoted is None or "\n" in self.value:
+        """The position of a character of a string; for other values that of the node.
+
+        YAML only changes white space and escapes, so the characters between them are counted, unless the string is so
+        long that this could take the time of a whole file.
+        """
+        if not isinstance(self.value, str):
             return Position(self.line, self.column)
-        return Position(self.line, self.column + offset + (1 if self.quoted else 0))
+        is_block = self.style in ("|", ">")
+        if len(self.value) > _MAX_COUNTED:
+            joined = is_block or self.is_folded
+            return Position(self.line, self.column + (0 if joined else offset + len(self.style)))
+        count = len("".join(self.value[:offset].split()))
+        row, column = (self.line, 0) if is_block else (self.line - 1, self.column - 1 + len(self.style))
+        while row < len(self.lines):
+            for at, width in _visible_characters(self.lines[row], column, self.style):
+                if count == 0:
+                    return Position(row + 1, at + 1)
+                count -= width > 0
+            row, column = row + 1, 0
+        return Position(self.line, self.column)
 
     def key_position(self, name: str) -> Position:
         """The position of a key; that of the mapping if the key was merged in."""
@@ -86,6 +117,27 @@ class YamlNode:
         if isinstance(value, list):
             return [node.to_json() for node in value]
         return value
+
+
+_ESCAPE = re.compile(r"\\\\(?:x(?P<x>..)|u(?P<u>....)|U(?P<U>........)|.|\Z)")
+_ESCAPED_SPACES = frozenset("\\" + one for one in "tnvfreN_LP 	")
+
+
+def _visible_characters(line: str, column: int, style: str) -> Iterator[tuple[int, int]]:
+    """The column of each character of a scalar that is no white space, with the columns that it takes."""
+    while column < len(line):
+        width = 1
+        visible = not line[column].isspace()
+        if style == "'" and line.startswith("''", column):
+            width = 2
+        elif style == '"' and (escape := _ESCAPE.match(line, column)) is not None:
+            text = escape.group()
+            width = len(text)
+            code = escape["x"] or escape["u"] or escape["U"]
+            visible = not chr(int(code, 16)).isspace() if code else len(text) > 1 and text not in _ESCAPED_SPACES
+        if visible:
+            yield column, width
+        column += width
 
 
 def children_of(node: YamlNode | None) -> dict[str, YamlNode]:
@@ -109,11 +161,12 @@ def load_yaml(text: str, report: Report) -> YamlNode | None:
         line = text.count("\n", 0, error.start) + 1
         report.add("SAGA100", Position(line, 1), "the text has half a surrogate pair, which is not a character")
         return None
+    lines = re.split(r"\r\n|\r|\n", text)
     try:
         try:
-            return _Composer(_events(text, fast=True), report).compose()
+            return _Composer(_events(text, fast=True), lines, report).compose()
         except YAMLError:
-            return _Composer(_events(text, fast=False), report).compose()
+            return _Composer(_events(text, fast=False), lines, report).compose()
     except _InvalidYaml as wrong:
         report.add(wrong.code, wrong.position, wrong.message, wrong.help)
     except YAMLError as error:
@@ -133,8 +186,9 @@ def _events(text: str, *, fast: bool) -> Iterator[Any]:
 
 
 class _Composer:
-    def __init__(self, events: Iterator[Any], report: Report) -> None:
+    def __init__(self, events: Iterator[Any], lines: Sequence[str], report: Report) -> None:
         self._events = events
+        self._lines = lines
         self._report = report
         self._anchors: dict[str, YamlNode] = {}
         self._sizes: dict[int, int] = {}
@@ -173,7 +227,7 @@ class _Composer:
         if anchor:
             self._open_anchors.add(anchor)
         if isinstance(event, ScalarEvent):
-            node, size = _compose_scalar(event, position), 1
+            node, size = _compose_scalar(event, position, self._lines), 1
         elif isinstance(event, MappingStartEvent):
             node, size = self._mapping(position, depth)
         elif isinstance(event, SequenceStartEvent):
@@ -253,12 +307,13 @@ def _refuse_half_characters(text: str, position: Position) -> None:
         ) from None
 
 
-def _compose_scalar(event: Any, position: Position) -> YamlNode:
+def _compose_scalar(event: Any, position: Position, lines: Sequence[str]) -> YamlNode:
     text, style, tag = event.value, event.style, event.tag
     _refuse_half_characters(text, position)
     tag = str(tag) if tag else None
     plain = not style
-    node = YamlNode(text, position.line, position.column, quoted=None if style in ("|", ">") else not plain)
+    is_folded = style == ">" or (style != "|" and event.end_mark.line > event.start_mark.line)
+    node = YamlNode(text, position.line, position.column, style=style or "", is_folded=is_folded, lines=lines)
     if tag and tag != "!" and not (tag.startswith(_CORE) or tag.startswith("!!")):
         raise _InvalidYaml("SAGA100", position, f"the tag `{tag}` has no meaning here", "remove the tag")
     kind = tag.removeprefix(_CORE).removeprefix("!!") if tag else None

@@ -84,13 +84,89 @@ ACTION_MISTAKES = [
         "transaction control in an undo",
         saga(
             "  - {id: a, uses: sql, with: {connection: shop, run: select 1},\n"
-            "     compensate: {uses: sql, with: {connection: shop, run: {sql: ⟦'/* x */ commit'}}}}\n"
+            "     compensate: {uses: sql, with: {connection: shop, run: {sql: '⟦/* x */ commit'}}}}\n"
         ),
     ),
     Mistake(
         "SAGA406",
         "several statements in one text",
-        saga("  - {id: a, uses: sql, with: {connection: shop, run: [{sql: ⟦select 1; select 2}]}, pivot: true}\n"),
+        saga("  - {id: a, uses: sql, with: {connection: shop, run: [{sql: select 1; ⟦select 2}]}, pivot: true}\n"),
+    ),
+    *(
+        Mistake(code, about, saga(f"  - id: a\n    uses: sql\n    pivot: true\n    with:\n{run}"))
+        for code, about, run in (
+            (
+                "SAGA425",
+                "a comment in folded lines",
+                "      connection: shop\n      params: {sku: a}\n      run: >-\n"
+                "        update stock set free = free - 1\n\n"
+                "        where place = 'x' ⟦-- take one\n        and sku = :sku\n",
+            ),
+            (
+                "SAGA425",
+                "a comment in folded lines before others",
+                "      connection: shop\n      run: >\n        select 1 from stock ⟦-- all\n        where free > 0\n\n"
+                "        for update\n",
+            ),
+            (
+                "SAGA425",
+                "a comment in one line",
+                "      connection: shop\n      run: delete from stock ⟦-- where sku = 1\n",
+            ),
+            (
+                "SAGA406",
+                "a string that is not closed",
+                "      connection: shop\n      run: |\n        select 1,\n        ⟦'a\n",
+            ),
+            ("SAGA406", "a placeholder of a driver", "      connection: shop\n      run: 'select ⟦$1'\n"),
+            (
+                "SAGA426",
+                "a parameter that no statement uses",
+                "      connection: shop\n      run: update stock set free = 1 where sku = 'it''s :sku'\n"
+                "      params: {⟦sku: a}\n",
+            ),
+            (
+                "SAGA426",
+                "a placeholder without a parameter",
+                "      connection: shop\n      run: |\n"
+                "        update stock set free = 1\n        where sku = ⟦:sku::text\n"
+                "          and place = :place\n      params: {place: a}\n",
+            ),
+            (
+                "SAGA426",
+                "a parameter of a list of statements",
+                "      connection: shop\n      run: [{sql: 'select 1'}]\n      params: {⟦sku: a}\n",
+            ),
+        )
+    ),
+    Mistake(
+        "SAGA426",
+        "a placeholder in an undo",
+        saga(
+            "  - {id: a, uses: sql, with: {connection: shop, run: select 1},\n"
+            "     compensate: {uses: sql, with: {connection: shop, run: {sql: 'delete from t where a = ⟦:a'}}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA426",
+        "a placeholder in a notification",
+        saga(BOOK, NOTIFY.format(one="uses: sql, with: {connection: shop, run: 'insert into t values (⟦:a)'}")),
+    ),
+    Mistake(
+        "SAGA426",
+        "a cast in the SQL of an input",
+        spark("output: {table: lake.s.t}, inputs: {i: {connection: shop, query: 'select ⟦:day::date'}}"),
+    ),
+    Mistake(
+        "SAGA426",
+        "a placeholder of a Spark job",
+        spark("output: {table: lake.s.t}, audit: [{sql: 'select 1 where ⟦:a = 1'}]"),
+    ),
+    Mistake("SAGA426", "an unused parameter of a Spark job", spark("output: {table: lake.s.t}, params: {⟦a: 1}")),
+    Mistake(
+        "SAGA426",
+        "a placeholder in the filter of a check",
+        spark("output: {table: lake.s.t}, params: {}, audit: [{rows: {min: 1}, where: 'a = ⟦:a'}]"),
     ),
     Mistake(
         "SAGA405",

@@ -62,3 +62,63 @@ def test_a_pipe_among_the_definitions_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_saga_with_mistakes_names_the_first_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no valid saga pay: .*SAGA105"):
         project(tmp_path, a=PAY.replace("steps", "stepz")).definition("pay")
+
+
+AUTO = """saga: shop
+steps:
+  - id: put
+    uses: sql
+    with: {connection: CONNECTION, run: "RUN"}
+    compensate: auto
+  - {id: ask, uses: wait, with: {signal: go}}
+"""
+UPSERT = "insert into t (a, b) values (1, 2) on conflict (a) do update set b = 2"
+
+
+@pytest.mark.parametrize(
+    ("connection", "run", "message"),
+    [
+        ("embedded", UPSERT, None),
+        ("lite", UPSERT, None),
+        ("mine", UPSERT, "MySQL has no ON CONFLICT; write ON DUPLICATE KEY UPDATE"),
+        ("maria", UPSERT, "MariaDB has no ON CONFLICT; write ON DUPLICATE KEY UPDATE"),
+        ("hidden", UPSERT, "MariaDB has no ON CONFLICT; write ON DUPLICATE KEY UPDATE"),
+        ("secret", UPSERT, None),
+        ("lite", "insert into t (a) values (1) on duplicate key update a = 2", "SQLite has no ON DUPLICATE KEY UPDATE"),
+        ("embedded", "update t set a = 1 where wher b", "a statement of PostgreSQL near"),
+        ("mine", "update t set a = 1 where b = 'x'::text", "MySQL has no casts with `::`"),
+        ("lite", "update t set a = 1 where b = ?", "`?` is a placeholder of SQLite"),
+        ("oracle", UPSERT, "databases of `oracle:` are not supported"),
+    ],
+)
+def test_each_connection_has_the_dialect_of_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connection: str, run: str, message: str | None
+) -> None:
+    monkeypatch.setenv("HIDDEN_URL", "mariadb://a:b@c/d")
+    monkeypatch.delenv("NO_URL", raising=False)
+    project(tmp_path, a=AUTO.replace("CONNECTION", connection).replace("RUN", run))
+    with (tmp_path / "saga.toml").open("a") as file:
+        file.write(
+            '[connections.embedded]\n[connections.lite]\nurl = "sqlite:///lite.db"\n'
+            '[connections.mine]\nurl = "mysql://a@b/c"\n[connections.maria]\nurl = "mariadb+asyncmy://a@b/c"\n'
+            '[connections.hidden]\nurl = {env = "HIDDEN_URL"}\n[connections.secret]\nurl = {env = "NO_URL"}\n'
+            '[connections.oracle]\nurl = "oracle://a@b/c"\n'
+        )
+    one = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    messages = [finding.message for finding in one.diagnostics if finding.severity == "error"]
+    assert len(messages) == (0 if message is None else 1), messages
+    assert message is None or message in messages[0]
+
+
+def test_two_phase_on_sqlite_is_refused(tmp_path: Path) -> None:
+    text = (
+        AUTO.replace("CONNECTION", "lite")
+        .replace("RUN", "select 1")
+        .replace("}\n    compensate: auto", ", two_phase: true}")
+    )
+    project(tmp_path, a=text)
+    with (tmp_path / "saga.toml").open("a") as file:
+        file.write('[connections.lite]\nurl = "sqlite:///lite.db"\n')
+    (finding,) = Project(load_settings(config=str(tmp_path / "saga.toml"))).diagnostics
+    assert (finding.code, finding.line) == ("SAGA423", 5)
+    assert finding.message == "SQLite has no prepared transactions (connection `lite`)"

@@ -43,7 +43,7 @@ FULL: dict[str, Any] = {
         {
             "id": "book",
             "uses": "sql",
-            "with": {"run": [{"sql": "select 1", "params": {"a": 1}}], "emit": [{"topic": "t", "value": 1}]},
+            "with": {"run": [{"sql": "select :a", "params": {"a": 1}}], "emit": [{"topic": "t", "value": 1}]},
             "pivot": True,
         },
     ],

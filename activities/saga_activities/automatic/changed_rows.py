@@ -1,0 +1,149 @@
+"""Why an automatic undo parks, for a person: the rows, who has changed them, and SQL that restores them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saga_activities.automatic.restoration_script import HandChange, before_script, restoration_script
+from saga_activities.automatic.row_image import Images
+from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.automatic.table_access import Image, TableAccess
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from sagas.errors import NeedsOperator
+from sagas.text.exact_json import encode_json
+from sagas.text.printable import printable_line
+
+MAX_SHOWN_ROWS = 20
+"""Rows in the reason why a saga is parked."""
+
+MAX_SHOWN_BYTES = 8 * 1024
+"""Bytes of these rows as JSON, and as many of their SQL: a saga may have hundreds of parked steps."""
+
+MAX_DIFFERENCE = 400
+"""Characters of the first difference in its short form."""
+
+_SELECT_LATER = (
+    "SELECT saga_id, step FROM saga_image WHERE row_hash = :row_hash AND sequence > 0"
+    " AND NOT (saga_id = :saga_id AND step = :step AND generation = :generation) AND after_image = :image"
+    " ORDER BY created_at DESC LIMIT 1"
+)
+_SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_image IS NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows of a step: before its first and after its last change, and as they are now."""
+
+    tables: Mapping[str, TableAccess]
+    first: Images
+    last: Images
+    current: Images
+
+    @property
+    def open_rows(self) -> list[LockedRow]:
+        """Those that are not as before the step."""
+        return [row for row in self.last if self.current[row] != self.first[row]]
+
+    @property
+    def changed_rows(self) -> list[LockedRow]:
+        """Those that others have changed since."""
+        return [row for row in self.open_rows if self.current[row] != self.last[row]]
+
+
+async def changed_since(sql: SqlSession, entry_key: EntryKey, rows: StepRows) -> NeedsOperator:
+    """The error of an undo that finds rows changed by others."""
+    changed = rows.changed_rows
+    by = await _who_changed(sql, entry_key, changed[0], rows.current[changed[0]])
+    difference = _difference(rows, changed[0])
+    if len(difference) > MAX_DIFFERENCE:
+        difference = f"{difference[:MAX_DIFFERENCE]}…"
+    more = f"; and {len(changed) - 1} more rows" if len(changed) > 1 else ""
+    why = f"{changed[0].label} has been changed since by {by} ({difference}){more}"
+    return NeedsOperator(why, **await _details(sql, entry_key, rows, changed))
+
+
+async def cannot_restore(sql: SqlSession, entry_key: EntryKey, rows: StepRows, why: str) -> NeedsOperator:
+    """The error of an undo whose rows are as the step has left them, and that the database refuses."""
+    return NeedsOperator(why, **await _details(sql, entry_key, rows, rows.open_rows))
+
+
+async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:
+    """What is shown with the parked undo; ``shown`` are the rows that keep it from going on."""
+    wanted = list(dict.fromkeys([*shown, *rows.open_rows]))[:MAX_SHOWN_ROWS]
+    script = await restoration_script(
+        sql, rows.tables, [HandChange(row, rows.current[row], rows.first[row]) for row in wanted]
+    )
+    described = []
+    for row in shown[:MAX_SHOWN_ROWS]:
+        is_changed = rows.current[row] != rows.last[row]
+        by = await _who_changed(sql, entry_key, row, rows.current[row]) if is_changed else None
+        described.append(_described(rows, row, by))
+    statements = [{"row": row.label, "sql": f"{text};"} for row, text in script.statements]
+    return {
+        "rows": _bounded(described),
+        "changed_rows": len(rows.changed_rows),
+        "open_rows": len(rows.open_rows),
+        "before_sql": [f"{text};" for text in before_script(sql.dialect)],
+        "sql": _bounded(statements),
+        "sql_refused": script.refused,
+    }
+
+
+def _bounded(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many of the first as have room."""
+    kept: list[dict[str, Any]] = []
+    size = 0
+    for item in items:
+        size += len(encode_json(item))
+        if size > MAX_SHOWN_BYTES:
+            break
+        kept.append(item)
+    return kept
+
+
+def _described(rows: StepRows, row: LockedRow, changed_by: str | None) -> dict[str, Any]:
+    """A row for a person: its key, and the columns that differ between its images."""
+    table = rows.tables[row.table]
+    images = (rows.first[row], rows.last[row], rows.current[row])
+    existing = [image for image in images if image is not None]
+    names = [name for name in existing[0] if len({image[name] for image in existing}) > 1 or len(existing) == 1]
+    before, after, now = ({name: table.shown(image[name]) for name in names} if image else None for image in images)
+    key = {name: table.shown(existing[0][name]) for name in table.shape.key}
+    described = {"row": row.label, "table": table.shape.name, "key": key, "before": before, "after": after, "now": now}
+    return described if changed_by is None else {**described, "changed_by": changed_by}
+
+
+def _difference(rows: StepRows, row: LockedRow) -> str:
+    """Expected, actual and wanted values of the columns that differ, or a sentence about the whole row."""
+    table, first, last, current = rows.tables[row.table], rows.first[row], rows.last[row], rows.current[row]
+    if current is None:
+        return "the row was deleted"
+    if last is None:
+        return "a row with this key was inserted"
+    return "; ".join(
+        f"{name}: {table.shown(current[name])} instead of {table.shown(last[name])}"
+        + (f", before the step {table.shown(first[name])}" if first is not None else "")
+        for name in last
+        if current[name] != last[name]
+    )
+
+
+async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:
+    """The other step whose change of this row is the present one, as far as the images tell."""
+    values = {
+        "saga_id": entry_key.saga_id,
+        "step": entry_key.entry,
+        "generation": entry_key.generation,
+        "row_hash": row.hash,
+    }
+    if current is None:
+        later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
+    else:
+        image = encode_json(dict(current)).decode()
+        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": image})
+    if later is None:
+        return "something without automatic compensation"
+    return printable_line(f"step {later['step']} of the saga {later['saga_id']}")

@@ -1,0 +1,186 @@
+"""SQL that restores rows by hand: written with literals of the database, and tried before it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.exc import DBAPIError
+
+from saga_activities.automatic import sqlite
+from saga_activities.automatic.row_image import differing
+from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.automatic.table_access import Image, TableAccess
+from saga_activities.automatic.table_shape import Column
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.session import SqlSession
+from saga_activities.sessions import RESTORING_SQL_MODE
+from sagas.text.printable import printable_line
+
+
+@dataclass(frozen=True, slots=True)
+class HandChange:
+    """A row as it is now, and as it was before the step; None: there is none."""
+
+    row: LockedRow
+    now: Image | None
+    before: Image | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Statements in an order that works, each with the row it restores. ``refused``: why the last ones fail now."""
+
+    statements: Sequence[tuple[LockedRow, str]]
+    refused: str | None = None
+
+
+async def restoration_script(
+    sql: SqlSession, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
+) -> Script:
+    """The statements for these rows. Each was run, and all of them are taken back."""
+    statements: list[tuple[LockedRow, str]] = []
+    async with sql.savepoint(keep=False):
+        for statement in before_script(sql.dialect):
+            await sql.control(statement)
+        waiting = [(change, _statements(sql.dialect, tables[change.row.table], change)) for change in changes]
+        refused = None
+        while waiting:
+            later = []
+            for change, texts in waiting:
+                refusal = await _try(sql, texts)
+                if refusal is None:
+                    statements += [(change.row, text) for text in texts]
+                else:
+                    later.append((change, texts))
+                    refused = refusal
+            if len(later) == len(waiting):
+                together = _as_new_rows(sql.dialect, tables, [change for change, _ in later])
+                if together and await _try(sql, [text for _, text in together]) is None:
+                    statements += together
+                    break
+                statements += [(change.row, text) for change, texts in later for text in texts]
+                return Script(statements, refused)
+            waiting = later
+        if sql.dialect == "postgresql" and (refused := await _try(sql, ["SET CONSTRAINTS ALL IMMEDIATE"])):
+            return Script(statements, refused)
+    return Script(statements)
+
+
+def _as_new_rows(
+    dialect: str, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
+) -> list[tuple[LockedRow, str]]:
+    """All rows deleted before any is inserted, as for a swap; nothing if a delete would change rows of other tables."""
+    if any(reference.on_delete for change in changes for reference in tables[change.row.table].shape.references):
+        return []
+    gone = [replace(change, before=None) for change in changes if change.now is not None]
+    new = [replace(change, now=None) for change in changes if change.before is not None]
+    return [
+        (change.row, text)
+        for change in (*gone, *new)
+        for text in _statements(dialect, tables[change.row.table], change)
+    ]
+
+
+def before_script(dialect: str) -> Sequence[str]:
+    """What the transaction of the script begins with."""
+    if dialect == "postgresql":
+        return ("SET CONSTRAINTS ALL DEFERRED",)
+    if dialect == "sqlite":
+        return ("PRAGMA defer_foreign_keys = ON",)
+    # Also the mode in which the literals are written.
+    return (f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'",)
+
+
+async def _try(sql: SqlSession, statements: Sequence[str]) -> str | None:
+    """Run them all, or none; the database's reason why not."""
+    try:
+        async with sql.savepoint():
+            for statement in statements:
+                await sql.control(statement)
+    except DBAPIError as error:
+        classified = classify_database_error(error)
+        if sql.first_error is not None or classified is None or classified.infrastructure:
+            raise
+        return printable_line(classified.message)
+    return None
+
+
+def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[str]:
+    """The statement that restores a row."""
+    shape = table.shape
+    if change.before is None:
+        return [f"DELETE FROM {shape.quoted} WHERE {_key(dialect, table, change.now or {})}"]
+    if change.now is None:
+        columns = ", ".join(column.quoted for column in shape.columns)
+        values = ", ".join(literal(dialect, column, change.before[column.name]) for column in shape.columns)
+        return [f"INSERT INTO {shape.quoted} ({columns}){shape.overriding} VALUES ({values})"]
+    rewritten = {column.name: change.before[column.name] for column in shape.columns if column.rewritten}
+    assigned = {**rewritten, **differing(change.before, change.now)}
+    assignments = [
+        f"{shape.by_name[name].quoted} = {literal(dialect, shape.by_name[name], text)}"
+        for name, text in assigned.items()
+    ]
+    return [f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {_key(dialect, table, change.now)}"]
+
+
+def _key(dialect: str, table: TableAccess, image: Image) -> str:
+    columns = table.shape.key_columns
+    return " AND ".join(f"{column.quoted} = {literal(dialect, column, image[column.name])}" for column in columns)
+
+
+def literal(dialect: str, column: Column, text: str | None) -> str:
+    """The SQL of a value of ``column`` whose text in an image is ``text``."""
+    if text is None:
+        return "NULL"
+    if dialect == "postgresql":
+        return _postgresql_text(text)  # a literal without a type has that of its column
+    if dialect == "sqlite":
+        return _sqlite_literal(text)
+    return column.write.format(_mysql_text(text))
+
+
+def _postgresql_text(text: str) -> str:
+    if _is_plain(text):
+        return _quoted(text)
+    escaped = "".join(
+        character if _is_plain(character) and character not in "\\'" else _postgresql_escape(character)
+        for character in text
+    )
+    return f"E'{escaped}'"
+
+
+def _postgresql_escape(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character) or f"\\U{ord(character):08X}"
+
+
+def _mysql_text(text: str) -> str:
+    if _is_plain(text):
+        return _quoted(text.replace("\\", "\\\\"))
+    return f"CONVERT(X'{text.encode().hex().upper()}' USING utf8mb4)"
+
+
+def _sqlite_literal(stored: str) -> str:
+    _, value = sqlite.written_value(stored)
+    if isinstance(value, bytes) and not stored.startswith("text:"):
+        return f"X'{value.hex().upper()}'"
+    if isinstance(value, float):
+        return {"inf": "9e999", "-inf": "-9e999"}.get(repr(value), repr(value))
+    if isinstance(value, bytes):
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        return _quoted(text) if _is_plain(text) else f"CAST(X'{value.hex().upper()}' AS TEXT)"
+    return str(value)
+
+
+def _is_plain(text: str) -> bool:
+    """It can be shown and pasted as it is."""
+    return text == printable_line(text)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

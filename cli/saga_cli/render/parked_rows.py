@@ -1,0 +1,71 @@
+"""The rows of a parked automatic compensation, and the SQL that restores them: as text and as an HTML table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from saga_cli.render.text import Line
+from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
+
+MAX_ROWS = 5
+"""Rows that are printed as text; the HTML table and the JSON have all that are known."""
+
+
+def row_lines(parked: ParkedView) -> list[Line]:
+    """The rows that keep the undo parked, and the SQL to paste."""
+    lines: list[Line] = []
+    for row in (parked.rows or ())[:MAX_ROWS]:
+        by = f", changed by {row.changed_by}" if row.changed_by else ""
+        lines.append([("  row      ", "dim"), (f"{row.table} {_key(row)}", "bold"), (by, "dim")])
+        for title, image in (("before", row.before), ("after", row.after), ("now", row.now)):
+            lines.append([(f"    {title:<7}", "dim"), (_image(image), "")])
+    more = max(0, len(parked.rows or ()) - MAX_ROWS) + (parked.rows_omitted or 0)
+    if more:
+        lines.append([(f"    … and {more} more rows", "dim")])
+    if parked.sql:
+        lines.append([(f"  SQL that restores the rows, for {parked.system}; then retry", "dim")])
+        lines += [[("    " + statement, "cyan")] for statement in parked.sql]
+    if parked.sql_note:
+        lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
+    return lines
+
+
+def rows_table(view: SagaView) -> str:
+    """An HTML table of these rows for each parked undo; empty if there are none."""
+    tables = []
+    for parked in view.parked:
+        if not parked.rows:
+            continue
+        rows = "".join(
+            f"<tr><td>{escape(row.table)}</td><td>{escape(_key(row))}</td>{''.join(map(_cell, _images(row)))}"
+            f"<td>{escape(row.changed_by or '')}</td></tr>\n"
+            for row in parked.rows
+        )
+        more = f"<p>and {parked.rows_omitted} more rows</p>\n" if parked.rows_omitted else ""
+        sql = f"<pre>{escape(chr(10).join(parked.sql))}</pre>\n" if parked.sql else ""
+        note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""
+        tables.append(
+            f"<h2>Rows of {escape(parked.step)} in {escape(parked.system or '')}</h2>\n<table>\n"
+            "<tr><th>table</th><th>key</th><th>before</th><th>after</th><th>now</th><th>changed by</th></tr>\n"
+            f"{rows}</table>\n{more}{sql}{note}"
+        )
+    return "".join(tables)
+
+
+def _images(row: ParkedRowView) -> tuple[Mapping[str, str] | None, ...]:
+    return row.before, row.after, row.now
+
+
+def _cell(image: Mapping[str, str] | None) -> str:
+    if image is None:
+        return "<td>no row</td>"
+    return f"<td>{'<br>'.join(escape(f'{name} = {text}') for name, text in image.items())}</td>"
+
+
+def _key(row: ParkedRowView) -> str:
+    return _image(row.key)
+
+
+def _image(image: Mapping[str, str] | None) -> str:
+    return "no row" if image is None else ", ".join(f"{name}={text}" for name, text in image.items())

@@ -1,0 +1,139 @@
+"""Where the arguments of built-in actions contain SQL, and which parameters belong to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.builtins.spark import RECONCILE, SPARK
+from sagas.sql_text.parsed import parse_sql, shared_differences
+from sagas.sql_text.tokens import RefusedStatement
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlPlace:
+    """Statements that share parameters. Paths lead to values inside the arguments.
+
+    ``connection`` is the path of the connection whose database runs them; None: Spark does. ``params`` is the path of
+    the parameters, None if none can be given. ``all_used``: each parameter belongs to one of the statements.
+    """
+
+    statements: tuple[Path, ...]
+    connection: Path | None
+    params: Path | None = None
+    all_used: bool = True
+
+
+def sql_places(uses: str, arguments: Mapping[str, Any]) -> list[SqlPlace]:
+    """The SQL in the arguments of an action, which may be wrong in any way."""
+    match uses:
+        case "sql":
+            return list(_of_sql(arguments))
+        case str() if uses == SPARK:
+            return list(_of_spark(arguments))
+        case str() if uses == RECONCILE:
+            sides = [one for side in ("left", "right") for one in _of_input(arguments.get(side), (side,))]
+            return [*sides, *_without_params(arguments, "filter", ())]
+    return []
+
+
+def value_at(value: Any, path: Path) -> Any:
+    """The value at a path; None if there is none."""
+    for part in path:
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _of_sql(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
+    run, outer = arguments.get("run"), ("params",) if "params" in arguments else None
+    connection: Path = ("connection",)
+    if isinstance(run, str):
+        yield SqlPlace((("run",),), connection, outer)
+        return
+    own: list[tuple[Path, Mapping[str, Any]]] = []
+    if isinstance(run, Mapping):
+        own = [(("run",), run)]
+    elif isinstance(run, list):
+        own = [(("run", at), one) for at, one in enumerate(run) if isinstance(one, Mapping)]
+    for path, statement in own:
+        inherits = isinstance(run, Mapping) and "params" not in statement
+        params = outer if inherits else ((*path, "params") if "params" in statement else None)
+        yield SqlPlace(((*path, "sql"),), connection, params)
+        outer = None if inherits else outer
+    if outer is not None and own:
+        yield SqlPlace((), connection, outer)  # a list of statements has the parameters of each of them only
+
+
+def _of_spark(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
+    inputs = arguments.get("inputs")
+    for name, source in inputs.items() if isinstance(inputs, Mapping) else ():
+        yield from _of_input(source, ("inputs", name))
+    statements: list[Path] = []
+    if isinstance(arguments.get("sql"), str):
+        statements.append(("sql",))
+    elif isinstance(value_at(arguments, ("job", "sql")), str):
+        statements.append(("job", "sql"))
+    is_sql = bool(statements)
+    audit = arguments.get("audit")
+    for at, check in enumerate(audit) if isinstance(audit, list) else ():
+        if not isinstance(check, Mapping):
+            continue
+        path: Path = ("audit", at)
+        if isinstance(check.get("sql"), str):
+            statements.append((*path, "sql"))
+        for field in ("where", "expression"):
+            yield from _without_params(check, field, path)
+        for inner in (("relationships", "to"), ("reconcile", "with")):
+            yield from _of_input(value_at(check, inner), (*path, *inner))
+    if statements:
+        # A job that is no SQL may also have parameters that are no SQL values.
+        params = ("params",) if "params" in arguments else None
+        yield SqlPlace(tuple(statements), None, params, all_used=is_sql)
+
+
+def _of_input(source: Any, path: Path) -> Iterator[SqlPlace]:
+    if not isinstance(source, Mapping):
+        return
+    if "connection" not in source:
+        yield from _without_params(source, "where", path)
+        return
+    fields = tuple((*path, field) for field in ("query", "where") if isinstance(source.get(field), str))
+    yield SqlPlace(fields, (*path, "connection"), (*path, "params") if "params" in source else None)
+
+
+def _without_params(source: Mapping[str, Any], field: str, path: Path) -> Iterator[SqlPlace]:
+    if isinstance(source.get(field), str):
+        yield SqlPlace(((*path, field),), None)
+
+
+def check_spark_sql(uses: str, arguments: Mapping[str, Any]) -> None:
+    """Compare the parameters of a step with its SQL before anything of it runs. Raises :class:`RefusedStatement`."""
+    for place in sql_places(uses, arguments):
+        check_parameters(place, arguments)
+
+
+def check_parameters(place: SqlPlace, arguments: Mapping[str, Any]) -> None:
+    """Compare parameters and placeholders in one place of a Spark step. Raises :class:`RefusedStatement`."""
+    dialect = "spark" if place.connection is None else "postgresql"
+    given = value_at(arguments, place.params) if place.params else {}
+    names = given if isinstance(given, Mapping) else {}
+    if not place.statements and names:
+        raise RefusedStatement(f"{_shown(place.params or ())} belongs to no SQL", help="remove it")
+    parsed = []
+    for path in place.statements:
+        try:
+            parsed.append(parse_sql(value_at(arguments, path), dialect))
+        except RefusedStatement as error:
+            raise RefusedStatement(f"{_shown(path)}: {error.message}", help=error.help) from None
+    for at, differs in shared_differences(parsed, names, all_used=place.all_used):
+        raise RefusedStatement(f"{_shown(place.statements[at])}: {differs.message}", help=differs.help)
+
+
+def _shown(path: Path) -> str:
+    return f"`{'.'.join(map(str, path))}`"

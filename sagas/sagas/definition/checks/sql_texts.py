@@ -1,0 +1,159 @@
+"""Checks the SQL of all operations as the database of its connection reads it, and the parameters that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sagas.builtins.spark import RECONCILE, SPARK
+from sagas.builtins.sql_places import Path, SqlPlace, sql_places
+from sagas.builtins.sql_statements import parse_guarded
+from sagas.definition.diagnostics import Positioned, Report
+from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
+from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.sql_text.dialects import DATABASES, Dialect
+from sagas.sql_text.parsed import (
+    ParametersDiffer,
+    ParsedSql,
+    SwallowedText,
+    parse_sql,
+    refuse_comment,
+    shared_differences,
+)
+from sagas.sql_text.tokens import RefusedStatement
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSql:
+    """Statements of one operation that share parameters, with their nodes in the file.
+
+    ``step`` is the id of the step (None for a notification), ``params`` the node of the parameters if there is one.
+    ``connection`` is the name of the connection whose database runs them; None: Spark does, or its name is computed.
+    """
+
+    step: str | None
+    operation: OperationDraft
+    place: SqlPlace
+    statements: tuple[YamlNode, ...]
+    params: YamlNode | None
+    connection: str | None
+
+    @property
+    def given(self) -> tuple[str, ...] | None:
+        """The names of the parameters; None if they are computed."""
+        if self.params is None:
+            return ()
+        return tuple(self.params.value) if isinstance(self.params.value, dict) else None
+
+
+_WITH_SQL = ("sql", SPARK, RECONCILE)
+
+
+def check_sql_texts(draft: SagaDraft, report: Report) -> None:
+    """Check every literal statement, and its parameters."""
+    for written in written_sql(draft):
+        _check(written, dialects_of(draft.project, written), report)
+
+
+def written_sql(draft: SagaDraft) -> Iterator[WrittenSql]:
+    """All literal SQL of a saga, of all its operations; SQL with an expression in it is an error of its own."""
+    operations = [(step.id, operation) for step in draft.steps for operation in step.operations]
+    for step, operation in [*operations, *((None, operation) for operation in draft.notify)]:
+        arguments = operation.arguments
+        if arguments is None or not isinstance(arguments.value, dict) or operation.operation.uses not in _WITH_SQL:
+            continue
+        for place in sql_places(operation.operation.uses, arguments.to_json()):
+            nodes = tuple(node for path in place.statements if (node := node_at(arguments, path)) is not None)
+            if not all(isinstance(node.value, str) and node.value and "${{" not in node.value for node in nodes):
+                continue
+            params = node_at(arguments, place.params) if place.params else None
+            connection = node_at(arguments, place.connection) if place.connection else None
+            name = connection.value if connection is not None and isinstance(connection.value, str) else None
+            yield WrittenSql(step, operation, place, nodes, params, name if name and "${{" not in name else None)
+
+
+def node_at(node: YamlNode, path: Path) -> YamlNode | None:
+    """The node at a path of :mod:`sagas.builtins.sql_places`; None if there is none."""
+    for part in path:
+        children = node.value
+        if not isinstance(children, list if isinstance(part, int) else dict):
+            return None
+        if isinstance(part, str) and part not in children:
+            return None
+        node = children[part]  # pyright: ignore[reportCallIssue, reportArgumentType] - a list or a mapping, see above
+    return node
+
+
+def dialects_of(project: ProjectContext, written: WrittenSql) -> Sequence[Dialect]:
+    """The dialect of the statements; all, if the connection's URL is not known here."""
+    if written.place.connection is None:
+        return ("spark",)
+    if written.operation.operation.uses != "sql":
+        return ("postgresql",)  # the only database from which Spark steps read; the connection has a check of its own
+    dialect = project.dialect(written.connection)
+    return (dialect,) if dialect is not None else DATABASES
+
+
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    code: str
+    position: Positioned
+    message: str
+    help: str
+
+
+def _check(written: WrittenSql, dialects: Sequence[Dialect], report: Report) -> None:
+    """Report what is wrong in the dialect; if it is not known, what is wrong in each."""
+    mistakes = [_mistakes(written, dialect) for dialect in dialects]
+    if all(mistakes):
+        for mistake in mistakes[0]:
+            report.add(mistake.code, mistake.position, mistake.message, mistake.help or None)
+
+
+def _mistakes(written: WrittenSql, dialect: Dialect) -> list[_Mistake]:
+    parsed: list[ParsedSql] = []
+    mistakes: list[_Mistake] = []
+    guarded = written.operation.operation.uses == "sql"
+    for node in written.statements:
+        try:
+            parsed.append(parse_guarded(node.value, dialect) if guarded else parse_sql(node.value, dialect))
+            _refuse_folded_comment(node, parsed[-1])
+        except RefusedStatement as error:
+            code = "SAGA425" if isinstance(error, SwallowedText) else "SAGA406"
+            mistakes.append(_Mistake(code, node.position_at(error.offset), error.message, error.help or ""))
+    if mistakes or written.given is None:
+        return mistakes
+    if not written.statements:
+        return [
+            _Mistake("SAGA426", _key(written, name), f"the parameter `{name}` belongs to no statement", _OUTER)
+            for name in written.given
+        ]
+    for at, differs in shared_differences(parsed, written.given, all_used=written.place.all_used):
+        position = _key(written, differs.name) if differs.unused else written.statements[at].position_at(differs.offset)
+        mistakes.append(_Mistake("SAGA426", position, _message(written, differs), differs.help or ""))
+    return mistakes
+
+
+_OUTER = "write `params` next to the `sql` that uses them"
+
+
+def _message(written: WrittenSql, differs: ParametersDiffer) -> str:
+    if differs.unused or written.place.params is not None or written.place.connection is not None:
+        return differs.message
+    if written.operation.operation.uses == "spark" and written.place.statements[0][0] in ("sql", "job"):
+        return differs.message
+    return f"the SQL has the placeholder `:{differs.name}`, and no parameters can be given here"
+
+
+def _key(written: WrittenSql, name: str) -> Positioned:
+    assert written.params is not None
+    return written.params.key_position(name)
+
+
+def _refuse_folded_comment(node: YamlNode, parsed: ParsedSql) -> None:
+    """Raise :class:`SwallowedText` for a comment into which YAML has folded the lines after it."""
+    for token in parsed.tokens if node.is_folded else ():
+        if token.kind == "line_comment":
+            last = token.start + len(parsed.text_of(token).rstrip()) - 1
+            if node.position_at(token.start).line != node.position_at(last).line:
+                refuse_comment(node.value, token)

@@ -1,0 +1,59 @@
+"""The rows of a parked automatic compensation: what the view shows of them, and what remains of them as residue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.builtins.row_changes import RESTORE
+from sagas.definition.model import Operation
+from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.protocol.saga_view import ParkedRowView
+
+
+def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[str, Any]:
+    """The fields of :class:`ParkedView` about rows; none if the operation restores none, or has not looked at any."""
+    details = _details(entry, operation)
+    if details is None:
+        return {}
+    rows = tuple(map(ParkedRowView.from_json, details["rows"]))
+    blocking = details["changed_rows"] or details["open_rows"]
+    statements = [one["sql"] for one in details["sql"]]
+    missing = details["open_rows"] - len({one["row"] for one in details["sql"]})
+    notes = [f"the database refuses it now: {details['sql_refused']}"] if details["sql_refused"] else []
+    if missing:
+        notes.append(f"{missing} more rows are restored by the retry; their images: {images_query(run, entry)}")
+    return {
+        "system": operation.connection,
+        "rows": rows,
+        "rows_omitted": blocking - len(rows) or None,
+        "sql": ("BEGIN;", *details["before_sql"], *statements, "COMMIT;") if statements else None,
+        "sql_note": "; ".join(notes) or None,
+    }
+
+
+def residue(run: SagaRun, entry: LedgerEntry, operation: Operation, key: str) -> list[dict[str, Any]]:
+    """System, key and command of each row that stays as the step has left it."""
+    details = _details(entry, operation)
+    named = [] if details is None else details["sql"]
+    rows = [{"system": operation.connection, "key": one["row"], "command": one["sql"]} for one in named]
+    if details is None or details["open_rows"] > len({one["row"] for one in named}):
+        rows.append({"system": operation.connection, "key": key, "command": images_query(run, entry)})
+    return rows
+
+
+def images_query(run: SagaRun, entry: LedgerEntry) -> str:
+    """SQL that reads the images of all rows that the step has changed."""
+    saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
+    return (
+        "SELECT table_name, row_key, before_image, after_image FROM saga_image"  # noqa: S608 - shown, not run
+        f" WHERE saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation} AND sequence > 0"
+        " ORDER BY sequence;"
+    )
+
+
+def _details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:
+    if operation.uses != RESTORE or entry.undo is None or entry.undo.error is None:
+        return None
+    details = entry.undo.error.get("details") or {}
+    return details if "open_rows" in details else None

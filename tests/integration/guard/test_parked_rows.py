@@ -1,0 +1,186 @@
+"""A parked automatic undo shows rows and SQL; run by a person, the SQL restores them, and the retry agrees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from saga_activities.automatic.changed_rows import MAX_SHOWN_BYTES, MAX_SHOWN_ROWS
+from tests.integration.guard.automatic_steps import Tables
+from tests.integration.guard.conftest import GuardDatabase
+
+COLUMNS = {
+    "postgres": "b bytea, j jsonb, a text[], t timestamptz, f float8, n numeric, c char(5), i interval",
+    "mariadb": "b varbinary(20), j json, t timestamp null on update current_timestamp, f float, n decimal(30, 10),"
+    " d datetime(6), x bit(9), e enum('a', 'b')",
+    "sqlite": "b blob, f real, n numeric, i integer, x",
+}
+VALUES = {
+    "postgres": "'\\x00ff27', '{\"a\": \"it''s\"}', '{\"x,y\",null}', '2026-02-01 00:00+00', 0.1, 1.10, 'ab', '1 day'",
+    "mariadb": "x'00ff27', '{\"a\": \"it''s\"}', '2026-02-01 00:00:00', 0.1, 1.10, '2026-02-01 00:00:00.5', b'11', 'b'",
+    "sqlite": "x'00ff27', 0.1, 12345678901234567890.5, 42, 9e999",
+}
+TEXTS = ["plain", "it's \\ 100% :x ?", "two\nlines\ttab", "\x1b[31m\u202e\u200b Ä €", ""]
+
+
+@pytest_asyncio.fixture
+async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
+    tables = Tables(guard_database)
+    yield tables
+    await tables.drop()
+
+
+async def parked(tables: Tables) -> tuple[str, Mapping[str, Any]]:
+    outcome = await tables.undo()
+    assert outcome.park_reason is not None
+    assert outcome.failure is not None
+    return outcome.park_reason, outcome.failure.details
+
+
+async def paste(tables: Tables, details: Mapping[str, Any]) -> None:
+    """Run what `saga show` prints."""
+    statements = ["BEGIN", *details["before_sql"], *(one["sql"] for one in details["sql"]), "COMMIT"]
+    async with tables.database.engine.connect() as connection:
+        for statement in statements:
+            assert statement.isprintable()
+            await connection.exec_driver_sql(statement.rstrip(";"), execution_options={"no_parameters": True})
+
+
+async def accepted(tables: Tables, before: object, restored: int) -> None:
+    assert await tables.dump() == before
+    assert (await tables.undo()).result == {"restored": restored}
+    assert await tables.dump() == before
+
+
+STEPS = [
+    ("update @t set note = 'changed' where id <= 2", "update @t set note = 'other' where id = 1"),
+    ("update @t set note = 'changed' where id <= 2", "delete from @t where id = 1"),
+    ("delete from @t", "insert into @t (id, note) values (1, 'other')"),
+    ("insert into @t (id, note) values (9, 'new')", "update @t set note = 'other' where id = 9"),
+]
+
+
+@pytest.mark.parametrize(("statement", "change"), STEPS)
+async def test_the_sql_restores_every_value(tables: Tables, statement: str, change: str) -> None:
+    await tables.sql(f"create table @t (id int primary key, note varchar(80), {COLUMNS[tables.kind]})")
+    for id, note in enumerate(TEXTS):
+        async with tables.database.engine.connect() as connection:
+            driver = {"postgres": "%s", "mariadb": "%s", "sqlite": "?"}[tables.kind]
+            insert = f"insert into @t values ({id}, {driver}, {VALUES[tables.kind]})"
+            await connection.exec_driver_sql(tables.named(insert), (note,))
+    before = await tables.dump()
+    assert (await tables.do([statement])).kind == "done"
+    await tables.sql(change)
+    why, details = await parked(tables)
+    assert "has been changed since by something without automatic compensation" in why
+    assert (details["changed_rows"], details["sql_refused"]) == (1, None)
+    await paste(tables, details)
+    await accepted(tables, before, 0)
+
+
+async def test_the_rows_have_key_before_after_and_now(tables: Tables) -> None:
+    await tables.sql("create table @t (id int primary key, n int, same int)", "insert into @t values (1, 5, 0)")
+    await tables.do(["update @t set n = 4 where id = 1"])
+    await tables.sql("update @t set n = 40 where id = 1")
+    _, details = await parked(tables)
+    (row,) = details["rows"]
+    assert row["key"] == {"id": "1"}
+    assert (row["before"], row["after"], row["now"]) == ({"n": "5"}, {"n": "4"}, {"n": "40"})
+    assert row["changed_by"] == "something without automatic compensation"
+    await tables.sql("delete from @t")
+    _, details = await parked(tables)
+    assert details["rows"][0]["now"] is None
+    assert details["sql"][0]["sql"].startswith("INSERT INTO")
+
+
+ORDERS: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
+    (
+        ["create table @t (id int primary key, up int references @t(id))", "insert into @t values (1, null), (2, 1)"],
+        ["delete from @t where id = 2", "delete from @t where id = 1"],
+        "insert into @t values (2, null)",
+    ),
+    (
+        ["create table @t (id int primary key, pos int unique)", "insert into @t values (3, 1), (2, 2), (1, 3)"],
+        ["update @t set pos = pos + 10", "update @t set pos = pos - 11"],
+        "update @t set pos = 9 where id = 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("created", "run", "change"), ORDERS)
+async def test_the_sql_is_in_an_order_that_works(
+    tables: Tables, created: Sequence[str], run: Sequence[str], change: str
+) -> None:
+    await tables.sql(*created)
+    before = await tables.dump()
+    assert (await tables.do(run)).kind == "done"
+    await tables.sql(change)
+    _, details = await parked(tables)
+    assert details["sql_refused"] is None
+    await paste(tables, details)
+    await accepted(tables, before, 0)
+
+
+async def test_a_swap_is_restored_as_new_rows(tables: Tables) -> None:
+    """Two rows have each other's unique value, and a person has changed one of them."""
+    await tables.sql(
+        "create table @t (id int primary key, pos int unique, n int)", "insert into @t values (1, 1, 0), (2, 2, 0)"
+    )
+    before = await tables.dump()
+    await tables.do(
+        [
+            "update @t set pos = null where id = 1",
+            "update @t set pos = 1 where id = 2",
+            "update @t set pos = 2 where id = 1",
+        ]
+    )
+    await tables.sql("update @t set n = 5 where id = 1")
+    _, details = await parked(tables)
+    assert [one["sql"].split()[0] for one in details["sql"]] == ["DELETE", "DELETE", "INSERT", "INSERT"]
+    await paste(tables, details)
+    await accepted(tables, before, 0)
+
+
+async def test_the_sql_says_that_something_is_in_the_way(tables: Tables) -> None:
+    await tables.sql("create table @t (id int primary key, pos int unique)", "insert into @t values (1, 1)")
+    before = await tables.dump()
+    await tables.do(["delete from @t where id = 1"])
+    await tables.sql("insert into @t values (2, 1)")
+    why, details = await parked(tables)
+    assert "the row id=1 of" in why
+    assert details["sql_refused"] is not None
+    assert (details["changed_rows"], details["open_rows"], len(details["sql"])) == (0, 1, 1)
+    await tables.sql("delete from @t where id = 2")
+    await paste(tables, details)
+    await accepted(tables, before, 0)
+
+
+async def test_many_rows_are_shown_and_restored_in_parts(tables: Tables) -> None:
+    rows = ", ".join(f"({id}, 0, '{'x' * 300}')" for id in range(1, 71))
+    await tables.sql("create table @t (id int primary key, n int, note varchar(300))", f"insert into @t values {rows}")
+    before = await tables.dump()
+    await tables.do(["update @t set n = 1"])
+    await tables.sql("update @t set n = 2 where id <= 50")
+    for changed in (50, 30, 10):
+        _, details = await parked(tables)
+        assert (details["changed_rows"], len(details["rows"])) == (changed, min(changed, MAX_SHOWN_ROWS))
+        await paste(tables, details)
+    assert (await tables.undo()).result == {"restored": 10}  # the last part had room for ten others
+    assert await tables.dump() == before
+
+
+async def test_long_values_do_not_make_the_details_long(tables: Tables) -> None:
+    await tables.sql("create table @t (id int primary key, note text)")
+    await tables.sql(f"insert into @t values (1, '{'x' * 20000}'), (2, 'y')")
+    before = await tables.dump()
+    await tables.do(["delete from @t"])
+    await tables.sql("insert into @t values (1, 'other')")
+    _, details = await parked(tables)
+    assert sum(len(one["sql"]) for one in details["sql"]) <= MAX_SHOWN_BYTES
+    assert all(len(str(image)) < 300 for row in details["rows"] for image in (row["before"], row["now"]))
+    await tables.sql("delete from @t where id = 1")
+    assert (await tables.undo()).result == {"restored": 2}
+    assert await tables.dump() == before

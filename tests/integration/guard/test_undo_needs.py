@@ -1,0 +1,264 @@
+"""What an undo will need is made sure of before the change: rights, constraints, values, locks that all others see."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+
+from saga_activities.automatic import mysql, row_locks
+from saga_activities.automatic.statement_check import check_statement
+from saga_activities.connections import DatabaseConnections, open_engine
+from saga_activities.guard.session import SqlSession
+from saga_workers.runtime.databases import open_engine as open_view_engine
+from sagas.builtins.row_changes import NotImageable
+from sagas.settings import Connection
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database, new_mariadb_database
+from tests.integration.guard.automatic_steps import Tables
+from tests.integration.guard.conftest import GuardDatabase, clock, open_guard_database
+
+
+@pytest_asyncio.fixture
+async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
+    tables = Tables(guard_database)
+    yield tables
+    await tables.drop()
+
+
+async def connected(kind: str, url: str) -> Tables:
+    return Tables(await open_guard_database(kind, url))
+
+
+@pytest.mark.parametrize(
+    ("granted", "run", "missing"),
+    [
+        ("select, update, delete", "delete from stock", "grant insert on public.stock"),
+        ("select, update, insert", "insert into stock values (9, 9)", "grant delete on public.stock"),
+        ("select, insert, delete", "insert into stock values (9, 9)", "grant update on public.stock"),
+        ("select (id), update, delete, insert", "delete from stock", "no right to read the column n"),
+        ("select, update, delete, insert (id)", "delete from stock", "no right for the column n"),
+    ],
+)
+async def test_a_missing_right_is_named_before_the_change(
+    postgres_server: DatabaseServer, granted: str, run: str, missing: str
+) -> None:
+    url = new_database(postgres_server)
+    owner = await connected("postgres", url)
+    role = f"role_{owner.id}"
+    await owner.sql(
+        "create table stock (id int primary key, n int)",
+        "insert into stock values (1, 5)",
+        f"create role {role} login",
+        f"grant select, insert, update, delete on all tables in schema public to {role}",
+        f"revoke all on stock from {role}",
+        f"grant {granted} on stock to {role}",
+    )
+    worker = Tables(await connected_as("postgres", url, role))
+    outcome = await worker.do([run])
+    assert (outcome.kind, outcome.retryable) == ("failed", False)
+    assert missing in str(outcome.failure)
+    assert [tuple(row) for row in await owner.sql("select * from stock")] == [(1, 5)]
+    async with worker.database.engine.connect() as connection:  # as `saga doctor` asks
+        with pytest.raises(NotImageable, match=missing.split(" on ")[0]):
+            await check_statement(SqlSession(connection), run)
+    await worker.database.connections.close()
+    await owner.sql(f"drop owned by {role}", f"drop role {role}")
+    await owner.database.connections.close()
+
+
+async def connected_as(kind: str, url: str, user: str) -> GuardDatabase:
+    own = re.sub(r"//\w+@", f"//{user}@", url)
+    return GuardDatabase(DatabaseConnections({"shop": {"url": own}}, pool_size=5), kind, own)
+
+
+async def test_a_missing_right_of_mariadb_is_named(mariadb_server: DatabaseServer) -> None:
+    url = await new_mariadb_database(mariadb_server)
+    owner = await connected("mariadb", url)
+    user, name = f"user{owner.id}", url.rsplit("/", 1)[1]
+    await owner.sql(
+        "create table stock (id int primary key, n int)",
+        "insert into stock values (1, 5)",
+        f"create user {user}",
+        *(f"grant select, insert, update, delete on {name}.{one} to {user}" for one in ("saga_guard", "saga_image")),
+        *(f"grant select, insert, update, delete on {name}.{one} to {user}" for one in ("saga_row_lock",)),
+        f"grant select on {name}.saga_watermark to {user}",
+        f"grant select, update, delete, trigger on {name}.stock to {user}",
+    )
+    worker = Tables(await connected_as("mariadb", url, user))
+    outcome = await worker.do(["delete from stock"])
+    assert (outcome.kind, outcome.retryable) == ("failed", False)
+    assert "INSERT command denied" in str(outcome.failure)
+    assert [tuple(row) for row in await owner.sql("select * from stock")] == [(1, 5)]
+    async with worker.database.engine.connect() as connection:
+        sql = SqlSession(connection)
+        change, table = await check_statement(sql, "delete from stock")
+        assert table is not None
+        with pytest.raises(NotImageable, match="grant insert on"):
+            await mysql.check_rights(sql, table.shape, change.kind)
+        await mysql.check_rights(sql, table.shape, "insert")
+    await worker.database.connections.close()
+    await owner.sql(f"drop user {user}")
+    await owner.database.connections.close()
+
+
+async def test_a_row_that_violates_a_constraint_is_refused(tables: Tables) -> None:
+    if tables.kind != "postgres":
+        pytest.skip("constraints that were not validated are of PostgreSQL")
+    await tables.sql(
+        "create table @t (id int primary key, n int)",
+        "insert into @t values (1, -5), (2, 5)",
+        "alter table @t add constraint positive check (n > 0) not valid",
+    )
+    before = await tables.dump()
+    refused = await tables.do(["delete from @t where id = 1"])
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert "positive" in str(refused.failure)
+    assert await tables.dump() == before
+    assert (await tables.do(["delete from @t where id = 2"], step="other")).kind == "done"
+    assert (await tables.undo("other")).kind == "done"
+    assert await tables.dump() == before
+    async with tables.database.engine.connect() as connection:
+        _, table = await check_statement(SqlSession(connection), tables.named("delete from @t"))
+        assert table is not None
+        assert "the constraint positive of public.t" in table.shape.doubts[0]
+
+
+async def test_the_number_zero_of_a_counted_key_comes_back(tables: Tables) -> None:
+    if tables.kind != "mariadb":
+        pytest.skip("0 means the next number on MySQL and MariaDB")
+    await tables.sql(
+        "create table @t (id int primary key auto_increment, d date)",
+        "insert into @t (d) values ('0000-00-00')",
+        "update @t set id = 0",
+    )
+    before = await tables.dump()
+    assert (await tables.do(["delete from @t"])).kind == "done"
+    assert (await tables.undo()).kind == "done"
+    assert await tables.dump() == before
+
+
+# Sessions
+
+
+async def test_a_time_zone_of_the_server_changes_nothing(tables: Tables) -> None:
+    if tables.kind != "mariadb":
+        pytest.skip("PostgreSQL is tested with the settings of its database")
+    await tables.sql(
+        "create table @t (at timestamp primary key, v int)",
+        "insert into @t values ('2026-10-25 00:30:00', 1), ('2026-10-25 01:30:00', 2)",
+    )
+    before = await tables.dump()
+    assert (await tables.do(["delete from @t"])).kind == "done"
+    await tables.sql("set global time_zone = '+05:30'")
+    try:
+        await tables.database.engine.dispose()
+        assert (await tables.undo()).kind == "done"
+        assert await tables.dump() == before
+    finally:
+        await tables.sql("set global time_zone = 'SYSTEM'")
+
+
+LEFT_BEHIND = {
+    "postgres": (
+        "select pg_advisory_lock(77), set_config('timezone', 'Asia/Tokyo', false)",
+        "select (select count(*) from pg_locks where locktype = 'advisory' and objid = 77),"
+        " current_setting('timezone')",
+        (0, "UTC"),
+    ),
+    "mariadb": (
+        "select get_lock('left_behind', 1)",
+        "select is_used_lock('left_behind'), variable_value from information_schema.session_variables"
+        " where variable_name = 'TIME_ZONE'",
+        (None, "+00:00"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_step_leaves_nothing_in_its_session(tables: Tables, fails: bool) -> None:
+    if tables.kind == "sqlite":
+        pytest.skip("a session of SQLite has no locks of its own")
+    step, question, clean = LEFT_BEHIND[tables.kind]
+
+    async def body(sql: SqlSession) -> None:
+        await sql.all(step)
+        if fails:
+            raise ValueError("planned")
+
+    outcome = await tables.database.guard.do(tables.entry(), "h", body, **clock())
+    assert outcome.kind == ("failed" if fails else "done")
+    assert [tuple(row) for row in await tables.sql(question)] == [clean]
+
+
+async def test_a_healthy_undo_logs_nothing(tables: Tables, caplog: pytest.LogCaptureFixture) -> None:
+    await tables.sql("create table @t (id int primary key, n int)", "insert into @t values (1, 5)")
+    with caplog.at_level(logging.WARNING):
+        assert (await tables.do(["update @t set n = 6"])).kind == "done"
+        assert (await tables.do(["update @t set n = 7"], step="again")).kind == "done"
+        assert (await tables.undo("again")).kind == "done"
+        assert (await tables.undo()).kind == "done"
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_the_styles_of_a_role_do_not_reach_the_engine(postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    administrator = open_engine("a", url, 1)
+    async with administrator.connect() as connection:
+        name = url.rsplit("/", 1)[1]
+        await connection.exec_driver_sql(f"alter database {name} set datestyle = 'German, DMY'")
+        await connection.exec_driver_sql(f"alter database {name} set timezone = 'Europe/Berlin'")
+    await administrator.dispose()
+    for engine in (open_engine("b", url, 1), open_view_engine(Connection("b", "sql", Path(), url))):
+        async with engine.connect() as connection:
+            row = (
+                await connection.exec_driver_sql("select '2026-10-25 00:30+00'::timestamptz, '2026-02-03'::date::text")
+            ).one()
+            assert (row[0].isoformat(), row[1]) == ("2026-10-25T00:30:00+00:00", "2026-02-03")
+        await engine.dispose()
+
+
+# The same row through two connections
+
+
+async def schemas(kind: str, request: pytest.FixtureRequest) -> tuple[list[str], str]:
+    """The URLs of two connections with engine tables of their own, and the schema of the second."""
+    server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
+    if kind == "mariadb":
+        urls = [await new_mariadb_database(server) for _ in range(2)]
+        return urls, urls[1].rsplit("/", 1)[1]
+    url = new_database(server)
+    engine = open_engine("a", url, 1)
+    async with engine.connect() as connection:
+        for name in ("my", "shop2", "third"):
+            await connection.exec_driver_sql(f"create schema {name}")
+    await engine.dispose()
+    return [f"{url}?options={quote(f'-csearch_path={name}')}" for name in ("my", "shop2")], "shop2"
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+async def test_connections_of_two_schemas_see_each_others_locks(request: pytest.FixtureRequest, kind: str) -> None:
+    urls, schema = await schemas(kind, request)
+    my, own = [await connected(kind, url) for url in urls]
+    own.id = my.id
+    await own.sql("create table t (id int primary key, n int)", "insert into t values (1, 5)")
+    assert (await my.do([f"update {schema}.t set n = 6"], saga="saga")).kind == "done"
+    refused = await own.do(["update t set n = 7"], saga="other")
+    assert refused.failure is not None
+    assert refused.failure.type == "RowLocked"
+    await row_locks.release(my.database.engine, f"saga-{my.id}")
+    assert (await own.do(["update t set n = 7"], saga="other")).kind == "done"
+    refused = await my.do([f"update {schema}.t set n = 8"], saga="third", step="b")
+    assert refused.failure is not None
+    assert refused.failure.type == "RowLocked"
+    if kind == "postgres":
+        await my.sql("create table third.t (id int primary key, n int)", "insert into third.t values (1, 5)")
+        refused = await my.do(["update third.t set n = 8"], saga="third", step="c")
+        assert "is in a schema without a table saga_row_lock" in str(refused.failure)
+    for one in (my, own):
+        await one.database.connections.close()

@@ -1,0 +1,216 @@
+"""Our tokens against the parsers of the databases: the same statements, the same placeholders.
+
+What a random statement contains is known by construction (`tests/helpers/sql_statements.py`), each database confirms it
+with a text that we have not read, and our own reading must agree.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import ClientCursor
+
+from sagas.sql_text import tokens
+from sagas.sql_text.parsed import ParsedSql, parse_sql
+from sagas.sql_text.tokens import INSIGNIFICANT, RefusedStatement, split_tokens
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.sql_statements import Sample, script, statement
+
+DIALECTS = ("postgresql", "mysql", "sqlite")
+STYLES = {"postgresql": "numeric_dollar", "mysql": "qmark", "sqlite": "qmark"}
+SOME = settings(max_examples=700, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+MANY = settings(SOME, max_examples=7_000)
+
+
+class PostgresqlParser:
+    def __init__(self, server: DatabaseServer) -> None:
+        self.connection = psycopg.connect(server.url(), autocommit=True)
+
+    def placeholders(self, sample: Sample) -> int:
+        raw, text = self.connection.pgconn, sample.rendered("each")
+        result = raw.prepare(b"", text.encode())
+        assert result.status == psycopg.pq.ExecStatus.COMMAND_OK, (text, result.error_message.decode())
+        return raw.describe_prepared(b"").nparams
+
+    def statements(self, text: str) -> int:
+        cursor = ClientCursor(self.connection)
+        cursor.execute(text)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        number = 1
+        while cursor.nextset():
+            number += 1
+        return number
+
+
+class SqliteParser:
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+
+    def placeholders(self, sample: Sample) -> int:
+        values = (None,) * sample.occurrences
+        self.connection.execute(f"explain {sample.rendered('qmark')}", values)  # raises for another number
+        return len(values)
+
+    def statements(self, text: str) -> int:
+        """SQLite only says whether something follows the first statement."""
+        try:
+            self.connection.execute(f"explain {text}")
+        except sqlite3.ProgrammingError as error:
+            if "one statement at a time" not in str(error):
+                raise
+            return 2
+        return 1
+
+
+class MariadbParser:
+    def __init__(self, server: DatabaseServer) -> None:
+        import asyncio
+
+        from asyncmy import connect
+        from asyncmy.constants.CLIENT import MULTI_STATEMENTS
+        from sqlalchemy import make_url
+
+        url = make_url(server.url("mysql"))
+        self.loop = asyncio.new_event_loop()
+        self.connection = self.loop.run_until_complete(
+            connect(host=url.host, port=url.port or 0, user=url.username, client_flag=MULTI_STATEMENTS)
+        )
+
+    async def _run(self, *texts: str) -> int:
+        async with self.connection.cursor() as cursor:
+            number = 0
+            for text in texts:
+                await cursor.execute(text)
+                number = 1
+                while await cursor.nextset():
+                    number += 1
+            return number
+
+    def placeholders(self, sample: Sample) -> int:
+        """EXECUTE refuses another number of values than the prepared statement has placeholders."""
+        using = f" using {', '.join(['@value'] * sample.occurrences)}" if sample.occurrences else ""
+        quoted = sample.rendered("qmark").replace("\\", "\\\\").replace("'", "''")
+        prepare = f"prepare p from '{quoted}'"
+        self.loop.run_until_complete(self._run(prepare, f"execute p{using}"))
+        return sample.occurrences
+
+    def statements(self, text: str) -> int:
+        return self.loop.run_until_complete(self._run(text))
+
+
+Parser = PostgresqlParser | MariadbParser | SqliteParser
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def parser(request: pytest.FixtureRequest) -> Iterator[tuple[str, Parser]]:
+    dialect = request.param
+    if dialect == "sqlite":
+        yield dialect, SqliteParser()
+    elif dialect == "postgresql":
+        yield dialect, PostgresqlParser(request.getfixturevalue("postgres_server"))
+    else:
+        yield dialect, MariadbParser(request.getfixturevalue("mariadb_server"))
+
+
+def check_placeholders(parsed: ParsedSql, sample: Sample, style: str) -> None:
+    assert list(parsed.parameters) == sample.names, sample.source
+    assert parsed.render(style).text == sample.rendered(style).rstrip(), sample.source
+
+
+def statements_of(text: str, dialect: str) -> int:
+    """The number of statements by our tokens."""
+    number, begun = 0, False
+    for token in split_tokens(text, dialect):
+        if token.kind == "end":
+            begun = False
+        elif token.kind not in INSIGNIFICANT and not begun:
+            number, begun = number + 1, True
+    return number
+
+
+def compare(dialect: str, parser: Parser, random: Random) -> None:
+    sample = statement(random, dialect)
+    assert parser.placeholders(sample) == sample.occurrences, sample.source
+    check_placeholders(parse_sql(sample.source, dialect), sample, STYLES[dialect])
+    text, number = script(random, dialect)
+    assert parser.statements(text) == (min(number, 2) if dialect == "sqlite" else number), text
+    assert statements_of(text, dialect) == number, text
+
+
+def run_all(parser: tuple[str, Parser], amount: settings) -> None:
+    dialect, database = parser
+
+    @amount
+    @given(st.randoms(use_true_random=False))
+    def check(random: Random) -> None:
+        compare(dialect, database, random)
+
+    check()
+
+
+def test_random_statements(parser: tuple[str, Parser]) -> None:
+    run_all(parser, SOME)
+
+
+@pytest.mark.slow
+def test_many_random_statements(parser: tuple[str, Parser]) -> None:
+    run_all(parser, MANY)
+
+
+class _Recorder(dict[str, None]):
+    """Values for every name that SQLite asks for."""
+
+    def __missing__(self, name: str) -> None:
+        self[name] = None
+
+
+def test_sqlite_asks_for_the_names_that_we_read() -> None:
+    """SQLite knows `:name` itself, so its own lexer is compared."""
+    connection, random = sqlite3.connect(":memory:"), Random(1)
+    for _ in range(300):
+        sample, asked = statement(random, "sqlite"), _Recorder()
+        connection.execute(f"explain {sample.source}", asked)
+        assert sorted(asked) == sorted(parse_sql(sample.source, "sqlite").parameters), sample.source
+
+
+RULES_TAKEN_OUT: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "nested comments": ("postgresql", lambda rules: {"nested": False}),
+    "backslashes in strings": ("mysql", lambda rules: {"escapes": False}),
+    "colons of array slices": ("postgresql", lambda rules: {"colons": False}),
+    "comments with #": ("mysql", lambda rules: {"pattern": _without(rules, r"\#[^\n]*|")}),
+    "a blank after --": ("mysql", lambda rules: {"pattern": _without(rules, r"(?=[\x00-\x20\x7f]|\Z)")}),
+    "escape strings": ("postgresql", lambda rules: {"pattern": _without(rules, r"  | (?P<escaped>[eE]')")}),
+    "casts": ("postgresql", lambda rules: {"pattern": _without(rules, r"  | (?P<cast>::)")}),
+    "names in brackets": ("sqlite", lambda rules: {"pattern": _without(rules, r"  | (?P<bracketed>\[)")}),
+    "dollar quotes": ("postgresql", lambda rules: {"pattern": _without(rules, "dollar>", "dollar>(?!)")}),
+}
+
+
+def _without(rules: Any, part: str, instead: str = "") -> Any:
+    import re
+
+    assert part in rules.pattern.pattern, part
+    return re.compile(rules.pattern.pattern.replace(part, instead, 1), rules.pattern.flags)
+
+
+@pytest.mark.parametrize("rule", RULES_TAKEN_OUT)
+def test_each_rule_that_is_taken_out_is_noticed(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    from dataclasses import replace
+
+    dialect, change = RULES_TAKEN_OUT[rule]
+    rules = tokens._RULES[dialect]
+    monkeypatch.setitem(tokens._RULES, dialect, replace(rules, **change(rules)))
+    random, wrong = Random(7), 0
+    for _ in range(500):
+        sample = statement(random, dialect)
+        try:
+            check_placeholders(parse_sql.__wrapped__(sample.source, dialect), sample, STYLES[dialect])
+        except (AssertionError, RefusedStatement):
+            wrong += 1
+    assert wrong > 0

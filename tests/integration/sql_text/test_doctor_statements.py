@@ -1,0 +1,176 @@
+"""`saga doctor` lets the database of each connection prepare the statements of the definitions."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.statement_checks import check_statements
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
+
+TABLES = ("create table stock (sku varchar(20) primary key, free int)", "create table secret (a int)")
+PROCEDURE = "create procedure settle() language sql begin atomic select 1; end"
+SAGA = """saga: shop
+steps:
+  - id: good
+    uses: sql
+    with:
+      connection: shop
+      run:
+        - {sql: "update stock set free = free - :n where sku = :sku", params: {n: 1, sku: a}}
+        - {sql: "select free from stock where sku = 'it''s :no % 5' -- :no\\n", params: {}}
+    compensate:
+      uses: sql
+      with:
+        connection: shop
+        run: |
+          update stock
+          set fre = free + :n  -- a column that is not there
+          where sku = :sku
+        params: {n: 1, sku: a}
+  - id: missing
+    uses: sql
+    with: {connection: shop, run: "select 1 from stok where sku = :sku", params: {sku: a}}
+    effect: none
+  - {id: ask, uses: wait, with: {signal: go}}
+"""
+
+
+def project(folder: Path, url: str, *extra: str) -> Project:
+    (folder / "shop.saga.yaml").write_text(SAGA + "".join(extra))
+    (folder / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
+    result = Project(load_settings(config=str(folder / "saga.toml")))
+    assert [one for one in result.diagnostics if one.severity == "error"] == []
+    return result
+
+
+async def problems(found: Project) -> list[DoctorResult]:
+    return [one for one in await check_statements(found) if one.ok is not True]
+
+
+def step(run: str, more: str = "", connection: str = "shop") -> str:
+    arguments = f"{{connection: {connection}, run: '{run}'{more}}}"
+    return f"  - {{id: extra, uses: sql, effect: none, with: {arguments}}}\n"
+
+
+async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    role = make_url(url).database
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in TABLES:
+            connection.execute(statement)  # pyright: ignore[reportArgumentType,reportCallIssue]
+        connection.execute(f"create role {role} login")  # pyright: ignore[reportArgumentType,reportCallIssue]
+        connection.execute(f"grant select, update on stock to {role}")  # pyright: ignore[reportArgumentType,reportCallIssue]
+    own = make_url(url).set(username=role).render_as_string(hide_password=False)
+    extra = step("delete from stock where sku = :a", ", params: {a: 1}")
+    found = await problems(project(tmp_path, own, extra.replace("effect: none", "pivot: true")))
+    file = tmp_path / "shop.saga.yaml"
+    first, second, third = [one.message for one in found]
+    assert first.startswith(f"{file}:16:15 shop/good (compensate): PostgreSQL cannot prepare the statement: ")
+    assert '"fre"' in first
+    assert second.startswith(f"{file}:21:50 shop/missing: ")
+    assert 'relation "stok" does not exist' in second
+    assert third.startswith(f"{file}:24:")
+    assert "permission denied for table stock" in third
+    assert [one.help for one in found] == [
+        "create the column, or correct its name",
+        "create the table, or correct its name",
+        "grant the right to the user of the connection's url",
+    ]
+
+
+async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (
+            *TABLES,
+            "create sequence tickets",
+            PROCEDURE,
+        ):
+            connection.execute(statement)  # pyright: ignore[reportArgumentType,reportCallIssue]
+    (tmp_path / "none.saga.yaml").write_text(
+        "saga: none\nsteps:\n"
+        + step("select 1 where :a is null", ", params: {a: 1}")
+        + step("call settle()").replace("extra", "more")
+        + step("select nextval(''tickets'')").replace("extra", "next")
+    )
+    found = project(tmp_path, url)
+    (tmp_path / "shop.saga.yaml").unlink()
+    first, second = await problems(Project(found.settings))
+    assert (first.ok, second.ok) == (None, None)
+    assert "not checked because its parameters have types only when it runs" in first.message
+    assert "not checked because PostgreSQL cannot prepare CALL" in second.message
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select is_called from tickets").fetchone() == (False,), "nothing was executed"
+
+
+async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
+    url = make_url(mariadb_server.url("mysql")).set(drivername="mariadb+asyncmy")
+    name = f"doctor_{os.getpid()}"
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        hosts = ("%", "localhost")
+        for statement in (
+            f"create database {name}",
+            f"use {name}",
+            *TABLES,
+            *(f"create user {name}@'{host}'" for host in hosts),
+            *(f"grant select, update on {name}.stock to {name}@'{host}'" for host in hosts),
+        ):
+            await connection.execute(text(statement))
+        await connection.invalidate()
+    await engine.dispose()
+    own = url.set(username=name, database=name, drivername="mariadb").render_as_string(hide_password=False)
+    extra = step("delete from stock where sku = :a", ", params: {a: 1}").replace("effect: none", "pivot: true")
+    found = await problems(project(tmp_path, own, extra))
+    first, second, third = [one.message for one in found]
+    assert first.startswith(f"{tmp_path}/shop.saga.yaml:15:")
+    assert "'fre'" in first
+    assert second.startswith(f"{tmp_path}/shop.saga.yaml:21:")
+    assert "stok" in second
+    assert "DELETE command denied" in third
+    assert next(one.help for one in found) == "create the column, or correct its name"
+    assert found[2].help == "grant the right to the user of the connection's url"
+
+
+async def test_sqlite(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with sqlite3.connect(file) as connection:
+        for statement in TABLES:
+            connection.execute(statement)
+    first, second = [one.message for one in await problems(project(tmp_path, f"sqlite:///{file}"))]
+    assert first.endswith("no such column: fre")
+    assert second.endswith("no such table: stok")
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("select count(*) from stock").fetchone() == (0,)
+    read_only = await problems(project(tmp_path, f"sqlite:///file:{file}?mode=ro&uri=true"))
+    assert any("readonly" in one.message and "shop/good" in one.message for one in read_only)
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServer, kind: str) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(TABLES[0])
+    (tmp_path / "load.saga.yaml").write_text(
+        "saga: load\nsteps:\n  - id: load\n    uses: spark\n    with:\n"
+        "      sql: select 1 as a\n      output: {parquet: out}\n"
+        "      inputs:\n        good: {connection: shop, query: 'select :day::date as d', params: {day: x}}\n"
+        "        gone: {connection: shop, query: 'select gone from stock where sku = :sku', params: {sku: x}}\n"
+        "        some: {connection: shop, table: stock, where: 'fre > 0'}\n"
+    )
+    settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n[spark]\nledger = "shop"\n'
+    (tmp_path / "saga.toml").write_text(settings)
+    first, second = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert 'load.saga.yaml:10:49 load/load: PostgreSQL cannot prepare the statement: column "gone"' in first.message
+    assert "load.saga.yaml:11:56 load/load: " in second.message

@@ -1,0 +1,27 @@
+"""The statements of a schema file for MySQL, which takes them one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from saga_workers.runtime.databases import split_statements
+from sagas.errors import UsageError
+
+
+def test_a_statement_ends_at_a_semicolon_at_the_end_of_a_line() -> None:
+    text = (
+        "-- the first; of two\ncreate table t (a int); -- a comment; with one\n"
+        "insert into t values ('a -- b;\n'), (\"c # d;\"); # e\n/* f;\n */\n/*!40101 set @a = 1 */;\n"
+        "create trigger x before insert on t for each row begin set @a = 1; set @b = 2; end;\n-- the end;\n"
+    )
+    assert list(split_statements(text)) == [
+        "-- the first; of two\ncreate table t (a int)",
+        "-- a comment; with one\ninsert into t values ('a -- b;\n'), (\"c # d;\")",
+        "# e\n/* f;\n */\n/*!40101 set @a = 1 */",
+        "create trigger x before insert on t for each row begin set @a = 1; set @b = 2; end",
+    ]
+
+
+def test_a_string_that_is_not_closed_is_named() -> None:
+    with pytest.raises(UsageError, match="a string is not closed: `'a"):
+        list(split_statements("insert into t values ('a);\n"))

@@ -1,0 +1,82 @@
+"""What the view and the residue say about the rows of an automatic compensation that is parked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.two_phase import ROLLBACK
+from sagas.definition.model import Compensation
+from sagas.protocol.messages import CallEnded
+from sagas.protocol.outcomes import Failure, Outcome
+from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
+
+
+def undone_by(uses: str) -> Any:
+    return replace(step("a", do=op("sql", {}, on="shop")), compensate=Compensation((op(uses, {}, on="shop"),)))
+
+
+ROW = {
+    "row": "the row id=1 of t",
+    "table": "t",
+    "key": {"id": "1"},
+    "before": {"n": "5"},
+    "after": {"n": "4"},
+    "now": None,
+    "changed_by": "somebody",
+}
+SQL = {"row": "the row id=1 of t", "sql": "INSERT INTO t VALUES (1, 5);"}
+DETAILS = {"rows": [ROW], "changed_rows": 1, "open_rows": 1, "before_sql": ["X;"], "sql": [SQL], "sql_refused": None}
+
+
+def parked(details: dict[str, Any], uses: str = RESTORE) -> MachineDriver:
+    """A saga whose undo is parked with these details."""
+    driver = MachineDriver(saga(undone_by(uses), step("b")), answers={"b": "rejected"}, hold=["a~undo"]).start()
+    driver.flights.pop("a~undo")
+    failure = Failure("Parked", "why", details)
+    outcome = Outcome("failed", failure=failure, attempt=1, retryable=False, park_reason="why")
+    return driver.feed(CallEnded("a~undo", outcome, driver.now, 0))
+
+
+def test_the_view_has_the_rows_and_the_sql() -> None:
+    (shown,) = parked(DETAILS).story["parked"]
+    assert (shown["system"], shown["rows"]) == ("shop", [ROW])
+    assert shown["sql"] == ["BEGIN;", "X;", SQL["sql"], "COMMIT;"]
+    assert not {"rows_omitted", "sql_note"} & shown.keys()
+
+
+def test_the_view_says_what_it_leaves_out() -> None:
+    (shown,) = parked({**DETAILS, "changed_rows": 30, "open_rows": 50, "sql_refused": "duplicate key"}).story["parked"]
+    assert shown["rows_omitted"] == 29
+    assert "the database refuses it now: duplicate key; 49 more rows" in shown["sql_note"]
+    assert "WHERE saga_id = 's1' AND step = 'a' AND generation = 1" in shown["sql_note"]
+
+
+@pytest.mark.parametrize("details", [{}, {"who": "ada"}])
+def test_an_undo_that_has_looked_at_no_row_shows_none(details: dict[str, Any]) -> None:
+    (shown,) = parked(details).story["parked"]
+    assert not {"system", "rows", "sql"} & shown.keys()
+
+
+def test_the_residue_names_the_rows() -> None:
+    driver = parked(DETAILS).decide("a", "skip")
+    assert driver.state == "RESIDUE"
+    assert driver.story["residue"] == [
+        {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"], "command": SQL["sql"]}
+    ]
+
+
+@pytest.mark.parametrize(("details", "named"), [({}, 0), ({**DETAILS, "open_rows": 50}, 1)])
+def test_the_residue_says_where_the_other_rows_are(details: dict[str, Any], named: int) -> None:
+    residue = parked(details).decide("a", "skip").story["residue"]
+    assert len(residue) == named + 1
+    assert (residue[-1]["system"], residue[-1]["key"]) == ("shop", "s1/a/undo")
+    assert residue[-1]["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")
+
+
+def test_the_residue_of_a_prepared_transaction_is_found_by_the_reconciliation() -> None:
+    (residue,) = parked({}, ROLLBACK).decide("a", "skip").story["residue"]
+    assert (residue["system"], residue["key"], residue["command"]) == ("shop", "s1/a/undo", "saga reconcile s1")

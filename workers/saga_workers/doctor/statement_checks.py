@@ -1,0 +1,267 @@
+"""Lets the databases prepare every statement of the definitions: nothing is executed, and nothing stays.
+
+PostgreSQL parses and plans (``PREPARE``, ``EXPLAIN EXECUTE``, which also checks rights), MySQL and MariaDB prepare, and
+SQLite compiles (``EXPLAIN``). The parameters have no types, as the drivers send text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.runtime.databases import driver_message, open_engine
+from sagas.builtins.sql_statements import main_keyword, parse_guarded
+from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
+from sagas.definition.diagnostics import Positioned
+from sagas.definition.parser.draft import SagaDraft
+from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.errors import SagaError
+from sagas.settings.project import Project
+from sagas.sql_text.dialects import NAMES
+from sagas.sql_text.parsed import ParsedSql, parse_sql
+
+CHECK = "statements"
+_TIMEOUT = 30.0
+"""Seconds for all statements of one connection."""
+
+_NAME = "saga_doctor"
+_NOT_PREPARABLE = ("CALL", "NOTIFY", "LOCK")
+_UNKNOWN_TYPES = ("42P18", "42725", "42P08")
+"""What PostgreSQL says if it cannot infer the type of a parameter: the value that is sent later may have one."""
+
+_HELP: Mapping[str | int, str] = {
+    **dict.fromkeys(("42P01", 1146, "no such table"), "create the table, or correct its name"),
+    **dict.fromkeys(("42703", 1054, "no such column", "has no column"), "create the column, or correct its name"),
+    "42704": "create the type, or correct its name",
+    **dict.fromkeys(("42883", 1305, 1630, "no such function"), "create the function, or cast its arguments"),
+    **dict.fromkeys(
+        ("42501", 1142, 1143, 1044, 1370, "readonly"), "grant the right to the user of the connection's url"
+    ),
+}
+_ANY_HELP = "correct the statement; the position is that of the statement, or of the place that the database names"
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A statement in a file. ``is_own``: ``parsed`` is the text of ``node``, so its offsets are positions there."""
+
+    file: str
+    owner: str
+    connection: str
+    node: YamlNode
+    parsed: ParsedSql
+    is_own: bool = True
+
+    def at(self, position: Positioned) -> str:
+        return f"{self.file}:{position.line}:{position.column} {self.owner}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What the database says about a statement. ``offset`` is the place in the author's text, if it names it."""
+
+    why: str
+    help: str
+    offset: int = 0
+
+
+class _NotChecked(Exception):
+    """A statement that the database cannot judge without running it."""
+
+
+async def check_statements(project: Project) -> list[DoctorResult]:
+    """What the databases refuse of the SQL of all definitions; empty if there is none."""
+    try:
+        drafts = project.drafts
+    except SagaError:
+        return []  # reported with the definitions
+    by_connection: dict[str, list[_Statement]] = {}
+    for draft in drafts:
+        for statement in _statements(draft):
+            by_connection.setdefault(statement.connection, []).append(statement)
+    results: list[DoctorResult] = []
+    for connection, statements in by_connection.items():
+        results += await _check_connection(project, connection, statements)
+    return [*results, *_in_python(drafts)]
+
+
+def _statements(draft: SagaDraft) -> Iterator[_Statement]:
+    for written in written_sql(draft):
+        if written.connection is None or not written.statements:
+            continue
+        role = "" if written.operation.role == "do" else f" ({written.operation.role})"
+        owner = f"{draft.definition.saga}/{written.step or 'notify'}{role}"
+        dialect = draft.project.dialect(written.connection)
+        if dialect is None:
+            continue  # its URL is not here; the check of the connection says so
+        for node, text, is_own in _texts(written):
+            parse = parse_guarded if written.operation.operation.uses == "sql" else parse_sql
+            yield _Statement(draft.file, owner, written.connection, node, parse(text, dialect), is_own)
+
+
+def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
+    """Each node with the statement that it is, or that the engine makes of it."""
+    for path, node in zip(written.place.statements, written.statements, strict=True):
+        if path[-1] != "where":
+            yield node, node.value, True
+            continue
+        assert written.operation.arguments is not None
+        source = node_at(written.operation.arguments, path[:-1])
+        query, table = (source.value.get(name) if source is not None else None for name in ("query", "table"))
+        if query is not None:
+            yield node, _filtered(f"(\n{query.value}\n) as input", node.value), False
+        elif table is not None and "${{" not in str(table.value):
+            quoted = ".".join('"' + part.replace('"', '""') + '"' for part in str(table.value).split("."))
+            yield node, _filtered(quoted, node.value), False
+
+
+def _filtered(source: str, where: str) -> str:
+    return f"select * from {source} where (\n{where}\n)"  # noqa: S608 - prepared only, as its author wrote it
+
+
+async def _check_connection(project: Project, name: str, statements: list[_Statement]) -> list[DoctorResult]:
+    results: list[DoctorResult] = []
+    try:
+        engine = open_engine(project.settings.connection(name))
+    except SagaError:
+        return []  # reported with the connection
+    prepare = _PREPARE[engine.dialect.name]
+    try:
+        async with asyncio.timeout(_TIMEOUT), engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            for statement in statements:
+                result = await _check(connection, statement, prepare)
+                results += [] if result is None else [result]
+            await connection.invalidate()  # its settings
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        why = f"the statements of {name} are not checked because its database cannot be used: {driver_message(error)}"
+        return [*results, DoctorResult(CHECK, None, why)]
+    finally:
+        await engine.dispose()
+    good = len(statements) - len(results)
+    return [DoctorResult(CHECK, True, f"{name}: the database prepares {good} of {len(statements)}"), *results]
+
+
+async def _check(connection: AsyncConnection, statement: _Statement, prepare: Any) -> DoctorResult | None:
+    try:
+        refusal = await prepare(connection, statement.parsed)
+    except _NotChecked as why:
+        return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
+    if refusal is None:
+        return None
+    offset = refusal.offset if statement.is_own else 0
+    place = statement.at(statement.node.position_at(offset))
+    name = NAMES[statement.parsed.dialect]
+    return DoctorResult(CHECK, False, f"{place}: {name} cannot prepare the statement: {refusal.why}", refusal.help)
+
+
+async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+    import psycopg
+
+    keyword = main_keyword(parsed)
+    if keyword in _NOT_PREPARABLE:
+        raise _NotChecked(f"PostgreSQL cannot prepare {keyword}")
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    rendered = parsed.render("numeric_dollar")
+    beginning = f"PREPARE {_NAME} AS "
+    await raw.execute("BEGIN READ ONLY")
+    try:
+        await raw.execute("SET LOCAL lock_timeout = '2s'")
+        await raw.execute("SET LOCAL statement_timeout = '5s'")
+        await raw.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        await raw.execute(beginning + rendered.text)
+        values = ", ".join(["NULL"] * len(parsed.parameters))
+        await raw.execute(f"EXPLAIN EXECUTE {_NAME}" + (f"({values})" if values else ""))
+    except psycopg.OperationalError as error:
+        raise _NotChecked(f"the database was busy: {driver_message(error)}") from None
+    except psycopg.Error as error:
+        code = error.sqlstate or ""
+        if code in _UNKNOWN_TYPES:
+            raise _NotChecked(
+                f"its parameters have types only when it runs, unless it casts them: {driver_message(error)}"
+            ) from None
+        if code.startswith("23"):
+            return None  # of NULL in a domain: the statement itself was prepared
+        position = int(error.diag.statement_position or 0) - 1 - len(beginning)
+        offset = rendered.origin_of(position) if position >= 0 else 0
+        return _Refusal(driver_message(error), _HELP.get(code, _ANY_HELP), offset)
+    finally:
+        await raw.execute("ROLLBACK")
+        await raw.execute("DEALLOCATE ALL")
+    return None
+
+
+async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+    await connection.exec_driver_sql("SET SESSION lock_wait_timeout = 2")
+    await connection.exec_driver_sql("SET @saga_doctor = %s", (parsed.render("qmark").text,))
+    try:
+        await connection.exec_driver_sql(f"PREPARE {_NAME} FROM @saga_doctor")
+    except DBAPIError as error:
+        code = error.orig.args[0] if error.orig is not None and error.orig.args else 0
+        if code == 1295:
+            raise _NotChecked(f"{NAMES[parsed.dialect]} cannot prepare {main_keyword(parsed)}") from None
+        if code == 1205:
+            raise _NotChecked("a table is locked") from None
+        if error.connection_invalidated:
+            raise
+        return _Refusal(_mysql_message(error), _HELP.get(code, _ANY_HELP))
+    await connection.exec_driver_sql(f"DEALLOCATE PREPARE {_NAME}")
+    return None
+
+
+def _mysql_message(error: DBAPIError) -> str:
+    """The server's text without the driver's tuple of number and text."""
+    arguments = error.orig.args if error.orig is not None else ()
+    return str(arguments[1]) if len(arguments) > 1 else driver_message(error)
+
+
+async def _prepare_sqlite(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+    rendered = parsed.render("qmark")
+    try:
+        await connection.exec_driver_sql(f"EXPLAIN {rendered.text}", (None,) * len(rendered.names))
+        if main_keyword(parsed) not in ("SELECT", "VALUES"):
+            await _refuse_read_only(connection)
+    except DBAPIError as error:
+        why = driver_message(error)
+        if "locked" in why:
+            raise _NotChecked("another process writes to the database") from None
+        help = next((help for text, help in _HELP.items() if isinstance(text, str) and text in why), _ANY_HELP)
+        return _Refusal(why, help)
+    return None
+
+
+async def _refuse_read_only(connection: AsyncConnection) -> None:
+    """Raise DBAPIError if the file cannot be written: SQLite says so only to a statement that writes, here nothing."""
+    version = (await connection.exec_driver_sql("PRAGMA user_version")).scalar_one()
+    await connection.exec_driver_sql("BEGIN")
+    try:
+        await connection.exec_driver_sql(f"PRAGMA user_version = {int(version)}")
+    finally:
+        await connection.exec_driver_sql("ROLLBACK")
+
+
+_PREPARE = {
+    "postgresql": _prepare_postgresql,
+    "mysql": _prepare_mysql,
+    "mariadb": _prepare_mysql,
+    "sqlite": _prepare_sqlite,
+}
+
+
+def _in_python(drafts: Iterable[SagaDraft]) -> Iterator[DoctorResult]:
+    """The actions whose SQL is in Python, where only their run shows it."""
+    names = {
+        operation.operation.uses
+        for draft in drafts
+        for step in draft.steps
+        for operation in step.operations
+        if (action := draft.project.actions.get(operation.operation.uses)) is not None and action.connection
+    }
+    if names:
+        yield DoctorResult(CHECK, None, f"not checked because it is in Python: the SQL of {', '.join(sorted(names))}")
