@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
+from saga_activities.conflicts import limit_conflict
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.conflicts import limit_conflict
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey

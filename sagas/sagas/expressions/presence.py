@@ -49,56 +49,73 @@ NO_FACTS = Facts()
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a path from its root; ``absorbed``: a missing field in it is no error here."""
+    """One use of a path from its root.
+
+    ``absorbed``: a missing field in it is no error here. ``certain``: whenever the expression has a value, the use was
+    evaluated.
+    """
 
     path: NamePath
     offset: int
     facts: Facts
     absorbed: bool
+    certain: bool
 
 
 def find_uses(node: ExpressionNode, facts: Facts = NO_FACTS) -> Iterator[Use]:
     """All uses, in source order; ``facts`` hold wherever the expression is evaluated."""
-    yield from _uses(node, {}, facts, absorbed=False)
+    yield from _uses(node, {}, facts, absorbed=False, certain=True)
 
 
 Bound = Mapping[str, NamePath | None]
 """The path of the elements that a comprehension's variable stands for; None: they come from no path."""
 
 
-def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool) -> Iterator[Use]:
+def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool, certain: bool) -> Iterator[Use]:
     path = _path(node, bound)
     if path is not None:
-        yield Use(path, node.offset, facts, absorbed)
+        yield Use(path, node.offset, facts, absorbed, certain and not absorbed)
         for key in _computed_keys(node):
-            yield from _uses(key, bound, facts, absorbed=absorbed)
+            yield from _uses(key, bound, facts, absorbed=absorbed, certain=certain)
         return
     match node:
         case Identifier():
             return  # the variable of a comprehension over something computed
         case Has(operand=operand):
-            yield from _uses(operand, bound, facts, absorbed=True)
+            yield from _uses(operand, bound, facts, absorbed=True, certain=False)
         case Default(value=value, fallback=fallback):
-            yield from _uses(value, bound, facts, absorbed=True)
-            yield from _uses(fallback, bound, facts, absorbed=absorbed)
+            yield from _uses(value, bound, facts, absorbed=True, certain=False)
+            yield from _uses(fallback, bound, facts, absorbed=absorbed, certain=False)
         case Conditional(condition=condition, then=then, otherwise=otherwise):
-            yield from _uses(condition, bound, facts, absorbed=absorbed)
-            yield from _uses(then, bound, facts | facts_of(condition, True, bound), absorbed=absorbed)
-            yield from _uses(otherwise, bound, facts | facts_of(condition, False, bound), absorbed=absorbed)
+            yield from _uses(condition, bound, facts, absorbed=absorbed, certain=certain)
+            known = facts | facts_of(condition, True, bound)
+            yield from _uses(then, bound, known, absorbed=absorbed, certain=False)
+            known = facts | facts_of(condition, False, bound)
+            yield from _uses(otherwise, bound, known, absorbed=absorbed, certain=False)
         case Logic(op=op, left=left, right=right):
             # In both directions, because an error on the left is absorbed if the right side decides.
-            yield from _uses(left, bound, facts | facts_of(right, op == "&&", bound), absorbed=absorbed)
-            yield from _uses(right, bound, facts | facts_of(left, op == "&&", bound), absorbed=absorbed)
+            known = facts | facts_of(right, op == "&&", bound)
+            yield from _uses(left, bound, known, absorbed=absorbed, certain=False)
+            known = facts | facts_of(left, op == "&&", bound)
+            yield from _uses(right, bound, known, absorbed=absorbed, certain=False)
         case Comprehension(source=source, variable=variable, condition=condition):
-            yield from _uses(source, bound, facts, absorbed=absorbed)
+            yield from _uses(source, bound, facts, absorbed=absorbed, certain=certain)
             of = _path(source, bound)
             inner = {**bound, variable: None if of is None else (*of, ANY_ELEMENT)}
             for part in node.children()[1:]:
                 known = facts if condition in (None, part) else facts | facts_of(condition, True, inner)
-                yield from _uses(part, inner, known, absorbed=absorbed)
+                yield from _uses(part, inner, known, absorbed=absorbed, certain=False)
         case _:
             for child in node.children():
-                yield from _uses(child, bound, facts, absorbed=absorbed)
+                yield from _uses(child, bound, facts, absorbed=absorbed, certain=certain)
+
+
+def facts_of_value(node: ExpressionNode) -> Facts:
+    """What is known once the expression has been evaluated without an error."""
+    paths = [use.path for use in find_uses(node) if use.certain]
+    return Facts(
+        frozenset().union(*map(_prefixes, paths)), frozenset().union(*(_prefixes(path[:-1]) for path in paths))
+    )
 
 
 def facts_of(condition: ExpressionNode | None, outcome: bool, bound: Bound | None = None) -> Facts:

@@ -17,8 +17,8 @@ from sqlalchemy.exc import NotSupportedError
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.conflicts import limit_conflict
 from saga_activities.dispatcher import Dispatcher
-from saga_activities.guard.conflicts import limit_conflict
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.http import HttpConnections
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action

@@ -6,7 +6,7 @@ an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from sagas.definition.checks.scopes import ExpressionScope
 from sagas.definition.diagnostics import Report
@@ -15,10 +15,11 @@ from sagas.definition.optional_properties import gaps
 from sagas.definition.parser.draft import StepDraft
 from sagas.definition.parser.yaml_nodes import Position
 from sagas.expressions import ANY_ELEMENT, Expression, ExpressionError, compile_expression
-from sagas.expressions.presence import NO_FACTS, Facts, Use, facts_of, find_uses, holds
-from sagas.expressions.template_syntax import split_template
+from sagas.expressions.presence import NO_FACTS, Facts, Use, facts_of, facts_of_value, find_uses, holds
+from sagas.expressions.template_syntax import OPENING, split_template
 
 _OWN_CONDITION = ("do", "undo", "confirm", "probe")
+_AFTER_THE_CALL = ("undo", "confirm", "probe")
 _PARKING = ("undo", "confirm", "probe", "output")
 _MISSING, _PARKS = "SAGA305", "SAGA310"
 
@@ -27,40 +28,49 @@ def check_missing_values(
     expression: Expression, scope: ExpressionScope, report: Report, position_at: Callable[[int], Position]
 ) -> None:
     """Report the uses in one expression of names that exist. ``position_at``: of an offset in its source."""
-    facts = _facts_of_the_place(scope)
     results = {one.offset for one in expression.references if not one.guarded and scope.problem(one.path) is None}
-    for use in find_uses(expression.node, facts):
-        if use.absorbed:
-            continue
-        root = use.path[0]
-        if root == "steps" and use.offset in results:
-            _check_result(use, scope, report, position_at(use.offset))
-        elif root in ("input", "item"):
-            _check_property(use, scope, report, position_at(use.offset))
+    if not any(_finding(use, scope, results) for use in find_uses(expression.node)):
+        return
+    for use in find_uses(expression.node, _facts_of_the_place(scope)):
+        if (finding := _finding(use, scope, results)) is not None:
+            report.add(finding[0], position_at(use.offset), *finding[1:])
 
 
-def _check_result(use: Use, scope: ExpressionScope, report: Report, position: Position) -> None:
+Finding = tuple[str, str, str]
+"""The code, the message and the help."""
+
+
+def _finding(use: Use, scope: ExpressionScope, results: Set[int]) -> Finding | None:
+    """``results``: the offsets of results of steps that are not guarded against null."""
+    if use.absorbed:
+        return None
+    if use.path[0] == "steps":
+        return _null_result(use, scope) if use.offset in results else None
+    return _missing_property(use, scope) if use.path[0] in ("input", "item") else None
+
+
+def _null_result(use: Use, scope: ExpressionScope) -> Finding | None:
     why = scope.null_reason(use.path)
     target = scope.draft.steps_by_id.get(use.path[1]) if len(use.path) > 1 else None
     if why is None or target is None:
-        return
+        return None
     own = scope.step is not None and target.id == scope.step.id
     skipped_only = target.step.on_failure != "continue" and not own
     if skipped_only and scope.kind != "notify" and target.step.if_ is not None:
         condition = _compiled(target.step.if_)
         if condition is not None and holds(condition.node, use.facts):
-            return
+            return None
     path = _written(use.path)
     help = f"give a default: default({path}, …), or test for null: steps.{target.id}.result != null ? … : …"
     # Null itself is a value, and a step's own result is null only if its attempts stay unknown.
     fails = len(use.path) > len(("steps", target.id, "result")) and not own
-    report.add(_PARKS if fails and _parks(scope) else _MISSING, position, f"`{path}` may be null: {why}", help)
+    return (_PARKS if fails and _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)
 
 
-def _check_property(use: Use, scope: ExpressionScope, report: Report, position: Position) -> None:
+def _missing_property(use: Use, scope: ExpressionScope) -> Finding | None:
     source = scope.item_source() if use.path[0] == "item" else None
     if use.path[0] == "item" and source is None:
-        return
+        return None
     whole = use.path if source is None else (*source, *use.path[1:])
     before = len(whole) - len(use.path)
     for length, kind in gaps(scope.draft.definition.input, whole[1:]):
@@ -76,8 +86,8 @@ def _check_property(use: Use, scope: ExpressionScope, report: Report, position: 
         else:
             message = f"`{path}` may be null"
             help = f"write default({_written(use.path)}, …), or test for null: {path} != null ? … : …"
-        report.add(_PARKS if _parks(scope) else "SAGA309", position, message, help)
-        return
+        return (_PARKS if _parks(scope) else "SAGA309", message, help)
+    return None
 
 
 def _parks(scope: ExpressionScope) -> bool:
@@ -91,27 +101,40 @@ def _parks(scope: ExpressionScope) -> bool:
 
 
 def _facts_of_the_place(scope: ExpressionScope) -> Facts:
-    """What holds whenever a step runs: its own `if`, and what a `require` before it demands."""
-    step = scope.step
-    if step is None:
-        return NO_FACTS
-    facts = NO_FACTS
-    if scope.kind in _OWN_CONDITION and step.step.if_ is not None:
+    """What holds whenever the expression is evaluated: what its own step and those before it have evaluated."""
+    step, facts = scope.step, NO_FACTS
+    if step is not None and scope.kind in _OWN_CONDITION and step.step.if_ is not None:
         condition = _compiled(step.step.if_)
         facts = facts_of(None if condition is None else condition.node, True)
-    for demand in _requirements_before(scope, step):
-        facts = facts | facts_of(demand.node, True)
+    if step is not None and scope.kind in _AFTER_THE_CALL:
+        facts = facts | _facts_after(step)
+    for other in scope.draft.steps:
+        if scope.kind == "output" or (step is not None and scope.draft.graph.is_ancestor(other.id, step.id)):
+            skipped = other.step.if_ is not None or other.step.on_failure == "continue"
+            if not skipped and other.step.for_each is None:
+                facts = facts | _facts_after(other)
     return facts
 
 
-def _requirements_before(scope: ExpressionScope, step: StepDraft) -> Iterator[Expression]:
-    for other in scope.draft.steps:
-        do = other.step.do
-        certain = other.step.if_ is None and other.step.for_each is None and other.step.on_failure != "continue"
-        if do.uses == "require" and certain and scope.draft.graph.is_ancestor(other.id, step.id):
-            condition = _compiled((do.with_ or {}).get("that"))
-            if condition is not None:
-                yield condition
+def _facts_after(step: StepDraft) -> Facts:
+    """What is known once the arguments of the step were evaluated, which comes before its effect."""
+    facts = NO_FACTS
+    for expression in _expressions(step.step.do.with_):
+        facts = facts | facts_of_value(expression.node)
+    if step.step.do.uses == "require" and (that := _compiled((step.step.do.with_ or {}).get("that"))) is not None:
+        facts = facts | facts_of(that.node, True)
+    return facts
+
+
+def _expressions(value: object) -> Iterator[Expression]:
+    if isinstance(value, Mapping | list):
+        for child in value.values() if isinstance(value, Mapping) else value:
+            yield from _expressions(child)
+    elif isinstance(value, str) and OPENING in value:
+        try:
+            yield from (compile_expression(part.text) for part in split_template(value) if part.expression)
+        except ExpressionError:
+            return  # reported where it is written
 
 
 def _compiled(source: object) -> Expression | None:

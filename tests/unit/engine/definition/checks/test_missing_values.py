@@ -114,6 +114,21 @@ def test_a_requirement_guards_what_follows() -> None:
     assert codes("steps:\n" + require + STEP.format("input.note", "")) == []
 
 
+def test_the_arguments_of_an_earlier_call_guard_what_follows() -> None:
+    """Without the property the call fails before its effect, so there is nothing to undo."""
+    undo = (
+        "steps:\n  - id: a\n    uses: shop.reserve\n    with: {sku: '${{ %s }}'}\n"
+        "    compensate: {uses: shop.release, with: {sku: '${{ input.note }}'}}\n"
+    )
+    assert codes(undo % "input.note") == ["SAGA309"]
+    assert codes(undo % 'default(input.note, "")') == ["SAGA310"]
+    assert codes(undo % 'input.count > 1 ? input.note : ""') == ["SAGA309", "SAGA310"]
+    after = PIVOT + "  - {id: t, uses: shop.price, effect: none, if: input.note == 'x'}\n"
+    after_it = "steps:\n" + STEP.format("input.note", "") + after
+    assert "SAGA310" not in codes(after_it)
+    assert "SAGA310" in codes("steps:\n" + STEP.format("input.note", ", if: input.count > 1") + after)
+
+
 def test_the_hint_names_what_to_write() -> None:
     (found,) = diagnostics("steps:\n" + STEP.format("input.nested.deep == ''x'' ? ''a'' : ''b''", ""))[:1]
     assert found.message == "`input.nested` is optional and has no default"
