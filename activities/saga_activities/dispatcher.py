@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
+from saga_activities.conflicts import limit_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
@@ -74,7 +75,8 @@ class Dispatcher:
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
-        return await (self._run_guarded if invocation.guard is not None else self._run_unguarded)(invocation, attempt)
+        run = self._run_guarded if invocation.guard is not None else self._run_unguarded
+        return limit_conflict(await run(invocation, attempt), invocation, attempt)
 
     async def _run_guarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         guard_spec = invocation.guard
@@ -201,7 +203,10 @@ class Dispatcher:
             # A Python action may write, to seal the key while it answers.
             run = guard.read if invocation.action == "sql" else guard.run_probe
             outcome = await run(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
-            return probe_outcome(outcome.result) if outcome.kind == "done" else replace(outcome, kind="unknown")
+            if outcome.kind == "done":
+                return probe_outcome(outcome.result)
+            # A probe that can never be made waits for a person; any other failure leaves the effect unknown.
+            return replace(outcome, kind="unknown") if outcome.retryable else outcome
         return await run_unguarded(body, invocation.op)
 
     def _home(self, invocation: Invocation) -> str | None:

@@ -86,6 +86,18 @@ class RowLocked(Exception):
         self.details = {"row": row, "owner": owner, "since": since}
 
 
+class DefiniteFailure(Exception):
+    """Nothing happened, and another attempt fails the same way.
+
+    ``type`` is the failure type, ``details`` are shown to operators.
+    """
+
+    def __init__(self, type: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.type = type
+        self.details = details
+
+
 class NeedsOperator(Exception):
     """An operator must decide; nothing was changed.
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from saga_activities.automatic import row_locks
-from saga_activities.automatic.postgresql import check_merge, merge_with_returning
+from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
@@ -117,7 +117,6 @@ class ImageRecorder:
         """
         with_returning = change.with_returning
         if change.kind == "merge":
-            await check_merge(self._sql)
             with_returning = partial(merge_with_returning, change)
         async with self._sql.savepoint(keep=False):
             _, expected = await self._run_with_keys(with_returning, change, table, parameters)

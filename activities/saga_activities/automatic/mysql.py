@@ -55,6 +55,15 @@ JOIN information_schema.key_column_usage k
   AND k.table_name = r.table_name
 WHERE r.unique_constraint_schema = :schema AND r.referenced_table_name = :name
 """
+_MAY_SEE_REFERENCES = """
+SELECT 1 AS yes FROM (
+  SELECT grantee, privilege_type FROM information_schema.user_privileges
+    WHERE privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'REFERENCES', 'TRIGGER', 'CREATE', 'ALTER', 'DROP')
+  UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges WHERE :schema LIKE table_schema
+) AS granted
+WHERE privilege_type <> 'USAGE' AND grantee = concat('''', replace(current_user(), '@', '''@'''), '''') LIMIT 1
+"""
+"""A right on the whole database: the catalog shows a table only to a user who has a right on it."""
 _NULLABLE_REFERENCES = """
 SELECT DISTINCT c.column_name AS name FROM information_schema.key_column_usage k JOIN information_schema.columns c
   ON c.table_schema = k.table_schema AND c.table_name = k.table_name AND c.column_name = k.column_name
@@ -109,6 +118,11 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
         obstacles.append(f"{shown} has the trigger {triggers[0]['name']}, which may change other rows")
     elif await sql.one_or_none(_MAY_SEE_TRIGGERS, where) is None:
         obstacles.append(f"the user of the connection cannot see whether {shown} has triggers; grant it TRIGGER")
+    if await sql.one_or_none(_MAY_SEE_REFERENCES, {"schema": where["schema"]}) is None:
+        obstacles.append(
+            f"the user of the connection cannot see which tables refer to {shown} and would lose rows with it;"
+            f" grant it TRIGGER on {quote(where['schema'])}.*"
+        )
     return TableShape(
         name=shown,
         quoted=f"{quote(where['schema'])}.{quote(where['name'])}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from saga_activities.automatic.postgresql import check_merge
 from saga_activities.automatic.table_access import TableAccess, check_functions, shape_of_change
 from saga_activities.automatic.table_shape import check_change
+from saga_activities.automatic.unique_keys import conflict_keys
 from saga_activities.guard.session import SqlSession
 from sagas.builtins.row_changes import RowChange, analyse
 
@@ -19,4 +21,9 @@ async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, T
         return change, None
     shape = await shape_of_change(sql, change)
     check_change(shape, change)
-    return change, TableAccess(sql, shape)
+    table = TableAccess(sql, shape)
+    if change.kind == "merge":
+        await check_merge(sql)
+    if change.conflict is not None and change.conflict.rows:
+        await conflict_keys(sql, table)
+    return change, table

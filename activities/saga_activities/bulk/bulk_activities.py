@@ -12,6 +12,7 @@ from saga_activities.attempt_context import AttemptContext, ChunkObserver, Obser
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.bulk.result_room import encode_bounded
+from saga_activities.conflicts import limit_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
@@ -79,7 +80,11 @@ class BulkActivities:
             with ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                outcomes = observed.outcomes = await runner.perform(calls, attempt)
+                ended = await runner.perform(calls, attempt)
+                outcomes = observed.outcomes = [
+                    None if outcome is None else limit_conflict(outcome, call, attempt)
+                    for call, outcome in zip(calls, ended, strict=True)
+                ]
         except UsageError as error:  # of the connection: nothing was performed
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
         return encode_bounded(

@@ -12,6 +12,13 @@ from typing import Any
 
 from sqlalchemy import exc as sa
 
+from saga_activities.guard.statement_errors import (
+    Healing,
+    healing_of_mysql,
+    healing_of_postgresql,
+    healing_of_sqlite,
+    is_outdated_plan,
+)
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 
@@ -70,7 +77,19 @@ _LOCK_TIMEOUT = ("55P03", 1205)
 
 _SQLITE_READONLY = 8
 
-_MISSING_TABLE_CODES = ("42P01", 1146)
+_MISSING_TABLE_CODES = ("42P01", 1146, 1)  # 1: of SQLite, which has no code of its own for it
+
+_ENGINE_TABLE = re.compile(
+    r"[\"'.»«„“ ]saga_(guard|outbox|outbox_home|watermark|version|version_seen|request|inbox|image|image_row|row_lock"
+    r"|lock|lock_order|lock_request|lock_wait|relay_lease|run|claim|definition|output)\b"
+)
+"""A table of the engine in the sentence that says what is missing; the quotation marks depend on the language."""
+
+STATEMENT_NOTE = "statement: "
+"""How the note of an exception begins that has the failed statement, with its placeholders."""
+
+_MAX_STATEMENT = 300
+_MAX_MESSAGE = 500
 
 _OUTDATED_TABLE = re.compile(
     r'of relation "saga_(outbox|request)" does not exist|column saga_request\.\w+ does not exist'  # PostgreSQL
@@ -85,13 +104,16 @@ class ClassifiedError:
     """A database error, classified.
 
     ``infrastructure``: not caused by the statement; retry. ``connection_lost``: a COMMIT that was in flight may or may
-    not have happened. ``timed_out``: the attempt's own time ran out.
+    not have happened. ``timed_out``: the attempt's own time ran out. ``healing``: what a retry can do about an error of
+    the statement; None: nobody can say. ``code`` is that of the database.
     """
 
     message: str
     infrastructure: bool
     connection_lost: bool = False
     timed_out: bool = False
+    healing: Healing | None = None
+    code: str | int | None = None
 
 
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
@@ -107,24 +129,43 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
         return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True)
     code = _error_code(origin)
     if code is None:
-        return (
-            ClassifiedError(_error_message(origin), infrastructure=False)
-            if isinstance(error, sa.SQLAlchemyError)
-            else None
-        )
-    if (code in _MISSING_TABLE_CODES and "saga_" in str(origin)) or _OUTDATED_TABLE.search(str(origin)):
+        if not isinstance(error, sa.SQLAlchemyError):
+            return None
+        healing = "never" if _is_refused_by_the_driver(error, origin) else None
+        return ClassifiedError(_error_message(origin), infrastructure=False, healing=healing)
+    if _concerns_engine_tables(origin, code):
         return _missing_tables()
     if isinstance(code, str):
         return _classify_postgresql(origin, code)
-    name = type(origin).__module__
-    if "sqlite" in name:
-        if "no such table: saga_" in str(origin):
-            return _missing_tables()
-        return ClassifiedError(_error_message(origin), infrastructure=code & 0xFF in _SQLITE_INFRASTRUCTURE)
+    if "sqlite" in type(origin).__module__:
+        return ClassifiedError(
+            _error_message(origin),
+            infrastructure=code & 0xFF in _SQLITE_INFRASTRUCTURE,
+            healing=healing_of_sqlite(code),
+            code=getattr(origin, "sqlite_errorname", code),
+        )
     return ClassifiedError(
         _error_message(origin),
         infrastructure=code in _MYSQL_INFRASTRUCTURE,
         connection_lost=code in _MYSQL_CONNECTION_LOST,
+        healing=healing_of_mysql(code),
+        code=code,
+    )
+
+
+def _is_refused_by_the_driver(error: sa.SQLAlchemyError, origin: Any) -> bool:
+    """Whether the statement was not sent, because its parameters have no form in this database."""
+    if not isinstance(error, sa.StatementError):
+        return False
+    named = type(origin).__name__ in ("ProgrammingError", "DataError", "NotSupportedError")
+    return (named and "closed" not in str(origin)) or not isinstance(error, sa.DBAPIError)
+
+
+def _concerns_engine_tables(origin: Any, code: str | int) -> bool:
+    """Whether a table of the engine is missing, or older than this engine."""
+    sentence = _sentence(origin)
+    return (code in _MISSING_TABLE_CODES and _ENGINE_TABLE.search(sentence) is not None) or (
+        _OUTDATED_TABLE.search(sentence) is not None
     )
 
 
@@ -147,7 +188,20 @@ def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:
         return ClassifiedError("the statement exceeded the time of the attempt", infrastructure=False, timed_out=True)
     lost = code in ("", "57P01", "57P02", "57P05", "25P03", "25P04", "40003") or code.startswith("08")
     infrastructure = lost or code in _INFRASTRUCTURE_SQLSTATES or code[:2] in _INFRASTRUCTURE_SQLSTATE_CLASSES
-    return ClassifiedError(_error_message(origin), infrastructure=infrastructure, connection_lost=lost)
+    return ClassifiedError(
+        _error_message(origin),
+        infrastructure=infrastructure or is_outdated_plan(code, origin),
+        connection_lost=lost,
+        healing=_healing_in_postgresql(origin, code),
+        code=code if origin.sqlstate else None,
+    )
+
+
+def _healing_in_postgresql(origin: Any, code: str) -> Healing | None:
+    if origin.sqlstate:
+        return healing_of_postgresql(code, origin)
+    # Raised by psycopg itself: a parameter of a type that it cannot send.
+    return "never" if type(origin).__name__ in ("ProgrammingError", "DataError", "NotSupportedError") else None
 
 
 def _missing_tables() -> ClassifiedError:
@@ -177,8 +231,25 @@ def _is_dbapi(origin: Any) -> bool:
 
 
 def _error_message(origin: Any) -> str:
-    text = " ".join(str(origin).split())
-    return text[:500] or type(origin).__name__
+    text = _sentence(origin)
+    if (diagnostic := getattr(origin, "diag", None)) is not None and diagnostic.message_primary:
+        # A violated NOT NULL or CHECK has all values of the row as its detail, which belong in no message.
+        whole_row = str(getattr(origin, "sqlstate", "")) in ("23502", "23514")
+        more = (None if whole_row else diagnostic.message_detail, diagnostic.message_hint)
+        text = "; ".join([text, *(" ".join(one.split()).rstrip(".") for one in more if one)])
+    return text[:_MAX_MESSAGE] or type(origin).__name__
+
+
+def _sentence(origin: Any) -> str:
+    """What the database says, without its number, the lines of the statement, and the values of a row."""
+    diagnostic = getattr(origin, "diag", None)
+    primary = None if diagnostic is None else diagnostic.message_primary
+    match getattr(origin, "args", ()):
+        case (int(), words, *_):
+            text = words
+        case _:
+            text = origin
+    return " ".join(str(primary or text).split())
 
 
 def failed_outcome(classified: ClassifiedError, error: BaseException | None = None) -> Outcome:
@@ -187,4 +258,32 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
         return Outcome("failed", failure=Failure("Infrastructure", classified.message), infrastructure=True)
     origin = getattr(error, "orig", None) or error
     kind = "Timeout" if classified.timed_out or origin is None else type(origin).__name__
-    return Outcome("failed", failure=Failure(kind, classified.message))
+    if classified.timed_out:
+        return Outcome("failed", failure=Failure(kind, classified.message))
+    statement = None if error is None else failed_statement(error)
+    code = {} if classified.code is None else {"code": classified.code}
+    details = code | ({} if statement is None else {"statement": statement})
+    failure = Failure(kind, _explained(classified, statement), details)
+    never = classified.healing == "never"
+    return Outcome("failed", failure=failure, retryable=not never, conflict=classified.healing == "perhaps")
+
+
+def failed_statement(error: BaseException) -> str | None:
+    """The statement of a session that has raised ``error``, on one line; None if it is not known."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith(STATEMENT_NOTE):
+            statement = " ".join(note.removeprefix(STATEMENT_NOTE).split())
+            return statement if len(statement) <= _MAX_STATEMENT else f"{statement[:_MAX_STATEMENT]} …"
+    return None
+
+
+def _explained(classified: ClassifiedError, statement: str | None) -> str:
+    """The database's words in a sentence of the engine, with the statement they are about."""
+    code = "" if classified.code is None else f" ({classified.code})"
+    what = "the statement" if statement is None else f"`{statement}`"
+    match classified.healing:
+        case "never":
+            return f"the database cannot run {what}: {classified.message}{code}; correct the statement or the database"
+        case "perhaps":
+            return f"{what} contradicts the rows in the database: {classified.message}{code}"
+    return f"the database refuses {what}: {classified.message}{code}"

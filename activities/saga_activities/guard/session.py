@@ -8,16 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import Executable
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import BindParameter, TextClause
 from sqlalchemy.sql.expression import ClauseElement
 from sqlalchemy.sql.visitors import iterate
 
-from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import exact_parameters, needs_care
 from sagas.builtins.sql_statements import parse_guarded
-from sagas.errors import SagaError
+from sagas.errors import SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.tokens import RefusedStatement
 
@@ -57,6 +58,13 @@ class AttemptOver(SagaError):
 
 class UnexpectedRows(SagaError):
     """The statement returned another number of rows than the action expects."""
+
+
+class UnboundParameters(UsageError):
+    """A parameter has a value that the database cannot take."""
+
+
+_UNBOUND = (TypeError, ValueError, ArithmeticError)
 
 
 class StatementResult(NamedTuple):
@@ -184,6 +192,8 @@ class SqlSession:
                         prepared.check_parameters(values.keys())
                 return await self._execute(prepared, await self._exact(prepared, given))
             except BaseException as error:
+                if isinstance(error, SQLAlchemyError):
+                    error.add_note(f"{STATEMENT_NOTE}{statement}")
                 if self.first_error is None:
                     self.first_error = error
                 raise
@@ -233,10 +243,13 @@ class SqlSession:
     async def _execute(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
-        if isinstance(statement, ParsedSql):
-            result = await self._connection.exec_driver_sql(*self._bound(statement, parameters))
-        else:
-            result = await self._connection.execute(statement, parameters)
+        try:
+            if isinstance(statement, ParsedSql):
+                result = await self._connection.exec_driver_sql(*self._bound(statement, parameters))
+            else:
+                result = await self._connection.execute(statement, parameters)
+        except _UNBOUND as error:  # raised by a driver that has no form for a value
+            raise UnboundParameters(f"a parameter cannot be sent to the database: {error}") from error
         rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
         return StatementResult(rows, result.rowcount if rows is None else len(rows))
 

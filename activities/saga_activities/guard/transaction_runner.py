@@ -24,6 +24,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp
 from sagas.errors import (
     AlreadyCompensated,
+    DefiniteFailure,
     InfrastructureError,
     NeedsOperator,
     Rejected,
@@ -254,14 +255,12 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     """The outcome of an attempt that was rolled back because of ``error``.
 
     ``statement_error`` is the first error of the transaction's statements. If it is an infrastructure error, it wins:
-    an action may turn a deadlock into a rejection, but that is not a business decision.
+    an action may turn a deadlock into a rejection, but that is not a business decision. An error that a retry cannot
+    heal wins over what an action raises instead, unless it has a meaning of its own.
     """
-    if (
-        statement_error is not None
-        and (classified := database_errors.classify_database_error(statement_error)) is not None
-        and classified.infrastructure
-    ):
-        return database_errors.failed_outcome(classified, statement_error)
+    doom = None if statement_error is None else database_errors.classify_database_error(statement_error)
+    if doom is not None and doom.infrastructure:
+        return database_errors.failed_outcome(doom, statement_error)
     match error:
         case Rejected():
             return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
@@ -273,6 +272,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
             )
         case UnusableResult():
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
+        case DefiniteFailure():
+            return Outcome("failed", failure=Failure(error.type, str(error), error.details), retryable=False)
         case UsageError():
             # The action uses the engine in an unsupported way; a retry cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
@@ -291,6 +292,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
             return Outcome(
                 "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why
             )
+    if doom is not None and doom.healing is not None:
+        return database_errors.failed_outcome(doom, statement_error)
     if (classified := database_errors.classify_database_error(error)) is not None:
         return database_errors.failed_outcome(classified, error)
     details = getattr(error, "details", None)

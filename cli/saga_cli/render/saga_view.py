@@ -27,7 +27,7 @@ from saga_cli.render.text import (
     to_rich,
 )
 from sagas.presentation.html_page import html_page
-from sagas.presentation.web_ui_text import STATE_SYMBOLS
+from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
 from sagas.text.shell import saga_command
@@ -348,7 +348,9 @@ def _forward_text(step: StepView, now: datetime) -> str:
 
 def _forward_state(step: StepView) -> str:
     """What happened forward; what happened backward stands in the next column."""
-    if step.state in ("COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "PARKED") and step.outcome:
+    if without_effect := no_effect_text(step):
+        return without_effect
+    if step.state in ("COMPENSATING", "COMPENSATED", "PARKED") and step.outcome:
         return step.outcome if step.state != "PARKED" else f"{step.outcome}, parked"
     return step.state.lower()
 

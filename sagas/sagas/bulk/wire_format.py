@@ -60,6 +60,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
         "timeout": first.timeout,
         "guard": encode_guard(replace(guard, known_done=False, confirmed=None)),
         **({"reads": True} if first.reads else {}),
+        **({"own_retry": True} if first.own_retry else {}),
         "arguments": shared,
         "items": [_encode_item(one, first, shared) for one in calls],
     }
@@ -118,6 +119,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 guard=decode_guard({**common, **own}) if own else shared,
                 earlier_attempts=rest.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
+                own_retry=request.get("own_retry", False),
                 saga=request["saga"],
             )
         )

@@ -314,6 +314,14 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a variable that the project does not have",
         "the saga fails where it is used: add it under [vars] in saga.toml, or give a default: default(vars.x, …)",
     ),
+    "SAGA309": _warning(
+        "an optional property without a default is used bare",
+        "write default(input.x, …) or has(input.x) ? … : …, or give the property a `default` in the schema",
+    ),
+    "SAGA310": _error(
+        "a value that may be missing is used where the saga would park",
+        "write default(input.x, …) or has(input.x) ? … : …, or give the property a `default` in the schema",
+    ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

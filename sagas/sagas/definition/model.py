@@ -55,6 +55,7 @@ class Operation:
     published immediately, because the step does not run before the commit point; None if it has no such events.
     ``images`` (forward actions only): the rows that it changes are stored for `compensate: auto`.
     ``two_phase``: the effect is prepared, and committed at the commit point; the same for all operations of a step.
+    ``own_retry``: ``retry`` is written at the operation, and not a default.
     """
 
     uses: str
@@ -71,6 +72,7 @@ class Operation:
     holds: bool | None = None
     images: bool = False
     two_phase: bool = False
+    own_retry: bool = False
 
     @property
     def guarded(self) -> bool:

@@ -214,6 +214,7 @@ def _new_call(
         "fairness_key": _fairness_key_or_none(run, entry, flight),
         "local": engine or action.local,
         "cancellable": op in ("do", "probe"),
+        "own_retry": action.own_retry and not _retried_without_limit(run, step, op),
     }
     return Call(
         id=flight.id,
@@ -228,6 +229,10 @@ def _new_call(
         timeout=action.timeout,
         **(usual | fields),
     )
+
+
+def _retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
+    return op == "confirm" or (op == "do" and run.committed and step.on_failure == "compensate")
 
 
 def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> str | None:
@@ -275,7 +280,7 @@ def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
 
 def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
     """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
-    return run.committed and run.step(entry).on_failure == "compensate"
+    return _retried_without_limit(run, run.step(entry), "do")
 
 
 def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:

@@ -264,15 +264,20 @@ def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
 def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
     """End an entry whose retries are exhausted and which is known to have no effect."""
     if entry.outcome == "unknown":
-        mark_nothing_to_undo(entry, compensation=False)
+        mark_nothing_to_undo(entry)
     entry.ended_at = run.now
     run.post(ForwardFailed(entry))
 
 
-def mark_nothing_to_undo(entry: LedgerEntry, *, compensation: bool = True) -> None:
-    """The entry has no effect and will have none. ``compensation``: its compensation is closed by that, too."""
+def mark_nothing_to_undo(entry: LedgerEntry) -> None:
+    """The entry has no effect and will have none, which closes its compensation, too.
+
+    An outcome that was unknown is known now: the last attempt's own word, or failed.
+    """
     entry.state = "NOTHING_TO_UNDO"
-    if compensation and entry.undo is not None:
+    if entry.outcome in ("unknown", None):
+        entry.outcome = "rejected" if entry.failure_kind == "rejected" else "failed"
+    if entry.undo is not None:
         entry.undo.state = "NOTHING_TO_UNDO"
 
 
@@ -346,8 +351,9 @@ def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
 def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
     """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.undo.rollback`."""
     if entry.state in ("RUNNING", "PARKED"):
-        if entry.resolved and entry.outcome == "unknown":
-            mark_nothing_to_undo(entry, compensation=False)
+        closed = entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO"
+        if entry.resolved and (closed or entry.outcome == "unknown"):
+            mark_nothing_to_undo(entry)
         else:
             entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     if entry.outcome is None:

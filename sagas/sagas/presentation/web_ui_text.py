@@ -67,10 +67,17 @@ def _step_row(step: StepView) -> str:
     title = f"**{markdown_text(step.id)}**"
     if step.name not in (step.id, step.step):
         title += f" {markdown_text(step.name)}"
-    state = f"{STATE_SYMBOLS.get(step.state, ' ')}{NO_BREAK_SPACE}{step.state}"
+    state = f"{STATE_SYMBOLS.get(step.state, ' ')}{NO_BREAK_SPACE}{no_effect_text(step) or step.state}"
     if (step.attempts or 0) > 1:
         state += f" ({step.attempts} attempts)"
     return table_row(state, title, markdown_code(step.uses), undo_cell)
+
+
+def no_effect_text(step: StepView) -> str | None:
+    """What people read of a step that failed for certain, or was sealed; None for any other."""
+    if step.state not in ("FAILED", "NOTHING_TO_UNDO") or step.outcome not in ("failed", "rejected"):
+        return None
+    return f"{step.outcome}, nothing happened"
 
 
 def table_row(*cells: str) -> str:

@@ -201,6 +201,7 @@ class Call:
     ``cancellable``: a cancellation may be delivered to a running attempt (never for a pivot).
     ``at_most_once``: the platform must not retry this attempt on its own.
     ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
+    ``own_retry``: `retry` is written at the operation, and its `max_attempts` counts here.
     """
 
     id: str
@@ -225,6 +226,7 @@ class Call:
     cancellable: bool = True
     at_most_once: bool = False
     reads: bool = False
+    own_retry: bool = False
     delay: float = 0.0
 
 

@@ -65,6 +65,7 @@ class Outcome:
     ``counted`` is False when the executor of the action was lost before it had an effect: the attempt is not counted.
     ``park_reason`` is set when only an operator can decide (key reused with other arguments …).
     ``retry_after`` is the delay in seconds that the participant requested before the next attempt, if any.
+    ``conflict`` is True when rows of other transactions are in the way, which a few retries may find gone.
     """
 
     kind: OutcomeKind
@@ -78,6 +79,7 @@ class Outcome:
     counted: bool = True
     park_reason: str | None = None
     retry_after: float | None = None
+    conflict: bool = False
 
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:

@@ -72,6 +72,7 @@ class Invocation:
 
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
     ``reads``: the database must refuse every write of the action.
+    ``own_retry``: the author has written its `retry`, which then applies to every failure.
     ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
 
@@ -89,6 +90,7 @@ class Invocation:
     ignores_cancel: bool = False
     beats: bool = False
     reads: bool = False
+    own_retry: bool = False
     intervals: tuple[float, ...] = ()
     saga: str = ""
 
@@ -122,6 +124,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["beats"] = True
         if call.reads:
             envelope["reads"] = True
+        if call.own_retry:
+            envelope["own_retry"] = True
         if call.retry.intervals:
             envelope["intervals"] = list(call.retry.intervals)
     return {**call.arguments, ENVELOPE: envelope}
@@ -146,6 +150,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         ignores_cancel=envelope.get("deaf", False),
         beats=envelope.get("beats", False),
         reads=envelope.get("reads", False),
+        own_retry=envelope.get("own_retry", False),
         intervals=tuple(map(float, envelope.get("intervals", ()))),
         saga=envelope.get("saga", ""),
     )

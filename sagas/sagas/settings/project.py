@@ -92,7 +92,11 @@ class Project:
         drafts = []
         for path in find_definition_files(self._folders):
             require_own(path)
-            draft, _ = parse_draft(read_bounded(path).decode("utf-8-sig"), str(path), self.context)
+            try:
+                text = read_bounded(path).decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError):
+                continue  # a diagnostic says so
+            draft, _ = parse_draft(text, str(path), self.context)
             drafts += [draft] if draft is not None and draft.definition.saga in self.definitions else []
         return drafts
 

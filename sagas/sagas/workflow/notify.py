@@ -159,8 +159,8 @@ class NotifyWorkflow:
             if outcome.kind == "done":
                 return self._finish(order, "DELIVERED", None)
             failure = outcome.failure or Failure("Unknown", "no reason was given")
-            if outcome.kind in ("rejected", "late"):
-                break  # the receiver refuses it, so a retry cannot help
+            if outcome.kind in ("rejected", "late") or (outcome.kind == "failed" and not outcome.retryable):
+                break  # the receiver refuses it, or it can never be made: a retry cannot help
         self._finish(order, "EXHAUSTED", failure)
         attempts = self._status["attempts"]
         raise SagaApplicationError(

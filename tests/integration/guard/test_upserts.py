@@ -304,6 +304,7 @@ async def test_an_upsert_by_a_generated_column_of_mariadb_is_refused(tables: Tab
     )
     outcome = await tables.do(["insert into @stock (sku, name) values (1, 'A') on duplicate key update name = 'B'"])
     assert "the unique key lowered of" in str(outcome.failure)
+    assert await tables.dump() == {"stock": []}
 
 
 async def test_expect_rows_counts_as_the_database_does(tables: Tables) -> None:

@@ -168,9 +168,12 @@ async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServ
         "      inputs:\n        good: {connection: shop, query: 'select :day::date as d', params: {day: x}}\n"
         "        gone: {connection: shop, query: 'select gone from stock where sku = :sku', params: {sku: x}}\n"
         "        some: {connection: shop, table: stock, where: 'fre > 0'}\n"
+        "        text: {connection: shop, query: 'select date :day as d', params: {day: x}}\n"
     )
     settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n[spark]\nledger = "shop"\n'
     (tmp_path / "saga.toml").write_text(settings)
-    first, second = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    first, second, third = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert third.ok is None
+    assert "write casts (`:day::date`)" in third.message
     assert 'load.saga.yaml:10:49 load/load: PostgreSQL cannot prepare the statement: column "gone"' in first.message
     assert "load.saga.yaml:11:56 load/load: " in second.message

@@ -49,7 +49,10 @@ _ANY_HELP = "correct the statement; the position is that of the statement, or of
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement in a file. ``is_own``: ``parsed`` is the text of ``node``, so its offsets are positions there."""
+    """A statement in a file. ``is_own``: ``parsed`` is the text of ``node``, so its offsets are positions there.
+
+    ``takes_literals``: the values of its parameters become literals, as in the inputs of Spark steps.
+    """
 
     file: str
     owner: str
@@ -57,6 +60,7 @@ class _Statement:
     node: YamlNode
     parsed: ParsedSql
     is_own: bool = True
+    takes_literals: bool = False
 
     def at(self, position: Positioned) -> str:
         return f"{self.file}:{position.line}:{position.column} {self.owner}"
@@ -69,6 +73,7 @@ class _Refusal:
     why: str
     help: str
     offset: int = 0
+    is_syntax: bool = False
 
 
 class _NotChecked(Exception):
@@ -101,8 +106,9 @@ def _statements(draft: SagaDraft) -> Iterator[_Statement]:
         if dialect is None:
             continue  # its URL is not here; the check of the connection says so
         for node, text, is_own in _texts(written):
-            parse = parse_guarded if written.operation.operation.uses == "sql" else parse_sql
-            yield _Statement(draft.file, owner, written.connection, node, parse(text, dialect), is_own)
+            guarded = written.operation.operation.uses == "sql"
+            parsed = (parse_guarded if guarded else parse_sql)(text, dialect)
+            yield _Statement(draft.file, owner, written.connection, node, parsed, is_own, not guarded)
 
 
 def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
@@ -155,6 +161,9 @@ async def _check(connection: AsyncConnection, statement: _Statement, prepare: An
         return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
     if refusal is None:
         return None
+    if refusal.is_syntax and statement.takes_literals and statement.parsed.parameters:
+        why = "it may need literals (`date :day`), which a prepared statement cannot have; write casts (`:day::date`)"
+        return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
     offset = refusal.offset if statement.is_own else 0
     place = statement.at(statement.node.position_at(offset))
     name = NAMES[statement.parsed.dialect]
@@ -190,7 +199,7 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
             return None  # of NULL in a domain: the statement itself was prepared
         position = int(error.diag.statement_position or 0) - 1 - len(beginning)
         offset = rendered.origin_of(position) if position >= 0 else 0
-        return _Refusal(driver_message(error), _HELP.get(code, _ANY_HELP), offset)
+        return _Refusal(driver_message(error), _HELP.get(code, _ANY_HELP), offset, is_syntax=code == "42601")
     finally:
         await raw.execute("ROLLBACK")
         await raw.execute("DEALLOCATE ALL")

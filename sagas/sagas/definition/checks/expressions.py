@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sagas.builtins.registry import BUILTINS, EXPRESSION
+from sagas.definition.checks.missing_values import check_missing_values
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
@@ -161,11 +162,9 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
         if problem is not None or (not reference.guarded and (problem := scope.variable_problem(reference.path))):
             help = _hyphen_help(written.expression.source, reference.offset, reference.path[0]) or problem.help
             report.add(problem.code, position, problem.message, help)
-        elif not reference.guarded and (why := scope.null_reason(reference.path)):
-            path = ".".join(reference.path)
-            id = reference.path[1]
-            help = f"give a default: default({path}, …), or test for null: steps.{id}.result != null ? … : …"
-            report.add("SAGA305", position, f"`{path}` may be null: {why}", help)
+    check_missing_values(
+        written.expression, scope, report, lambda offset: written.node.position_at(written.start + offset)
+    )
     for offset, message in check_types(written.expression, scope.type_of):
         # Messages about operators start with the quoted operator; the others are about calls.
         arithmetic = message.startswith("'") or "takes numbers, and" in message

@@ -213,16 +213,21 @@ class ExpressionScope:
     def _result_schema(self, target: StepDraft) -> object:
         return result_schema(self.draft.project.actions.get(target.step.do.uses))
 
-    def _item_schema(self) -> object:
-        """The schema of `item` if `for_each` is a plain path into the input."""
+    def item_source(self) -> NamePath | None:
+        """The path of an item if `for_each` is a plain path into the input, as in ``input.lines.[]``."""
         source = self.step.step.for_each if self.step else None
         if not isinstance(source, str):
             return None
         text = source.strip().removeprefix("${{").removesuffix("}}").strip()
         parts = tuple(text.split("."))
-        if parts[0] != "input" or not all(part.isidentifier() for part in parts):
+        plain = parts[0] == "input" and all(part.isidentifier() for part in parts)
+        return (*parts, ANY_ELEMENT) if plain else None
+
+    def _item_schema(self) -> object:
+        source = self.item_source()
+        if source is None:
             return None
-        declared = schema_at(self.draft.definition.input, (*parts[1:], ANY_ELEMENT))
+        declared = schema_at(self.draft.definition.input, source[1:])
         return None if isinstance(declared, UndeclaredProperty) else declared
 
 

@@ -190,6 +190,7 @@ class BuildContext:
             idempotent=facts.idempotent,
             rejects=facts.rejects,
             seals=facts.seals,
+            own_retry=parsed.get("retry") is not None,
         )
 
     def _retry(self, uses: str, parsed: ParsedMapping | None) -> Retry:
@@ -276,7 +277,17 @@ def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None
 
 def guard_only_operation(do: Operation, uses: str) -> Operation:
     """An operation without an action, which only runs the guard's transaction in the database of ``do``."""
-    return replace(do, uses=uses, with_={}, heartbeat=None, retry=Retry(), rejects=False, holds=None, images=False)
+    return replace(
+        do,
+        uses=uses,
+        with_={},
+        heartbeat=None,
+        retry=Retry(),
+        rejects=False,
+        holds=None,
+        images=False,
+        own_retry=False,
+    )
 
 
 def with_held_event_operations(
@@ -328,7 +339,9 @@ def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation |
     """
 
     def operation(uses: str) -> Operation:
-        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, retry=Retry(), rejects=False)
+        return replace(
+            do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, retry=Retry(), rejects=False, own_retry=False
+        )
 
     compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
     return compensation, operation(PUBLISH)

@@ -124,7 +124,7 @@ def lookup_timer_fired(run: SagaRun, entry: LedgerEntry, flight: Flight) -> None
 
 
 def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
-    """Store the verdict in the entry: a seal that lost to `do`, or a probe's `done`, sets the outcome to done."""
+    """Store the verdict in the entry: what it tells about the effect replaces the outcome."""
     step = run.step(entry)
     if verdict == "done":
         entry.outcome, entry.state, entry.ended_at = "done", "DONE", run.now
@@ -254,7 +254,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
         run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
         if calls.is_single_attempt(step) and run.pending_cause is None and calls.may_retry(run, entry):
-            entry.resolved, entry.state = False, "RUNNING"
+            entry.resolved, entry.state, entry.outcome = False, "RUNNING", "unknown"
             calls.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
             run.post(PivotFailed(entry, arguments.failure_cause(entry)))

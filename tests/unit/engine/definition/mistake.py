@@ -99,6 +99,7 @@ TELL = "  - {id: tell, uses: shop.tell}\n"
 EACH = "  - {{id: a, uses: shop.tell, for_each: ⟦'{}', effect: none}}\n"
 INPUT = """input:
   type: object
+  required: [name, count, price, card, lines]
   properties:
     name: {type: string}
     count: {type: integer}

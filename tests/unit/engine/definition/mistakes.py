@@ -390,6 +390,46 @@ MISTAKES = [
             "    compensate: {uses: bank.refund, with: {amount: '${{ ⟦steps.a.result.amount }}'}}\n"
         ),
     ),
+    Mistake(
+        "SAGA309",
+        "an optional property",
+        saga(
+            "  - {id: a, uses: shop.reserve, with: {sku: '${{ ⟦input.lines[0].sku }}'}, compensate: shop.release}\n",
+            INPUT,
+        ),
+    ),
+    Mistake(
+        "SAGA309",
+        "an optional property of an item",
+        saga(
+            "  - id: a\n    uses: shop.reserve\n    for_each: ${{ input.lines }}\n"
+            "    with: {sku: '${{ ⟦item.sku }}'}\n    compensate: shop.release\n",
+            INPUT,
+        ),
+    ),
+    Mistake(
+        "SAGA310",
+        "an optional property in an undo",
+        saga(
+            "  - id: a\n    uses: shop.reserve\n    with: {sku: a}\n"
+            "    compensate: {uses: shop.release, with: {sku: '${{ ⟦input.lines[0].sku }}'}}\n",
+            INPUT,
+        ),
+    ),
+    Mistake(
+        "SAGA310", "an optional property in the output", saga(BOOK, INPUT + 'output: "${{ ⟦input.lines[0].sku }}"\n')
+    ),
+    Mistake(
+        "SAGA310",
+        "a result after the pivot that may be null",
+        saga(
+            "  - {id: a, uses: shop.reserve, with: {sku: a}, if: input.count > 1, compensate: shop.release}\n"
+            + BOOK
+            + "  - {id: told, uses: shop.price, effect: none, if: '⟦steps.a.result.n > 1'}\n",
+            INPUT,
+        ),
+        also=("SAGA103",),
+    ),
     Mistake("SAGA306", "for_each over text", saga(EACH.format("${{ input.name }}"), INPUT)),
     Mistake("SAGA306", "for_each over a text around", saga(EACH.format("a${{ input.lines }}"), INPUT)),
     Mistake("SAGA306", "for_each over a number", saga(EACH.format("${{ size(input.lines) }}"), INPUT)),

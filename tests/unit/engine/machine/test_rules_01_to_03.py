@@ -36,9 +36,27 @@ def test_rule_01_done_and_unresolved_unknown_steps_are_compensated(
     assert driver.row("b")["compensation"]["state"] == compensation
 
 
-def test_rule_01_the_outcome_forward_is_not_overwritten_by_a_seal_that_won() -> None:
-    driver = MachineDriver(saga(step("a")), answers={"a": "unknown"}).run()
-    assert driver.row("a")["outcome"] == "unknown"
+@pytest.mark.parametrize(
+    ("answers", "outcome", "reason"),
+    [
+        ({"a": "unknown"}, "failed", "unknown"),
+        ({"a": ("failed", 3)}, "failed", "failed"),
+        ({"a": ("rejected", 2)}, "rejected", "rejected"),  # not believed, until the seal proves it
+    ],
+)
+def test_a_seal_that_won_is_knowledge(answers: Any, outcome: str, reason: str) -> None:
+    driver = MachineDriver(saga(step("a")), answers=answers).run()
+    row = driver.row("a")
+    assert (row["state"], row["outcome"]) == ("NOTHING_TO_UNDO", outcome)
+    assert row["compensation"]["state"] == "NOTHING_TO_UNDO"
+    assert driver.view.reason is not None
+    assert driver.view.reason.kind == reason
+
+
+def test_a_probe_that_is_believed_is_knowledge() -> None:
+    definition = saga(step("a", do=op("do.a"), probe=probe(seals=True)))
+    row = MachineDriver(definition, answers={"a": "unknown", "ask": "absent"}).run().row("a")
+    assert (row["state"], row["outcome"]) == ("NOTHING_TO_UNDO", "failed")
 
 
 def test_rule_01_a_lost_seal_gives_the_stored_result_to_the_compensation() -> None:

@@ -14,11 +14,14 @@ HEAD = """
 saga: shop
 input:
   type: object
+  required: [day, year, region, lines]
   properties:
     day: {type: string}
     year: {type: integer}
     region: {enum: [eu, us]}
-    lines: {type: array, items: {type: object, properties: {kind: {const: a}, sku: {type: string}}}}
+    lines:
+      type: array
+      items: {type: object, required: [kind, sku], properties: {kind: {const: a}, sku: {type: string}}}
 steps:
 """
 PROJECT = ProjectContext(

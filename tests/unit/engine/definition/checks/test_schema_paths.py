@@ -35,14 +35,20 @@ def diagnostics_of(schema: str, expression: str) -> list[tuple[str, str | None]]
     ("schema", "expression"),
     [
         ("{type: object, required: [a, b], properties: {b: {type: string}}}", "input.a"),
-        ("{properties: {o: {type: object, required: [a], properties: {b: {}}}}}", "input.o.a.deeper"),
-        ("{properties: {l: {type: array, items: {required: [a], properties: {b: {}}}}}}", "input.l.map(x, x.a)[0]"),
+        ("{required: [o], properties: {o: {type: object, required: [a], properties: {b: {}}}}}", "input.o.a.deeper"),
+        (
+            "{required: [l], properties: {l: {type: array, items: {required: [a], properties: {b: {}}}}}}",
+            "input.l.map(x, x.a)[0]",
+        ),
         ("{$ref: '#/$defs/o', required: [b], $defs: {o: {properties: {a: {}}}}}", "input.b"),
-        ("{$ref: '#/$defs/o', properties: {b: {}}, $defs: {o: {properties: {a: {}}}}}", "input.a + input.b"),
+        (
+            "{$ref: '#/$defs/o', required: [a, b], properties: {b: {}}, $defs: {o: {properties: {a: {}}}}}",
+            "input.a + input.b",
+        ),
         ("{properties: {b: {}}, patternProperties: {'^a': {type: integer}}}", "input.abc"),
         ("{properties: {b: {}}, additionalProperties: {type: string}}", "input.a"),
         ("{properties: {b: {}}, unevaluatedProperties: {type: string}}", "input.a"),
-        ("{properties: {b: {}}, allOf: [{properties: {a: {}}}]}", "input.a"),
+        ("{properties: {b: {}}, allOf: [{required: [a], properties: {a: {}}}]}", "input.a"),
         ("{properties: {b: {}}, anyOf: [{required: [a]}, {required: [c]}]}", "input.a"),
         ("{properties: {b: {}}, if: {required: [b]}, then: {required: [a]}}", "input.a"),
     ],
@@ -56,7 +62,7 @@ def test_what_a_schema_allows_is_declared(schema: str, expression: str) -> None:
     [
         ("{required: [account], properties: {b: {}}}", "input.acount", "did you mean `account`?"),
         ("{required: [a], properties: {b: {}}, additionalProperties: false}", "input.a", None),
-        ("{properties: {o: {required: [a], properties: {b: {}}}}}", "input.o.zz", None),
+        ("{required: [o], properties: {o: {required: [a], properties: {b: {}}}}}", "input.o.zz", None),
         ("{properties: {b: {}}, unevaluatedProperties: false}", "input.a", None),
     ],
 )

@@ -63,9 +63,6 @@ SAME = {
     ),
     "the long form of sql": changed("run: select 1", "run: [{sql: select 1}]"),
     "written defaults": changed("    needs: [reserve]\n    comp", "    needs: [reserve]\n    timeout: 30s\n    comp"),
-    "a written retry": changed(
-        "    pivot: true", "    pivot: true\n    retry: {max_attempts: 12, initial_interval: 1s}"
-    ),
     "defaults of the saga": changed("deadline: 10m", "deadline: 10m\ndefaults: {timeout: 30s, connection: shop}"),
     "explicit needs": changed("    uses: shop.book", "    uses: shop.book\n    needs: [look, pay]"),
     "needs that are implied": changed("    uses: shop.book", "    uses: shop.book\n    needs: [reserve, pay, look]"),

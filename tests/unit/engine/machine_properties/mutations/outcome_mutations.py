@@ -231,7 +231,19 @@ def _only_the_first_parking_is_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(notify, "notify_milestone", reached)
 
 
+def _a_won_seal_stays_unknown(patch: pytest.MonkeyPatch) -> None:
+    whole = forward.mark_nothing_to_undo
+
+    def mark(entry: LedgerEntry) -> None:
+        before = entry.outcome
+        whole(entry)
+        entry.outcome = before
+
+    patch.setattr(forward, "mark_nothing_to_undo", mark)
+
+
 WORDS: dict[str, Mutation] = {
+    "a won seal stays unknown": (_a_won_seal_stays_unknown, {"seal"}),
     "a notification that cannot be made changes the saga": (_whoever_cannot_be_told_is_a_reason, {"notify"}),
     "everybody is told twice": (_told_twice, {"notify"}),
     "a residue is told as an undo": (_a_residue_is_told_as_an_undo, {"notify"}),

@@ -151,8 +151,6 @@ def check_undo(ledger: Ledger, entry: str, id: str) -> None:
         open_ = e["outcome"] in ("done", "unknown") and effectful and state not in UNDONE and e["state"] != "SKIPPED"
         if own.on_failure == "continue" and e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED"):
             open_ = False
-        if e["outcome"] == "unknown" and e["state"] == "NOTHING_TO_UNDO":
-            open_ = False
         if open_ or ledger.log.net(e["id"]) > 0:
             raise Violation("I9", f"{id} is asked for before {e['id']} is undone ({e['state']}, {state})")
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.protocol.messages import Call, Finish, StartSaga
+from sagas.protocol.outcomes import ROW_LOCKED
+from sagas.protocol.payloads import idempotency_key
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from tests.unit.engine.machine_properties.environment.effects import Effect
@@ -68,6 +70,8 @@ def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> No
             raise Violation("PARKED", "parked, but no entry says what a person shall decide")
         if calls or ledger.sagas:
             raise Violation("PARKED", f"parked although {calls + list(ledger.sagas)} can still run")
+    for e in story["steps"]:
+        _check_knowledge(ledger, e)
     if finished != (story["state"] in FINAL):
         raise Violation("states", f"finished is {finished} in state {story['state']}")
     for item in story["parked"]:
@@ -99,6 +103,20 @@ def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str,
             and e["outcome"] != "late"
         ):
             raise Violation("outcomes", f"{e['id']} was {was['outcome']} and is now {e['outcome']}")
+
+
+def _check_knowledge(ledger: Ledger, e: Mapping[str, Any]) -> None:
+    """§1: a won seal is knowledge, so nobody reads `unknown` where nothing happened."""
+    closed = (e["compensation"] or {}).get("state") == "NOTHING_TO_UNDO"
+    empty = ledger.step(e["id"]).for_each is not None and "#" not in e["id"]
+    if e["state"] != "NOTHING_TO_UNDO" or empty or ledger.decided(e["id"]):
+        return
+    received = ledger.received.get(idempotency_key(ledger.saga_id, e["id"], e["generation"]), [])
+    last = next((one for one in reversed(received) if not one.not_started), None)
+    rejected = last is not None and (last.kind == "rejected" or (last.failure and last.failure.type == ROW_LOCKED))
+    word = "rejected" if rejected else "failed"  # a row that is locked for too long is a rejection
+    if e["outcome"] != word or (e["compensation"] is not None and not closed):
+        raise Violation("seal", f"{e['id']} has nothing to undo, and its outcome is {e['outcome']}, not {word}")
 
 
 def _check_parked(ledger: Ledger, item: Mapping[str, Any]) -> None:

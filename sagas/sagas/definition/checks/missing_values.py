@@ -1,0 +1,158 @@
+"""Checks uses of values that may be missing: results that may be null, and optional properties of the input.
+
+Before the commit point such a use fails the step, and the saga is undone: a warning. Where the saga would park, it is
+an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+
+from sagas.definition.checks.scopes import ExpressionScope
+from sagas.definition.diagnostics import Report
+from sagas.definition.model import checked_entry
+from sagas.definition.optional_properties import gaps
+from sagas.definition.parser.draft import StepDraft
+from sagas.definition.parser.yaml_nodes import Position
+from sagas.expressions import ANY_ELEMENT, Expression, ExpressionError, compile_expression
+from sagas.expressions.presence import NO_FACTS, Facts, Use, facts_of, facts_of_value, find_uses, holds
+from sagas.expressions.template_syntax import OPENING, split_template
+
+_OWN_CONDITION = ("do", "undo", "confirm", "probe")
+_AFTER_THE_CALL = ("undo", "confirm", "probe")
+_PARKING = ("undo", "confirm", "probe", "output")
+_MISSING, _PARKS = "SAGA305", "SAGA310"
+
+
+def check_missing_values(
+    expression: Expression, scope: ExpressionScope, report: Report, position_at: Callable[[int], Position]
+) -> None:
+    """Report the uses in one expression of names that exist. ``position_at``: of an offset in its source."""
+    results = {one.offset for one in expression.references if not one.guarded and scope.problem(one.path) is None}
+    if not any(_finding(use, scope, results) for use in find_uses(expression.node)):
+        return
+    for use in find_uses(expression.node, _facts_of_the_place(scope)):
+        if (finding := _finding(use, scope, results)) is not None:
+            report.add(finding[0], position_at(use.offset), *finding[1:])
+
+
+Finding = tuple[str, str, str]
+"""The code, the message and the help."""
+
+
+def _finding(use: Use, scope: ExpressionScope, results: Set[int]) -> Finding | None:
+    """``results``: the offsets of results of steps that are not guarded against null."""
+    if use.absorbed:
+        return None
+    if use.path[0] == "steps":
+        return _null_result(use, scope) if use.offset in results else None
+    return _missing_property(use, scope) if use.path[0] in ("input", "item") else None
+
+
+def _null_result(use: Use, scope: ExpressionScope) -> Finding | None:
+    why = scope.null_reason(use.path)
+    target = scope.draft.steps_by_id.get(use.path[1]) if len(use.path) > 1 else None
+    if why is None or target is None:
+        return None
+    own = scope.step is not None and target.id == scope.step.id
+    skipped_only = target.step.on_failure != "continue" and not own
+    if skipped_only and scope.kind != "notify" and target.step.if_ is not None:
+        condition = _compiled(target.step.if_)
+        if condition is not None and holds(condition.node, use.facts):
+            return None
+    path = _written(use.path)
+    help = f"give a default: default({path}, …), or test for null: steps.{target.id}.result != null ? … : …"
+    # Null itself is a value, and a step's own result is null only if its attempts stay unknown.
+    fails = len(use.path) > len(("steps", target.id, "result")) and not own
+    return (_PARKS if fails and _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)
+
+
+def _missing_property(use: Use, scope: ExpressionScope) -> Finding | None:
+    source = scope.item_source() if use.path[0] == "item" else None
+    if use.path[0] == "item" and source is None:
+        return None
+    whole = use.path if source is None else (*source, *use.path[1:])
+    before = len(whole) - len(use.path)
+    for length, kind in gaps(scope.draft.definition.input, whole[1:]):
+        own = use.path[: length + 1 - before]
+        if len(own) < 2:
+            continue
+        if own in (use.facts.present if kind == "optional" else use.facts.values):
+            continue
+        path = _written(own)
+        if kind == "optional":
+            message = f"`{path}` is optional and has no default"
+            help = f"write default({path}, …) or has({path}) ? … : …, or give the property a `default` in the schema"
+        else:
+            message = f"`{path}` may be null"
+            help = f"write default({_written(use.path)}, …), or test for null: {path} != null ? … : …"
+        return (_PARKS if _parks(scope) else "SAGA309", message, help)
+    return None
+
+
+def _parks(scope: ExpressionScope) -> bool:
+    """Whether a saga parks if an expression fails here."""
+    if scope.kind in _PARKING:
+        return True
+    step = scope.step
+    if step is None or scope.kind not in ("do", "decide") or checked_entry(step.id) is not None:
+        return False
+    return step.after_commit and step.step.on_failure != "continue"
+
+
+def _facts_of_the_place(scope: ExpressionScope) -> Facts:
+    """What holds whenever the expression is evaluated: what its own step and those before it have evaluated."""
+    step, facts = scope.step, NO_FACTS
+    if step is not None and scope.kind in _OWN_CONDITION and step.step.if_ is not None:
+        condition = _compiled(step.step.if_)
+        facts = facts_of(None if condition is None else condition.node, True)
+    if step is not None and scope.kind in _AFTER_THE_CALL:
+        facts = facts | _facts_after(step)
+    for other in scope.draft.steps:
+        if scope.kind == "output" or (step is not None and scope.draft.graph.is_ancestor(other.id, step.id)):
+            skipped = other.step.if_ is not None or other.step.on_failure == "continue"
+            if not skipped and other.step.for_each is None:
+                facts = facts | _facts_after(other)
+    return facts
+
+
+def _facts_after(step: StepDraft) -> Facts:
+    """What is known once the arguments of the step were evaluated, which comes before its effect."""
+    facts = NO_FACTS
+    for expression in _expressions(step.step.do.with_):
+        facts = facts | facts_of_value(expression.node)
+    if step.step.do.uses == "require" and (that := _compiled((step.step.do.with_ or {}).get("that"))) is not None:
+        facts = facts | facts_of(that.node, True)
+    return facts
+
+
+def _expressions(value: object) -> Iterator[Expression]:
+    if isinstance(value, Mapping | list):
+        for child in value.values() if isinstance(value, Mapping) else value:
+            yield from _expressions(child)
+    elif isinstance(value, str) and OPENING in value:
+        try:
+            yield from (compile_expression(part.text) for part in split_template(value) if part.expression)
+        except ExpressionError:
+            return  # reported where it is written
+
+
+def _compiled(source: object) -> Expression | None:
+    if not isinstance(source, str):
+        return None
+    try:
+        parts = split_template(source)
+        return compile_expression(parts[0].text) if len(parts) == 1 and parts[0].expression else None
+    except ExpressionError:
+        return None  # reported where it is written
+
+
+def _written(path: tuple[str, ...]) -> str:
+    """The path as an author would write it."""
+    text = path[0]
+    for part in path[1:]:
+        if part == ANY_ELEMENT:
+            text += "[…]"
+        else:
+            text += f".{part}" if part.isidentifier() else f'["{part}"]'
+    return text

@@ -1,0 +1,313 @@
+"""Errors of statements on each database: which are final at once, which are retried, and what people read.
+
+Each statement is preceded by one that writes, so that a refused attempt would leave a row if it were not rolled back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy.exc import NotSupportedError
+
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.conflicts import limit_conflict
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.http import HttpConnections
+from sagas.actions import ACTION_ATTRIBUTE, Actions, action
+from sagas.actions.step import Step
+from sagas.errors import Rejected
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation, idempotency_key
+from tests.helpers.new_databases import new_url
+from tests.integration.guard.conftest import GuardDatabase, new_address, new_attempt, open_guard_database
+
+WRITE = "insert into trace_row values (:id)"
+
+TABLES = (
+    "create table trace_row (id varchar(200) primary key)",
+    "create table stock (sku varchar(20) primary key, free int not null check (free >= 0))",
+    "create table line (sku varchar(20) not null, foreign key (sku) references stock (sku))",
+)
+POSTGRES_TABLES = (
+    "create extension if not exists btree_gist",
+    "create table slot (room int, at int4range, exclude using gist (room with =, at with &&))",
+    "create table amount_row (amount numeric(5,2), at date)",
+    "create view totals as select sku, sum(free) as free from stock group by sku",
+    "insert into slot values (1, '[1,5)')",
+)
+MARIADB_TABLES = ("create table amount_row (amount numeric(5,2), at date)",)
+SQLITE_TABLES = ("create table amount_row (amount int) strict",)
+ROWS = ("insert into stock values ('A', 5)", "insert into stock values ('B', 5)", "insert into line values ('B')")
+
+
+@dataclass(frozen=True)
+class Case:
+    """``final``: another attempt fails the same way. ``names``: what the message has to name besides the statement."""
+
+    name: str
+    statement: str
+    names: str
+    final: bool = True
+
+
+ANYWHERE = (
+    Case("missing table", "insert into nowhere values (1)", "nowhere"),
+    Case("missing column", "update stock set fre = 1 where sku = 'A'", "fre"),
+    Case("syntax", "update stock set free == 1 wher sku = 'A'", "wher"),
+    Case("not null", "insert into stock values ('N', null)", "free"),
+    Case("check", "update stock set free = -1 where sku = 'A'", "stock"),
+    Case("unique", "insert into stock values ('A', 1)", "", final=False),
+    Case("foreign key", "insert into line values ('C')", "", final=False),
+    Case("referenced", "delete from stock where sku = 'B'", "", final=False),
+)
+CASES = {
+    "postgresql": (
+        *ANYWHERE,
+        Case("division by zero", "update stock set free = free / (free - free)", "division by zero"),
+        Case("out of range", "update stock set free = 3000000000 where sku = 'A'", "integer"),
+        Case("numeric overflow", "insert into amount_row (amount) values (12345.67)", "precision 5"),
+        Case("wrong type", "insert into amount_row (at) values ('yesterdayish')", "yesterdayish"),
+        Case("unknown function", "select no_such_function(1)", "no_such_function"),
+        Case("unknown schema", "select nowhere.f(1)", "nowhere"),
+        Case("several rows", "update stock set free = (select free from stock)", "more than one row"),
+        Case("not supported", "select sku from stock group by sku for update", "FOR UPDATE"),
+        Case("a view", "update totals set free = 1", "totals"),
+        Case("missing right", "insert into only_for_the_owner values (1)", "only_for_the_owner"),
+        Case("exclusion", "insert into slot values (1, '[2,3)')", "", final=False),
+    ),
+    "mariadb": (
+        *ANYWHERE,
+        Case("division by zero", "insert into stock values ('D', 1 / 0)", "0"),
+        Case("out of range", "update stock set free = 3000000000 where sku = 'A'", "free"),
+        Case("numeric overflow", "insert into amount_row (amount) values (12345.67)", "amount"),
+        Case("wrong type", "insert into amount_row (at) values ('yesterdayish')", "yesterdayish"),
+        Case("unknown function", "select no_such_function(1)", "no_such_function"),
+        Case("several rows", "select (select sku from stock)", "more than 1 row"),
+        Case("missing right", "delete from only_for_the_owner", "only_for_the_owner"),
+    ),
+    "sqlite": (
+        *ANYWHERE,
+        Case("wrong type", "insert into amount_row (amount) values ('much')", "amount"),
+        Case("unknown function", "select no_such_function(1)", "no_such_function"),
+    ),
+}
+EACH = [pytest.param(kind, case, id=f"{kind}-{case.name}") for kind, cases in CASES.items() for case in cases]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def shop(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GuardDatabase]:
+    """A database with the tables; on a server, with an account that may not use one of them."""
+    kind: str = request.param
+    url = await new_url(kind, request, tmp_path_factory.mktemp("shop"))
+    opened = await open_guard_database(kind, url)
+    own = {"postgresql": POSTGRES_TABLES, "mariadb": MARIADB_TABLES, "sqlite": SQLITE_TABLES}[kind]
+    async with opened.engine.connect() as connection:
+        for statement in (*TABLES, *own, *ROWS, *_limited_account(kind, url)):
+            await connection.exec_driver_sql(statement)
+        await connection.commit()
+    if kind != "sqlite":
+        await opened.connections.close()
+        settings = {"shop": {"url": url.replace("://saga@", "://limited@").replace("://root@", "://limited@")}}
+        opened = GuardDatabase(type(opened.connections)(settings, pool_size=10), kind, url)
+    yield opened
+    await opened.connections.close()
+
+
+def _limited_account(kind: str, url: str) -> tuple[str, ...]:
+    owned = "create table only_for_the_owner (id int)"
+    database = url.rpartition("/")[2]
+    if kind == "postgresql":
+        return (
+            "do $$ begin create role limited login; exception when duplicate_object then null; end $$",
+            "grant select, insert, update, delete on all tables in schema public to limited",
+            "grant usage on all sequences in schema public to limited",
+            owned,
+        )
+    if kind == "mariadb":
+        tables = ("trace_row", "stock", "line", "amount_row", "saga_guard", "saga_watermark", "saga_outbox")
+        return (
+            owned,
+            "create user if not exists limited@'%%'",
+            *(f"grant select, insert, update, delete on {database}.{table} to limited@'%%'" for table in tables),
+        )
+    return (owned,)
+
+
+@action("errors.raises", connection="shop")
+async def raises(step: Step, id: str, statement: str) -> Any:
+    await step.sql.execute(WRITE, id=id)
+    await step.sql.execute(statement)
+
+
+@action("errors.translates", connection="shop")
+async def translates(step: Step, id: str, statement: str) -> Any:
+    await step.sql.execute(WRITE, id=id)
+    try:
+        await step.sql.execute(statement)
+    except Exception as error:
+        raise RuntimeError("the stock system does not work") from error
+
+
+@action("errors.rejects", connection="shop")
+async def rejects(step: Step, id: str, statement: str) -> Any:
+    await step.sql.execute(WRITE, id=id)
+    try:
+        await step.sql.execute(statement)
+    except Exception as error:
+        raise Rejected("not in stock") from error
+
+
+ACTIONS = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (raises, translates, rejects)])
+
+
+def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more: Any) -> Invocation:
+    key = idempotency_key(saga_id, "charge", 1, op if op in ("undo", "confirm") else "")
+    arguments: dict[str, Any] = {"id": saga_id, "statement": statement}
+    if uses == "sql":
+        arguments = {"run": [{"sql": WRITE, "params": {"id": saga_id}}, {"sql": statement}]}
+    return Invocation(uses, arguments, key, saga_id, "charge", op, 1, 30.0, GuardSpec("shop", **more), saga="order")
+
+
+def attempt_number(number: int, began: float = 0.0) -> AttemptContext:
+    return replace(new_attempt(), number=number, first_scheduled_at=time.time() - began)
+
+
+def dispatcher(shop: GuardDatabase) -> Dispatcher:
+    return Dispatcher(ActionBodies(ACTIONS), shop.connections, HttpConnections({}))
+
+
+async def attempts(shop: GuardDatabase, call: Invocation) -> list[Outcome]:
+    """As many attempts as Temporal makes at most, without the pauses between them."""
+    made: list[Outcome] = []
+    while len(made) < 5 and (not made or (made[-1].retryable and made[-1].kind != "done")):
+        made.append(await dispatcher(shop).perform(call, attempt_number(len(made) + 1)))
+    return made
+
+
+async def traces(shop: GuardDatabase, saga_id: str) -> int:
+    return (await shop.rows("select count(*) from trace_row where id = :id", id=saga_id))[0][0]
+
+
+async def check(shop: GuardDatabase, saga_id: str, case: Case, made: list[Outcome]) -> None:
+    """The attempts are as many as the error deserves, nothing is there, and the message tells what to correct."""
+    assert [one.kind for one in made] == ["failed"] * (1 if case.final else 3)
+    assert not made[-1].retryable
+    failure = made[-1].failure
+    assert failure is not None
+    assert case.statement in failure.message
+    assert case.names in failure.message
+    assert failure.details["code"]
+    assert await traces(shop, saga_id) == 0
+
+
+@pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
+async def test_a_step(shop: GuardDatabase, case: Case) -> None:
+    saga_id = new_address().saga_id
+    await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, "do", case.statement)))
+    assert await shop.rows("select 1 from saga_guard where saga_id = :id", id=saga_id) == []
+
+
+IN_PYTHON = [param for param in EACH if str(param.id).endswith(("missing table", "not null", "-unique"))]
+
+
+@pytest.mark.parametrize(("shop", "case"), IN_PYTHON, indirect=["shop"])
+@pytest.mark.parametrize("uses", ["errors.raises", "errors.translates"])
+async def test_a_python_action(shop: GuardDatabase, case: Case, uses: str) -> None:
+    """Also one that raises an error of its own instead."""
+    saga_id = new_address().saga_id
+    await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, "do", case.statement, uses)))
+
+
+@pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
+@pytest.mark.parametrize("op", ["undo", "confirm"])
+async def test_an_undo_and_a_confirm(shop: GuardDatabase, case: Case, op: str) -> None:
+    saga_id = new_address().saga_id
+    done = Invocation("sql", {"run": [{"sql": "select 1"}]}, "k", saga_id, "charge", "do", 1, guard=GuardSpec("shop"))
+    assert (await dispatcher(shop).perform(done, attempt_number(1))).kind == "done"
+    await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, op, case.statement, known_done=True)))
+    rows = await shop.rows("select op from saga_guard where saga_id = :id", id=saga_id)
+    assert [one.op for one in rows] == ["do"]
+
+
+@pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
+async def test_a_chunk(shop: GuardDatabase, case: Case) -> None:
+    """In bulk the item at fault has the same outcome, and its neighbour is done."""
+    saga_id, other = new_address().saga_id, new_address().saga_id
+    good = invocation(other, "do", "select 1")
+    runner = ChunkRunner(shop.guard, ActionBodies(ACTIONS))
+    made: list[Outcome] = []
+    while not made or made[-1].retryable:
+        call = replace(invocation(saga_id, "do", case.statement), earlier_attempts=len(made))
+        outcome, neighbour = await runner.perform([call, good], new_attempt())
+        assert outcome is not None
+        assert neighbour is not None
+        assert neighbour.kind == "done"
+        made.append(limit_conflict(outcome, call, new_attempt()))
+    await check(shop, saga_id, case, made)
+    assert await traces(shop, other) == 1
+
+
+ON_SERVERS = [param for param in EACH if param.values[0] != "sqlite"]
+
+
+@pytest.mark.parametrize(("shop", "case"), ON_SERVERS, indirect=["shop"])
+async def test_a_two_phase_step(shop: GuardDatabase, case: Case) -> None:
+    saga_id = new_address().saga_id
+    made = await attempts(shop, invocation(saga_id, "do", case.statement, two_phase=True))
+    await check(shop, saga_id, case, made)
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+async def test_a_rejection_stays_one(shop: GuardDatabase) -> None:
+    saga_id = new_address().saga_id
+    (outcome,) = await attempts(shop, invocation(saga_id, "do", "insert into nowhere values (1)", "errors.rejects"))
+    assert (outcome.kind, outcome.failure and outcome.failure.message) == ("rejected", "not in stock")
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+async def test_the_attempts_of_a_conflict(shop: GuardDatabase) -> None:
+    """Three within ten seconds; a `retry` of the author's own applies instead."""
+    call = invocation(new_address().saga_id, "do", "insert into stock values ('A', 1)")
+    made = await attempts(shop, call)
+    assert [one.retry_after for one in made] == [1.0, 3.0, None]
+    late = await dispatcher(shop).perform(call, attempt_number(2, began=8.0))
+    assert not late.retryable, "the third attempt would begin eleven seconds after the first"
+    own = await attempts(shop, replace(call, own_retry=True))
+    assert len(own) == 5
+    assert all(one.retryable and one.retry_after is None for one in own)
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+async def test_a_plan_that_is_outdated_is_retried(shop: GuardDatabase) -> None:
+    """PostgreSQL has the same code for it as for an unsupported feature."""
+    async with shop.engine.connect() as connection:
+        await connection.exec_driver_sql("create temp table changing (a int)")
+        await connection.exec_driver_sql("prepare reading as select * from changing")
+        await connection.exec_driver_sql("execute reading")
+        await connection.exec_driver_sql("alter table changing add b int")
+        with pytest.raises(NotSupportedError) as caught:
+            await connection.exec_driver_sql("execute reading")
+    classified = classify_database_error(caught.value)
+    assert classified is not None
+    assert (classified.infrastructure, classified.healing) == (True, None)
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+async def test_a_missing_table_is_not_taken_for_one_of_the_engine(shop: GuardDatabase) -> None:
+    """The statement names a column of the engine, and a table whose name begins like its own."""
+    saga_id = new_address().saga_id
+    for statement in ("select 1 from nowhere where saga_id = 'x'", "select 1 from saga_orders"):
+        (outcome,) = await attempts(shop, invocation(saga_id, "do", statement))
+        assert not outcome.infrastructure
+        assert not outcome.retryable
