@@ -184,7 +184,7 @@ def _column(row: Row) -> Column:
         canonical = f"HEX(WEIGHT_STRING({quoted}{_padding(row)}))"
     elif row["collation_"] is not None and kind not in ("enum", "set"):
         canonical = None
-    return Column(row["name"], quoted, row["column_type_"], read, write, canonical, compare, rewritten)
+    return Column(row["name"], quoted, row["column_type_"], read, write, canonical, f"= {compare}", rewritten)
 
 
 def _padding(row: Row) -> str:

@@ -32,6 +32,12 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
           WHEN typelem = 0 OR typlen <> -1 THEN typname
           ELSE (SELECT 'array of ' || typname FROM pg_type e WHERE e.oid = base.typelem) END
         FROM base WHERE typtype <> 'd'),
+      'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
+        FROM pg_index i, generate_series(0, i.indnkeyatts - 1) AS at
+        JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily AND m.amopstrategy = 3
+          AND m.amoplefttype = k.opcintype AND m.amoprighttype = k.opcintype
+        JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace os ON os.oid = o.oprnamespace
+        WHERE i.indrelid = c.oid AND i.indisprimary AND i.indkey[at] = a.attnum AND k.oid = i.indclass[at]),
       'folds', EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
       'read', has_column_privilege(c.oid, a.attnum, 'SELECT'), 'insert', has_column_privilege(c.oid, a.attnum, 'INSERT')
       ) ORDER BY a.attnum)
@@ -179,7 +185,8 @@ def _column(one: Any) -> Column:
         canonical = read
     elif not one["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
-    return Column(one["name"], quoted, kind, read, write, canonical, write)
+    # The operator of the key's own index: `=` of another schema may be missing in the search path.
+    return Column(one["name"], quoted, kind, read, write, canonical, f"{one['equals'] or '='} {write}")
 
 
 def _not_insertable(row: Any, name: str) -> str | None:

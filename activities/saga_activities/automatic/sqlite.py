@@ -75,7 +75,7 @@ def _column(name: str, kind: str, collation: str) -> Column:
         f" ELSE {_exact(quoted, folded.format(quoted))} END"
     )
     # Without the plus, CAST gives the text an affinity, and 5 would be equal to '5'.
-    compare = f"+{{}} COLLATE {collation}"
+    compare = f"= +{{}} COLLATE {collation}"
     return Column(name, quoted, kind, _exact(quoted, quoted), "{}", canonical, compare)
 
 

@@ -254,7 +254,7 @@ class TableAccess:
                 written, value = sqlite.written_value(text)
                 template = column.compare.format(written)
             values[f"{prefix}{at}"] = value
-            parts.append(f"{column.quoted} = {template.format(f':{prefix}{at}')}")
+            parts.append(f"{column.quoted} {template.format(f':{prefix}{at}')}")
         return f"({' AND '.join(parts)})"
 
     def _written(self, column: Column, text: str | None, values: dict[str, Any], parameter: str) -> str:

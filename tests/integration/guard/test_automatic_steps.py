@@ -5,9 +5,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import psycopg
+
 from saga_workers.doctor.automatic_steps import automatic_step_problems
 from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project
+from tests.helpers.new_databases import new_database
 
 ORDER = """
 saga: order
@@ -41,3 +45,19 @@ async def test_tables_that_cannot_be_restored_are_named(tmp_path: Path) -> None:
 
 async def test_a_project_without_automatic_steps_has_nothing_to_check(tmp_path: Path) -> None:
     assert await automatic_step_problems(project(tmp_path, plain=PLAIN)) is None
+
+
+async def test_what_the_undo_may_lack_is_named(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(
+            "create table stock (sku text primary key, free int); create table log (note tsvector primary key)"
+        )
+        owner.execute("alter table stock add constraint positive check (free > 0) not valid")
+    made = make_project(tmp_path, {"order": ORDER}, [], address="none", connections={"shop": url})
+    assert await automatic_step_problems(made) == [
+        "order/take: the constraint positive of public.stock is not validated, and rows that violate it are refused;"
+        " validate it",
+        "order/take: `compensate: auto` cannot undo this statement: two values of the key column note of public.log"
+        " (tsvector) may be equal and differ as text, so its rows cannot be told apart",
+    ]
