@@ -122,7 +122,9 @@ MISTAKES = [
         "of an element in a fairness key",
         saga(
             '  - {id: a, uses: shop.tell, effect: none, for_each: "${{ input.c }}", fairness_key: "${{ ⟦item.no }}"}\n',
-            "input: {properties: {c: {type: array, items: {properties: {no: {x-sensitive: true}}}}}}\n",
+            "input:\n"
+            "  required: [c]\n"
+            "  properties: {c: {type: array, items: {required: [no], properties: {no: {x-sensitive: true}}}}}\n",
         ),
     ),
     Mistake("SAGA117", "around it", saga(BOOK, INPUT + 'labels: {all: "${{ ⟦input }}"}\n')),
