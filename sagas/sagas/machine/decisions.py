@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, get_args
 
-from sagas.builtins.row_changes import RESTORE
-from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition import snapshot
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import nearest
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, parked_rows
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
 from sagas.machine.internal_events import (
@@ -30,10 +28,8 @@ from sagas.machine.internal_events import (
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import Decision, EntryOperation
 from sagas.text.json_values import json_problem
-from sagas.text.shell import saga_command
 
 DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -369,7 +365,7 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
             undo.state, undo.ended_at = "SKIPPED", run.now
             entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
             entry.decision = None
-            add_residue(run, entry, "effect_stays", "undo")
+            residue.add_residue(run, entry, "effect_stays", "undo")
             run.post(CompensationSettled(entry))
 
 
@@ -392,7 +388,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         case _:
             confirm.state, confirm.ended_at = "SKIPPED", run.now
             entry.state, entry.decision = "DONE", None
-            add_residue(run, entry, "effect_missing", "confirm")
+            residue.add_residue(run, entry, "effect_missing", "confirm")
             run.post(ConfirmSettled(entry))
 
 
@@ -411,7 +407,7 @@ def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
     entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
     entry.failure_ignored = True
     if run.committed:
-        add_residue(run, entry, "effect_missing", "do")
+        residue.add_residue(run, entry, "effect_missing", "do")
     run.post(EntrySettled(entry, True))
 
 
@@ -481,25 +477,3 @@ def manual_result_ended(
         entry.decision = None
         said = outcome.park_reason or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
         run.park(entry, op, f"the guard refused the decision: {said}")
-
-
-def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
-    """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
-    step = run.step(entry)
-    action, call_arguments = step.do, entry.arguments
-    if op == "undo" and step.compensate is not None and entry.undo is not None:
-        action, call_arguments = calls.current_alternate(step, entry.undo), entry.undo.arguments
-    elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, call_arguments = step.confirm, entry.confirm.arguments
-    key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
-    if action.uses == RESTORE:
-        run.residue += [{"step": entry.id, "kind": kind, **row} for row in parked_rows.residue(run, entry, action, key)]
-        return
-    if call_arguments is None:  # they could not be computed, so they are shown as they are written
-        call_arguments = action.with_ or {}
-    command = f"{action.uses} {calls.compact_json(call_arguments)}"
-    if action.uses in (ROLLBACK, COMMIT):
-        # Its id is the database's, and the reconciliation names it with the statement that ends it.
-        command = saga_command("reconcile", run.saga_id)
-    system = action.connection or action.task_queue or action.uses
-    run.residue.append({"step": entry.id, "kind": kind, "system": system, "key": key, "command": command})
