@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import JobFailed
 from saga_spark.row_fingerprint import quote_name
@@ -34,7 +36,10 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
             case "connection":
                 databases.setdefault(values["connection"], []).append(DatabaseInput(name, values, uri))
             case "parquet":
-                frozen[name] = {**_freeze_parquet(context, name, values["parquet"]), **_filter_and_columns(values)}
+                frozen[name] = {
+                    **_freeze_parquet(context, name, values["parquet"], f"{request['folder']}/{name}"),
+                    **_filter_and_columns(values),
+                }
             case "table":
                 from saga_spark.inputs.iceberg_input import (
                     freeze_table,  # imports pyiceberg, so only where tables are read
@@ -67,26 +72,25 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     return {"inputs": {name: {"format": "parquet", **frozen[name]} for name in request["inputs"]}}
 
 
-def _freeze_parquet(context: TaskContext, name: str, path: str) -> dict[str, Any]:
+def _freeze_parquet(context: TaskContext, name: str, path: str, folder: str) -> dict[str, Any]:
     location = project_location(path, context.settings.root)
+    base = None
     if file_size(f"{location.rstrip('/')}/{CURRENT}") is not None:
         paths = read_pointer(location)
         if not paths:
             raise JobFailed(f"the input {name}: the Parquet output at {path} has no rows yet")
-        return {
-            "files": [to_uri("file:", path) for path in paths],
-            "rows": None,
-            "fingerprint": _files_fingerprint(paths),
-        }
-    listed = list_parquet_files(location)
-    if not listed:
-        raise JobFailed(f"the input {name}: no Parquet files exist at {path}")
-    fingerprint = _files_fingerprint([[file.uri, file.bytes, file.modified] for file in listed])
-    frozen: dict[str, Any] = {"files": [file.uri for file in listed], "rows": None, "fingerprint": fingerprint}
-    base = to_uri(location, split_glob(location)[0])
-    if any("=" in file.uri[len(base) :] for file in listed):
-        frozen["base"] = base  # folders like day=2026-01-01 hold a column
-    return frozen
+        uris = [to_uri("file:", path) for path in paths]
+        fingerprint = _files_fingerprint(paths)
+    else:
+        listed = list_parquet_files(location)
+        if not listed:
+            raise JobFailed(f"the input {name}: no Parquet files exist at {path}")
+        uris = [file.uri for file in listed]
+        fingerprint = _files_fingerprint([[file.uri, file.bytes, file.modified] for file in listed])
+        above = to_uri(location, split_glob(location)[0]).rstrip("/")
+        if any("=" in unquote(uri[len(above) :]) for uri in uris):
+            base = above  # folders like day=2026-01-01 hold a column
+    return {**freeze_files(name, uris, base, folder), "rows": None, "fingerprint": fingerprint}
 
 
 def _freeze_step_output(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

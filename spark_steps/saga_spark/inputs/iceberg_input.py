@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.manifest import FileFormat
@@ -16,7 +17,9 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Snapshot
 
-from saga_spark.job_errors import JobFailed, first_line
+from saga_spark.inputs.parquet_input import convert_table
+from saga_spark.inputs.readable_types import UnreadableType, readable_type
+from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog, translate_errors
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes, type_label
@@ -38,7 +41,7 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
     snapshot = snapshot_at(table, as_of, name)
     fingerprint = {"kind": "table", "table": str(table_name), "uuid": str(table.metadata.table_uuid), "snapshot": None}
     if snapshot is None:
-        return {"files": [uri], "rows": _write_rows(table.scan(), uri), "fingerprint": fingerprint}
+        return {"files": [uri], "rows": _write_rows(name, table_name, table.scan(), uri), "fingerprint": fingerprint}
     fingerprint["snapshot"] = snapshot.snapshot_id
     scan = table.scan() if as_of is None else table.scan(snapshot_id=snapshot.snapshot_id)
     with _translate_read_errors(name, table_name):
@@ -49,7 +52,7 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
             files = [to_uri(task.file.file_path, resolve_uri(task.file.file_path)[1]) for task in tasks]
             rows = sum(task.file.record_count for task in tasks)
             return {"files": files, "rows": rows, "fingerprint": fingerprint}
-        return {"files": [uri], "rows": _write_rows(scan, uri), "fingerprint": fingerprint}
+        return {"files": [uri], "rows": _write_rows(name, table_name, scan, uri), "fingerprint": fingerprint}
 
 
 def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
@@ -91,7 +94,7 @@ def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileS
     Not if rows of them are deleted, and only if each holds exactly the selected columns: columns that were renamed,
     added or widened later need Iceberg's own reader.
     """
-    if len(table.metadata.schemas) > 1:
+    if len(table.metadata.schemas) > 1 or any(map(_is_converted, schema.as_arrow().types)):
         return False
     if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
         return False
@@ -104,6 +107,13 @@ def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileS
     # Check every footer: metadata drops schemas that no snapshot uses, while files with these schemas remain.
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         return all(pool.map(fits, tasks))
+
+
+def _is_converted(kind: pa.DataType) -> bool:
+    try:
+        return readable_type(kind, "").converted
+    except UnreadableType:
+        return True
 
 
 def _schema_columns(schema: Schema) -> list[tuple[int, str, str]]:
@@ -121,14 +131,19 @@ def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] |
         return None
 
 
-def _write_rows(scan: DataScan, uri: str) -> int:
+def _write_rows(name: str, table_name: TableName, scan: DataScan, uri: str) -> int:
     """Returns the number of rows."""
     create_folder(uri.rpartition("/")[0])
     system, path = resolve_uri(uri)
     reader = scan.to_arrow_batch_reader()
+    label = f"table {table_name}"
+    try:
+        types = {field.name: readable_type(field.type, field.name).type for field in reader.schema}
+    except UnreadableType as error:
+        raise UnreadableInput(f"the input {name}: in the {label} {error}") from None
     rows = 0
-    with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, reader.schema) as writer:
+    with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, pa.schema(list(types.items()))) as writer:
         for batch in reader:
-            writer.write_batch(batch)
+            writer.write_table(convert_table(name, label, pa.Table.from_batches([batch]), types))
             rows += batch.num_rows
     return rows

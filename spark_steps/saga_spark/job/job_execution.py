@@ -205,7 +205,8 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     """Run the program to its end. ``folders`` are where it writes Parquet, by output.
 
     Its environment has ``SAGA_STAGE`` (the folder; with several outputs a JSON object of them), ``SAGA_INPUTS`` (JSON:
-    name to ``format`` and ``files``) and ``SAGA_PARAMS`` (JSON). Raises UsageError, JobFailed.
+    name to ``format``, ``files``, and the ``schema`` if the files have different columns) and ``SAGA_PARAMS`` (JSON).
+    Raises UsageError, JobFailed.
     """
     assert not isinstance(job.code, str)
     if context.settings.remote:
@@ -225,7 +226,11 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     argv += [main, *(str(argument) for argument in job.code.get("args", ()))]
     output_paths = {name: spark_path(uri) for name, uri in folders.items()}
     input_files = {
-        name: {"format": frozen["format"], "files": [spark_path(uri) for uri in frozen["files"]]}
+        name: {
+            "format": frozen["format"],
+            "files": [spark_path(uri) for uri in frozen["files"]],
+            "schema": frozen.get("schema"),
+        }
         for name, frozen in inputs.items()
     }
     environment = {
