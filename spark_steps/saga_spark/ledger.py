@@ -280,6 +280,7 @@ def set_undo_data_dropped(target: Target) -> sa.Update:
 def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
     """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`).
 
+    Publications without rows are passed over: no number of rows is a change of some per cent from none.
     The step is the ledger id, so each item of a `for_each` is compared with the same item of the previous run.
     """
     columns = outputs.c
@@ -287,6 +288,7 @@ def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
     return (
         sa.select(columns.row_count)
         .where(columns.saga == row.saga, columns.step == row.target.step, *same_output, columns.state == "PUBLISHED")
+        .where(columns.row_count > 0)
         .order_by(outputs.c.updated_at.desc())
         .limit(1)
     )

@@ -89,6 +89,7 @@ CHECK_KINDS: dict[str, Any] = {
             "min": _NUMBER_OR_STRING,
             "max": _NUMBER_OR_STRING,
             "change": {"type": "string", "pattern": r"^\d+(\.\d+)?%$"},
+            "accept": {"type": ["number", "string", "null"]},
         }
     ),
     "sum": object_schema(

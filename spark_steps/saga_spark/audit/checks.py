@@ -219,7 +219,7 @@ def _as_string(value: Any) -> str:
 
 
 def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None) -> CheckResult:
-    """``previous_rows`` is the row count of the last publication of this output; None if there was none."""
+    """``previous_rows`` is the row count of the last publication of this output with rows; None if there was none."""
     match check.kind:
         case "rows":
             return _evaluate_rows(check, manifest, previous_rows)
@@ -247,13 +247,23 @@ def _evaluate_rows(check: Check, manifest: Manifest, previous: int | None) -> Ch
     spec = check.spec
     details: dict[str, Any] = {"rows": rows}
     problems = _limit_problems(check, Decimal(rows), "rows", details)
-    if "change" in spec and previous is not None:
+    accepted = _limit_value(check, "accept") if spec.get("accept") is not None else None
+    level = (previous or None) if accepted is None else accepted
+    if "change" in spec and level is not None:
         allowed = Decimal(str(spec["change"]).rstrip("%"))
-        change = abs(Decimal(rows) - previous) * 100 / previous if previous else Decimal(0 if rows == 0 else 100)
+        change = abs(Decimal(rows) - level) * 100 / level if level else Decimal(0 if rows == 0 else 100)
         details |= {"previous": previous, "change": f"{change:.1f}%"}
+        if accepted is not None:
+            details["accepted"] = format(accepted, "f")
         if change > allowed:
+            origin = "in the last publication with rows" if accepted is None else "that `accept` names"
             problems.append(
-                f"{rows} rows after {previous} in the previous run, a change of {change:.1f}% (allowed {allowed}%)"
+                f"{rows} rows after {Decimal(level):f} {origin}, a change of {change:.1f}% (allowed {allowed}%); "
+                f"if {rows} is right, start the saga again with `accept: {rows}` in this check"
+            )
+        elif accepted is not None:
+            return CheckResult(
+                check, bool(problems), "; ".join(problems) or f"{rows} rows, {accepted:f} were accepted", details
             )
     return CheckResult(check, bool(problems), "; ".join(problems) or f"{rows} rows", details)
 

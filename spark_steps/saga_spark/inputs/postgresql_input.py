@@ -18,7 +18,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
-from saga_spark.sinks.postgresql.tables import where_clause
+from saga_spark.sinks.column_names import postgresql_name_problem
+from saga_spark.sinks.postgresql.tables import check_table_name, where_clause
 from saga_spark.storage import create_folder, resolve_uri
 from sagas.builtins.sql_places import Path, SqlPlace, check_parameters
 from sagas.errors import InfrastructureError, UsageError
@@ -89,7 +90,12 @@ def extract_database_inputs(
 
 
 def input_query(values: Mapping[str, Any]) -> sql.Composed:
-    """The SQL query of an input."""
+    """The SQL query of an input. Raises UsageError for a name that PostgreSQL would cut off."""
+    for name in values.get("columns") or ():
+        if problem := postgresql_name_problem("column", name):
+            raise UsageError(problem)
+    if "table" in values:
+        check_table_name("an input", values["table"])
     columns = sql.SQL("*")
     if values.get("columns"):
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in values["columns"])

@@ -109,6 +109,8 @@ class Check:
             raise UsageError(
                 f"the check {name} has `change` and `where`; remove one, because `change` compares whole outputs"
             )
+        if kinds[0] == "rows" and "accept" in data["rows"] and "change" not in data["rows"]:
+            raise UsageError(f"the check {name} has `accept` without `change`; remove it, or add `change`")
         return Check(kinds[0], data[kinds[0]], data.get("severity", "error"), data.get("where"), output, name)
 
 

@@ -16,6 +16,7 @@ from saga_spark.manifest import Manifest, StagedFile
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.runner.spark_session import TaskContext
+from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.staging.parquet_metrics import can_count
 from saga_spark.staging.partitioning import PARTITION_COLUMN, partition_key
 from saga_spark.staging.write_metrics import ROW_COUNT, ObservedMetrics, WriteMetrics, count_in_background
@@ -119,6 +120,7 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
 
     context.raise_if_cancelled()
     schema = frame.schema
+    _check_names(staging.output, schema)
     metrics = WriteMetrics(schema, metric_aggregates(staging.checks, staging.output.name, frame))
     partition = partition_key(staging.output, schema, context.settings)
     if partition is not None:
@@ -150,6 +152,13 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     return staging.manifest(files, schema, metrics.to_observed(values, _null_counts(context, metrics, files, schema)))
 
 
+def _check_names(output: Output, schema: StructType) -> None:
+    """Before the job computes. Raises UsageError."""
+    problems = column_name_problems(output.kind, schema.jsonValue())
+    if problems:
+        raise UsageError(f"the output {output.name} cannot be written: {'; '.join(problems)}")
+
+
 def _spark_is_local(context: TaskContext, staging: OutputStaging) -> bool:
     """Whether Spark runs and writes on this machine, so that its processors are idle once the files are written."""
     settings = context.settings
@@ -162,6 +171,7 @@ def _adopt_program_output(context: TaskContext, staging: OutputStaging, job: Job
     if not files:
         raise JobFailed(f"{job_label(job)} wrote no Parquet files for the output {staging.output.name}")
     frame = context.spark.read.parquet(*(spark_path(file.uri) for file in files))
+    _check_names(staging.output, frame.schema)
     metrics = WriteMetrics(frame.schema, metric_aggregates(staging.checks, staging.output.name, frame))
     return staging.manifest(files, frame.schema, _count_with_spark(context, metrics, files, frame.schema))
 

@@ -36,9 +36,22 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
             manifest(),
             20,
             True,
-            "10 rows after 20 in the previous run, a change of 50.0%",
+            "10 rows after 20 in the last publication with rows, a change of 50.0% (allowed 20%); "
+            "if 10 is right, start the saga again with `accept: 10` in this check",
         ),
-        (check("rows", {"change": "20%"}), manifest(), 0, True, "a change of 100.0%"),
+        (check("rows", {"change": "20%"}), manifest(), 0, False, "10 rows"),
+        (check("rows", {"change": "20%"}), manifest(rows=0), 10, True, "a change of 100.0%"),
+        (check("rows", {"change": "20%", "accept": None}), manifest(), 20, True, "10 rows after 20"),
+        (check("rows", {"change": "20%", "accept": "11"}), manifest(), 20, False, "10 rows, 11 were accepted"),
+        (check("rows", {"change": "20%", "accept": 0}), manifest(rows=0), 20, False, "0 rows, 0 were accepted"),
+        (
+            check("rows", {"change": "20%", "accept": 100}),
+            manifest(),
+            10,
+            True,
+            "10 rows after 100 that `accept` names",
+        ),
+        (check("rows", {"change": "20%", "accept": 10, "min": 11}), manifest(), 20, True, "at least 11 rows"),
         (check("rows", {"change": "20%"}), manifest(rows=0), 0, False, "0 rows"),
         (check("sum", {"column": "v", "equals": "1.25"}), manifest(c="1.25"), None, False, "the sum of v is 1.25"),
         (
@@ -80,6 +93,11 @@ def test_a_non_numeric_limit_gives_a_one_line_error() -> None:
 def test_only_complete_outputs_are_compared_with_the_previous_run() -> None:
     with pytest.raises(UsageError, match="the check c has `change` and `where`"):
         check("rows", {"change": "20%"}, where="channel = 'web'")
+
+
+def test_an_accepted_level_belongs_to_a_change() -> None:
+    with pytest.raises(UsageError, match="the check c has `accept` without `change`"):
+        check("rows", {"min": 1, "accept": 5})
 
 
 def test_two_checks_have_separate_reference_inputs() -> None:

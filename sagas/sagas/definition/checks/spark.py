@@ -188,6 +188,10 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
         message = "`change` takes no `where`, because the row counts of whole outputs are recorded"
         help = "remove `where`, or bound the part with `rows: {min: …, max: …}`"
         report.add("SAGA408", given["where"], message, help)
+    rows = children_of(given.get("rows"))
+    if "accept" in rows and "change" not in rows:
+        message = "`accept` names the row count that `change` compares with, so it needs `change`"
+        report.add("SAGA408", rows["accept"], message, "remove it, or write rows: {change: 20%, accept: …}")
     if "relationships" in given and "to" in children_of(given["relationships"]):
         _check_input(draft, step, "to", children_of(given["relationships"])["to"], report)
     if "reconcile" in given and "with" in children_of(given["reconcile"]):

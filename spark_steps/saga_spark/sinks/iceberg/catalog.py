@@ -33,6 +33,9 @@ from saga_spark.sinks.iceberg.pyiceberg_internals import (
 from sagas.errors import InfrastructureError, UsageError
 from sagas.text.exact_json import canonical_json, decode_json
 
+MAX_NAME_BYTES = 255
+"""The longest name that a column of a SQL catalog and a folder hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableName:
@@ -48,6 +51,14 @@ class TableName:
         parts = text.split(".")
         if len(parts) < 3 or not all(parts):
             raise UsageError(f"the table {text} must be named as catalog.namespace.table")
+        for part in (".".join(parts[1:-1]), parts[-1]):
+            if len(part.encode()) > MAX_NAME_BYTES:
+                raise UsageError(
+                    f"the name {part} of a table or namespace has {len(part.encode())} bytes, and catalogs and folders "
+                    f"hold {MAX_NAME_BYTES}; shorten it"
+                )
+            if not part.isprintable() or "/" in part:
+                raise UsageError(f"the table {text} has a character in its name that no folder can have; rename it")
         return TableName(parts[0], tuple(parts[1:-1]), parts[-1])
 
     @property

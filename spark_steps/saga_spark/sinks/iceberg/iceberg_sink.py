@@ -21,6 +21,7 @@ from saga_spark.job.job_spec import Output
 from saga_spark.job_errors import first_line
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.sinks.iceberg import data_files
 from saga_spark.sinks.iceberg.catalog import (
     TableName,
@@ -83,6 +84,8 @@ class IcebergSink:
 
     def _find_problems(self, publication: Publication) -> list[str]:
         output, manifest = publication.output, publication.manifest
+        if problems := column_name_problems("iceberg", manifest.schema):
+            return problems
         table_name = TableName.parse(output.destination)
         catalog = self._open_catalog(table_name.catalog)
         table = load_table(catalog, table_name)

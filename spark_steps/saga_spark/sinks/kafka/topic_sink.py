@@ -25,6 +25,7 @@ from saga_activities.messaging.outbox import key_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_progress import TopicProgress
 from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
@@ -68,7 +69,8 @@ class TopicSink:
         output = publication.output
         columns = [field["name"] for field in publication.manifest.schema.get("fields", ())]
         named = [*output.key, *([output.value] if output.value else [])]
-        problems = [
+        problems = column_name_problems("topic", publication.manifest.schema)
+        problems += [
             f"the output has no column {name}, which the topic {output.destination} needs"
             for name in named
             if name not in columns

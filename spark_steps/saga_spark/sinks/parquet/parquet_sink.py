@@ -20,6 +20,7 @@ from pyarrow import parquet as pq
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.sinks.parquet.parquet_pointer import (
     CURRENT,
     DATA,
@@ -37,6 +38,9 @@ from saga_spark.storage import create_folder, delete_folder, fsync_path, link_or
 from sagas.errors import InfrastructureError, Rejected, UsageError
 
 MODES = ("append", "overwrite")
+
+MAX_NAME_BYTES = 255
+"""The longest name of a folder."""
 
 
 class ParquetSink:
@@ -70,7 +74,7 @@ class ParquetSink:
             return [f"{above} is a file, not a folder"]
         if not os.access(above, os.W_OK | os.X_OK):
             return [f"the folder {above} is not writable"]
-        problems = []
+        problems = column_name_problems("parquet", publication.manifest.schema)
         if not (folder / CURRENT).exists() and any(folder.glob("*.parquet")):
             problems.append(f"the folder {folder} has Parquet files without a pointer; choose an empty folder")
         free = shutil.disk_usage(above).free
@@ -202,6 +206,12 @@ class ParquetSink:
                 "mounted folder",
                 help="write an Iceberg table to an object store: output: {table: catalog.namespace.table}",
             )
+        for part in folder.parts:
+            if len(part.encode()) > MAX_NAME_BYTES:
+                raise UsageError(
+                    f"the output {output.name}: the folder name {part} has {len(part.encode())} bytes, and a file "
+                    f"system holds {MAX_NAME_BYTES}; shorten it"
+                )
         return folder.absolute()
 
     def _pointer_folder(self, output: Output) -> PointerFolder:

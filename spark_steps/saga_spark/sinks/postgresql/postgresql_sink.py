@@ -32,6 +32,7 @@ from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, row_proble
 from saga_spark.sinks.postgresql.tables import (
     PgConnection,
     TargetTable,
+    check_table_name,
     create_table,
     database_message,
     describe_table,
@@ -73,6 +74,7 @@ class PostgreSqlSink:
                 f"the output {output.name} is a PostgreSQL table, which does not support the mode {output.mode}",
                 help="mode: overwrite_where with `where` replaces a part of the table",
             )
+        check_table_name(f"the output {output.name}", output.destination)
         self._url(output)
 
     def validate_together(self, outputs: Sequence[Output]) -> None:

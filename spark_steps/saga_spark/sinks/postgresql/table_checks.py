@@ -9,6 +9,7 @@ from psycopg import sql
 
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Manifest
+from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.sinks.postgresql.tables import (
     PgConnection,
     TargetTable,
@@ -34,6 +35,7 @@ from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid
 def table_problems(connection: PgConnection, table: TargetTable, output: Output, manifest: Manifest) -> list[str]:
     """Problems with permissions, columns, types and keys: one message each."""
     problems = list(_schema_problems(connection, table))
+    problems += column_name_problems("postgresql", manifest.schema)
     if table.oid is None:
         return problems + list(_creation_problems(table, output, manifest))
     if table.kind not in ("r", "p"):

@@ -17,6 +17,7 @@ from pyarrow import csv
 from pyarrow import parquet as pq
 
 from saga_spark.manifest import Target
+from saga_spark.sinks.column_names import postgresql_name_problem
 from saga_spark.sinks.sink import Publication
 from saga_spark.storage import resolve_uri
 from sagas.errors import Rejected, UsageError
@@ -89,6 +90,17 @@ where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate and 
       and k.place <= i.indnkeyatts
 group by i.indexrelid, i.indisprimary order by i.indexrelid
 """
+
+
+_NAME_PARTS = re.compile(r'\s*("(?:[^"]|"")*"|[^."]+)\s*(?:\.|$)')
+
+
+def check_table_name(subject: str, name: str) -> None:
+    """PostgreSQL would take the table whose name is the beginning of a longer one. Raises UsageError."""
+    for part in _NAME_PARTS.findall(name):
+        plain = part[1:-1].replace('""', '"') if part.startswith('"') else part.strip()
+        if problem := postgresql_name_problem("table or schema", plain):
+            raise UsageError(f"{subject}: {problem}")
 
 
 def describe_table(connection: PgConnection, name: str) -> TargetTable:

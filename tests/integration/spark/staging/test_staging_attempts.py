@@ -203,6 +203,8 @@ async def test_an_item_is_compared_with_the_same_item_of_the_last_run(staging: S
     assert [await run("monday", item, rows) for item, rows in ((0, 3), (1, 7))] == [None, None]
     assert [await run("tuesday", item, rows) for item, rows in ((1, 8), (0, 2))] == [7, 3]
     assert [await run("wednesday", item, 1) for item in (0, 1, 2)] == [2, 8, None]
+    assert [await run("thursday", item, 0) for item in (0, 3)] == [1, None]
+    assert [await run("friday", item, 0) for item in (0, 3)] == [1, None], "empty publications are passed over"
 
 
 @pytest.mark.asyncio

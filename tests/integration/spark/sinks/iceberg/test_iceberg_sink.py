@@ -219,6 +219,24 @@ def test_invalid_names_are_refused() -> None:
         sink.validate(Output("output", "iceberg", "sales.facts"))
     with pytest.raises(UsageError, match="the catalog lke is not configured; did you mean lake"):
         sink.validate(Output("output", "iceberg", "lke.sales.facts"))
+    with pytest.raises(UsageError, match="has 256 bytes, and catalogs and folders hold 255"):
+        sink.validate(Output("output", "iceberg", f"lake.sales.{'x' * 256}"))
+    with pytest.raises(UsageError, match="has a character in its name that no folder can have"):
+        sink.validate(Output("output", "iceberg", "lake.sales.a/b"))
+
+
+def test_columns_with_dots_are_published_and_read(lake: Lake) -> None:
+    lake.publish(lake.staged([{"id": 1, "a.b": 1.5, "ein `Name`": "x"}]))
+    lake.publish(lake.staged([{"id": 1, "a.b": 2.5, "ein `Name`": "y"}], mode="merge", key="id", saga="other"))
+    assert lake.rows() == [{"id": 1, "a.b": 2.5, "ein `Name`": "y"}]
+
+
+def test_column_names_without_a_place_in_iceberg_are_refused(lake: Lake) -> None:
+    [clash] = lake.sink.check(lake.staged([{"a": {"b": 1}, "a.b": 2}]))
+    assert clash == "a column named a.b and a field of a struct have one path in Iceberg; rename one"
+    assert lake.sink.check(lake.staged([{"id": 1, "_pos": 2}])) == [
+        "the column _pos has the name of a metadata column of Iceberg; rename it"
+    ]
 
 
 # ── exactly once ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 from psycopg import conninfo
 
+from saga_spark.inputs.postgresql_input import input_query
+from saga_spark.job.job_spec import Output
 from saga_spark.manifest import ManifestColumn
 from saga_spark.sinks.postgresql import postgresql_sink
 from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
 from saga_spark.sinks.sink import CommitConflict
 from sagas.builtins.spark import PUBLISH_TIMEOUT
-from sagas.errors import InfrastructureError, Rejected
+from sagas.errors import InfrastructureError, Rejected, UsageError
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.free_ports import free_port
 from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_warehouse
@@ -144,6 +146,33 @@ def test_a_table_altered_before_publishing_gives_a_one_line_error(
     with pytest.raises(Rejected, match=message):
         warehouse.again(ours)
     assert warehouse.sink.find(ours.output, ours.tag.target) is None
+
+
+LONG = "ü" * 32
+
+
+def test_names_that_postgresql_would_cut_off_are_refused(warehouse: Warehouse) -> None:
+    """The first append would create a table with other names, and every later one would be refused."""
+    warehouse.run(f'create table "{LONG[:31]}" (id bigint)')
+    new = warehouse.output(table="facts")
+    assert problems(warehouse, new, **{"x" * 80: 1}) == [
+        f"the column name {'x' * 80} has 80 bytes, and PostgreSQL holds 63; shorten it"
+    ]
+    assert problems(warehouse, new, **{LONG: 1}) == [
+        f"the column name {LONG} has 64 bytes, and PostgreSQL holds 63; shorten it"
+    ]
+    assert problems(warehouse, new, ctid=1) == [
+        "the column ctid has the name of a system column of PostgreSQL; rename it"
+    ]
+    warehouse.publish(warehouse.stage(new, [{"x" * 63: 1}]))
+    warehouse.publish(warehouse.stage(new, [{"x" * 63: 2}], saga="later"))
+    assert warehouse.rows("facts") == ["(1)", "(2)"]
+    for table in (f'"{LONG}"', f"public.{'t' * 64}", f'{"s" * 64}."t"'):
+        output = Output.parse("output", warehouse.output(table=table))
+        with pytest.raises(UsageError, match="has 64 bytes, and PostgreSQL holds 63; shorten it"):
+            warehouse.sink.validate(output)
+        with pytest.raises(UsageError, match="has 64 bytes"):
+            input_query({"table": table})
 
 
 def test_row_security(warehouse: Warehouse, user: str) -> None:
