@@ -76,11 +76,27 @@ _INTERRUPTED = (
 )
 """Spark has exhausted its own retries and failed the job, or the job was cancelled."""
 
+_UNREADABLE_FILE = (
+    "MALFORMED_RECORD_IN_PARSING",
+    "in CSV header",
+    "CSV header does not conform to the schema",
+    "CANNOT_PARSE_JSON_FIELD",
+    "PARQUET_TYPE_ILLEGAL",
+    "UNSUPPORTED_TIME_TYPE",
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+    "DECIMAL_PRECISION_EXCEEDS_MAX_PRECISION",
+    "MalformedInputException",
+    "is not a Parquet file",
+)
+"""A file that the job reads itself has content that Spark cannot read, however often it tries."""
+
 _EXCEPTION_PREFIX = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
 _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
 
 
-def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed | InfrastructureError:
+def to_job_error(
+    error: BaseException, what: str, folders: Sequence[str] = ()
+) -> JobFailed | UnreadableInput | InfrastructureError:
     """Translate an exception of a job. ``what`` failed, for example ``the job shop.jobs:facts``; ``folders`` hold the
     user's files.
 
@@ -98,6 +114,10 @@ def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -
         return JobFailed(f"{what} ran out of memory; raise `memory` under [spark] or use more partitions")
     if any(phrase in text for phrase in _PERMISSION_DENIED) and _is_write_error(text):
         return JobFailed(f"{what} could not write to the stage area: {error_message(error)}")
+    if _is_spark_error(error) and any(phrase in text for phrase in _UNREADABLE_FILE):
+        return UnreadableInput(
+            f"{what} cannot read a file: {_file_problem(error, text)}; correct the file or the schema"
+        )
     details: dict[str, Any] = {"error": type(error).__name__}
     condition = getattr(error, "getCondition", lambda: None)()
     if condition:
@@ -182,6 +202,15 @@ def _python_worker_error(error: BaseException) -> str | None:
         if line and not line.startswith((" ", "\t")):
             return line
     return None
+
+
+def _file_problem(error: BaseException, text: str) -> str:
+    """The file, if Spark names it, and each cause: the record, the value."""
+    file = re.search(r"while reading file (\S+?)\.?(?:\s|$)", text)
+    causes = [_EXCEPTION_PREFIX.sub("", cause) for cause in re.findall(r"Caused by: (.+)", text)]
+    problem = ": ".join(dict.fromkeys(" ".join(cause.split()).rstrip(".") for cause in causes)) or error_message(error)
+    problem = problem if len(problem) <= MAX_MESSAGE_LENGTH else problem[:MAX_MESSAGE_LENGTH].rstrip() + " …"
+    return f"{file[1]}: {problem}" if file else problem
 
 
 def _chain_text(error: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,13 @@ class DecimalRange:
         self._most = {"before": 0, "after": 0, "shown": 0}
         self._examples: dict[str, str] = {}
 
-    def add(self, texts: pa.Array) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Raises UnreadableInput for a value that no decimal holds."""
-        _refuse_not_finite(self._input_name, self._column, texts)
+        with _naming_rows(self._input_name, batch):
+            self._add(batch.column(self._column.name))
+
+    def _add(self, texts: pa.Array) -> None:
+        _refuse_not_finite(self._column, texts)
         texts = texts.drop_null()
         if not len(texts):
             return
@@ -94,7 +99,7 @@ class DecimalRange:
         most, at = _greatest(digits)
         if most > MAX_PRECISION:
             reason = f"has {most} digits, and a decimal of Spark holds {MAX_PRECISION}"
-            raise unreadable_value(self._input_name, self._column, texts[at].as_py(), reason)
+            raise _Refused(self._column, texts[at].as_py(), reason)
         for part, counts in lengths.items():
             most, at = _greatest(counts)
             if most > self._most[part]:
@@ -125,17 +130,37 @@ def convert_batch(
     input_name: str, batch: pa.RecordBatch, columns: Sequence[CopiedColumn], types: Iterable[pa.DataType]
 ) -> list[pa.Array]:
     """The columns of a batch in their ``types``. Raises UnreadableInput."""
-    return [
-        _convert(input_name, column, array, kind)
-        for column, array, kind in zip(columns, batch.columns, types, strict=True)
-    ]
+    with _naming_rows(input_name, batch):
+        return [
+            _convert(column, array, kind) for column, array, kind in zip(columns, batch.columns, types, strict=True)
+        ]
 
 
-def unreadable_value(input_name: str, column: CopiedColumn, value: str, reason: str) -> UnreadableInput:
-    return UnreadableInput(
-        f"the input {input_name} has the value {_shorten(value)} in the column {column.name} ({column.declared}), "
-        f"which {reason}; read the column as text in a `query` ({column.name}::text), or leave such rows out"
-    )
+class _Refused(Exception):
+    """A column has a value that cannot be read, for this reason."""
+
+    def __init__(self, column: CopiedColumn, value: str, reason: str) -> None:
+        super().__init__(reason)
+        self.column, self.value, self.reason = column, value, reason
+
+
+@contextmanager
+def _naming_rows(input_name: str, batch: pa.RecordBatch) -> Iterator[None]:
+    """Report a refused value of the batch with its column, and its row by the first other column."""
+    try:
+        yield
+    except _Refused as refused:
+        column, row = refused.column, ""
+        texts = batch.column(column.name)
+        at = pc.call_function("index", [texts], pc.IndexOptions(pa.scalar(refused.value, texts.type))).as_py()
+        other = next((name for name in batch.schema.names if name != column.name), None)
+        if other is not None and at >= 0:
+            row = f" of the row with {other} = {_shorten(str(batch.column(other)[at]))}"
+        raise UnreadableInput(
+            f"the input {input_name} has the value {_shorten(refused.value)} in the column {column.name} "
+            f"({column.declared}){row}, which {refused.reason}; read the column as text in a `query` "
+            f"({column.name}::text), or leave such rows out"
+        ) from None
 
 
 def plain_decimals(texts: pa.Array) -> pa.Array:
@@ -149,28 +174,26 @@ def plain_decimals(texts: pa.Array) -> pa.Array:
     return pc.call_function("if_else", [has_point, trimmed, texts])
 
 
-def _convert(input_name: str, column: CopiedColumn, array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _convert(column: CopiedColumn, array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_binary(kind):  # PostgreSQL's text form of bytea, \x0a0b
         return pa.array([None if text is None else bytes.fromhex(text[2:]) for text in array.to_pylist()], kind)
     if pa.types.is_decimal(kind):
-        _refuse_not_finite(input_name, column, array)
+        _refuse_not_finite(column, array)
         return plain_decimals(array).cast(kind)
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
         value = next(text for text in array.to_pylist() if text is not None and not _is_readable(text, kind))
-        raise unreadable_value(
-            input_name, column, value, "Spark cannot read: it holds the years 1 to 9999 and no infinity"
-        ) from None
+        raise _Refused(column, value, "Spark cannot read: it holds the years 1 to 9999 and no infinity") from None
 
 
-def _refuse_not_finite(input_name: str, column: CopiedColumn, texts: pa.Array) -> None:
+def _refuse_not_finite(column: CopiedColumn, texts: pa.Array) -> None:
     special = pc.call_function("is_in", [texts], pc.SetLookupOptions(_NOT_FINITE))
     at = pc.call_function("index", [special], pc.IndexOptions(pa.scalar(True))).as_py()
     if at >= 0:
-        raise unreadable_value(input_name, column, texts[at].as_py(), "no decimal of Spark holds")
+        raise _Refused(column, texts[at].as_py(), "no decimal of Spark holds")
 
 
 def _is_readable(text: str, kind: pa.DataType) -> bool:

@@ -205,8 +205,8 @@ def _write_parquet(
             pq.ParquetWriter(stream, texts, compression="zstd") as text,
         ):
             for batch in batches:
-                for name, decimals in ranges.items():
-                    decimals.add(batch.column(name))
+                for decimals in ranges.values():
+                    decimals.add(batch)
                 text.write_batch(batch)
                 on_progress({"input": database_input.name, "copied": batch.num_rows})
         types = {name: decimals.decide() for name, decimals in ranges.items()}

@@ -65,7 +65,33 @@ def run_job(
             raise to_job_error(error, job_label(job), settings.python_path) from error
     else:
         returned = _run_sql(spark, job, inputs)
-    return check_outputs(returned, tuple(job.outputs), job_label(job))
+    frames = check_outputs(returned, tuple(job.outputs), job_label(job))
+    if settings.remote is None:
+        for frame in frames.values():
+            check_text_sources(frame, job_label(job))
+    return frames
+
+
+def check_text_sources(frame: DataFrame, label: str) -> None:
+    """Spark's default reads what it cannot parse in CSV and JSON as null. Raises UsageError unless the job has chosen a
+    `mode`. Only for a session of this machine: a Connect server does not show its plans.
+    """
+    plan: Any = frame
+    leaves = plan._jdf.queryExecution().analyzed().collectLeaves()
+    for at in range(leaves.size()):
+        leaf = leaves.apply(at)
+        if leaf.getClass().getSimpleName() != "LogicalRelation":
+            continue
+        relation = leaf.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            continue
+        kind, options = relation.fileFormat().toString(), relation.options()
+        if kind in ("CSV", "JSON", "XML") and not options.get("mode").isDefined():
+            path = relation.location().rootPaths().mkString(", ")
+            raise UsageError(
+                f"{label} reads {kind} from {path} without `mode`, so Spark would read what it cannot parse as null; "
+                'add .option("mode", "FAILFAST")'
+            )
 
 
 def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, DataFrame]:

@@ -107,6 +107,15 @@ def test_a_value_that_spark_cannot_hold_is_refused_with_its_column(
     assert str(refused.value).startswith("the input rows ")
 
 
+@pytest.mark.parametrize("kind", ["numeric", "numeric(5,2)"])
+def test_a_refused_value_is_shown_with_its_row(kind: str, url: str, tmp_path: Path) -> None:
+    query = f"select 'ada' as owner, 1::{kind} as n union all select 'bob', 'NaN'::{kind}"
+    with pytest.raises(
+        UnreadableInput, match=r"has the value NaN in the column n .* of the row with owner = bob, which"
+    ):
+        read(url, query, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
