@@ -118,20 +118,22 @@ _SQL = ("query", "where")
 
 def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     """SQL as written by the author of the definition, with the values of `params` as literals: COPY takes no
-    parameters. Raises JobFailed."""
+    parameters. Raises UnreadableInput."""
     params = values.get("params") or {}
     try:
         fields: tuple[Path, ...] = tuple((name,) for name in _SQL if isinstance(values.get(name), str))
         check_parameters(SqlPlace(fields, ("connection",), ("params",)), values)
         parsed = parse_sql(values[field], "postgresql")
     except RefusedStatement as error:
-        raise JobFailed(f"the SQL of an input cannot be run: {error.message}; {error.help or ''}") from None
+        raise UnreadableInput(f"the SQL of an input cannot be run: {error.message}; {error.help or ''}") from None
     parts: list[sql.Composable] = []
     for at, piece in enumerate(parsed.pieces()):
         if at % 2 == 0:
             parts.append(sql.SQL(cast(LiteralString, piece)))
         elif isinstance(params[piece], dict):
-            raise JobFailed(f"`:{piece}` of an input is an object; give it a string, number or list under `params`")
+            raise UnreadableInput(
+                f"`:{piece}` of an input is an object; give it a string, number or list under `params`"
+            )
         else:
             parts.append(sql.Literal(params[piece]))
     return sql.Composed(parts)
