@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ async def test_a_refused_statement_of_an_action_dooms_its_transaction(guard_data
 
 
 EVERYWHERE = [
+    ("select :größe as b, 'ö:a' as c", "y ö:a"),
     ("select '50%' as b, 7 % 4 as c", "50% 3"),
     ("select ':no' as b, '100%' as c, :a", ":no 100% x"),
     ("select /* :no % */ :a as b -- :no\n, 7 % 4 as c", "x 3"),
@@ -99,9 +101,9 @@ OWN = {
 
 
 async def test_the_database_reads_the_placeholders_that_we_read(guard_database: GuardDatabase) -> None:
-    values = {"a": "x", "low": 2, "high": 3}
+    values = {"a": "x", "low": 2, "high": 3, "größe": "y"}
     for statement, expected in [*EVERYWHERE, *OWN[guard_database.kind]]:
-        used = {name: value for name, value in values.items() if f":{name}" in statement}
+        used = {name: value for name, value in values.items() if re.search(f"(?<!ö):{name}\\b", statement)}
         outcome = await query(guard_database, statement, **used)
         assert outcome.kind == "done", (statement, outcome.failure)
         assert " ".join(map(str, outcome.result[0])) == expected, statement
