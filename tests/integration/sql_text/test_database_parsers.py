@@ -26,7 +26,7 @@ from tests.helpers.sql_statements import Sample, script, statement
 DIALECTS = ("postgresql", "mysql", "sqlite")
 STYLES = {"postgresql": "numeric_dollar", "mysql": "qmark", "sqlite": "qmark"}
 SOME = settings(max_examples=350, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
-MANY = settings(SOME, max_examples=7_000)
+MANY = settings(SOME, max_examples=3_000)
 
 
 class PostgresqlParser:
