@@ -39,6 +39,9 @@ def format_duration(seconds: float) -> str:
     return f"{round(seconds * 1000, 3):g}ms"
 
 
+_WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?)?", re.ASCII)
+
+
 # Timestamps for the state machine, which has no clock of its own
 
 
@@ -83,8 +86,19 @@ def restore_record(record: type[R], values: Mapping[str, Any]) -> R:
 
 
 def parse_timestamp(value: object) -> float:
-    """An RFC 3339 string as seconds since the epoch, in UTC unless it has an offset. Raises ValueError."""
+    """An RFC 3339 string as seconds since the epoch, read as `timestamp()` reads it. Raises ValueError.
+
+    Without a zone it would be another time for each reader, so it is refused.
+    """
+    # Imported here: the command line formats times without any expression.
+    from sagas.expressions.errors import ExpressionError
+    from sagas.expressions.values import timestamp_from_string
+
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a timestamp")
-    timestamp = datetime.fromisoformat(value)
-    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()
+        raise ValueError(f"{value!r} is not a timestamp such as 2026-05-01T10:30:00Z; write it as a string")
+    try:
+        return timestamp_from_string(value).timestamp()
+    except ExpressionError as error:
+        if _WITHOUT_ZONE.fullmatch(value):
+            raise ValueError(f"'{value}' has no time zone: append Z for UTC, or an offset such as +02:00") from None
+        raise ValueError(error.message) from None
