@@ -96,6 +96,9 @@ SQLITE: Mapping[str, Values] = {
 }
 SQLITE_OTHER: Mapping[str, Values] = {"any_name": [["null"], ["7"]]}
 
+TREES = {"postgres": ("int", "text"), "mariadb": ("int", "varchar(20)"), "sqlite": ("integer", "text")}
+"""Types of the keys of larger tables, whose rows refer to each other."""
+
 KEYS = {"postgres": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
 OTHERS = {"postgres": POSTGRESQL_OTHER, "mariadb": MARIADB_OTHER, "sqlite": SQLITE_OTHER}
 TYPES = [
@@ -136,7 +139,12 @@ class _Generator:
         for name in self.others:
             self.step.types[name] = self.chance.choice(list(self._types))
         self.numbered = self.chance.random() < 0.6
-        self.parent = self.chance.random() < 0.35 and len(self.keys) == 1 and self._may_refer()
+        self.tree = self.chance.random() < 0.3
+        if self.tree:  # its keys are distinct
+            self.keys = self.keys[:1]
+            self.step.types.pop("k1", None)
+            self.step.types["k0"] = self.chance.choice(TREES[kind])
+        self.parent = self.tree or (self.chance.random() < 0.2 and len(self.keys) == 1 and self._may_refer())
         self._create()
         self._rows()
         self.step.statements = [self._statement() for _ in range(self.chance.choice((1, 1, 2, 3)))]
@@ -185,15 +193,19 @@ class _Generator:
 
     def _rows(self) -> None:
         parents: list[str] = []
-        for at in range(self.chance.randrange(1, 6)):
+        fresh = self.chance.sample(range(10, 99), 8)
+        positions = self.chance.sample(range(1, 9), 8)
+        for at in range(self.chance.randrange(3, 8) if self.tree else self.chance.randrange(1, 6)):
             columns = list(self.step.types)
             values = [self._value(name) for name in columns]
+            if self.tree:
+                values[0] = f"{fresh[at]}" if self.step.types["k0"].startswith("int") else f"'{fresh[at]}'"
             if self.numbered:
                 columns.append("pos")
-                values.append(str(at))
+                values.append(str(positions[at]))
             if self.parent and self.chance.random() < 0.8:  # also of itself
                 columns.append("parent")
-                values.append(self.chance.choice([*parents, values[0]]))
+                values.append(self.chance.choice([*parents, *parents, values[0]]))
             parents.append(values[0])
             columns.append("n")
             values.append(str(self.chance.choice((-101, 0, 1, 5))))
@@ -201,12 +213,12 @@ class _Generator:
 
     def _condition(self) -> str:
         choice = self.chance.randrange(5)
-        if choice == 0:
+        if choice == 0 or (self.tree and self.chance.random() < 0.5):
             return ""
         if choice == 1:
             return f" where n >= {self.chance.randrange(3)}"
         if choice == 2 and self.numbered:
-            return f" where pos >= {self.chance.randrange(4)}"
+            return f" where pos >= {self.chance.randrange(1, 4)}"
         name = self.keys[0]
         return f" where {name} = {self._compared(name)}"
 

@@ -21,7 +21,7 @@ from tests.integration.guard.generated_steps import KEYS, TYPES, GeneratedStep, 
 
 KINDS = ("postgres", "mariadb", "sqlite")
 SEEDS, MANY_SEEDS = range(100), range(1000, 3000)
-RESTORED_SHARE = 0.35
+RESTORED_SHARE = 0.3
 """Of all seeds; the other steps are refused, by the engine or by a constraint that the step itself violates."""
 
 
