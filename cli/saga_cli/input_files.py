@@ -18,7 +18,7 @@ from saga_cli.inputs import InputRow, field_path, parse_text
 from sagas.definition.schema_types import types_at
 from sagas.errors import UsageError
 from sagas.text.bounded_files import short_path
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import decode_unambiguous
 
 _MAX_ERRORS_SHOWN = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -105,7 +105,7 @@ def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
                 continue
             number += 1
             try:
-                yield InputRow(number, f"{path}:{line}", decode_json(text))
+                yield InputRow(number, f"{path}:{line}", decode_unambiguous(text))
             except json.JSONDecodeError as error:
                 yield f"{path}:{line}: not JSON: {error.msg} in column {error.colno}"
             except RecursionError:
@@ -118,7 +118,7 @@ def _json_array(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
     with _open_text(path) as file:
         text = file.read()
     try:
-        rows = decode_json(text)
+        rows = decode_unambiguous(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg} in column {error.colno}") from None
     except RecursionError:

@@ -15,7 +15,7 @@ from sagas.definition.schema_messages import describe_types
 from sagas.definition.schema_types import json_types, types_at
 from sagas.errors import UsageError
 from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import decode_json, decode_unambiguous
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def parse_json(text: str, where: str) -> Any:
         where = str(path)
         text = read_text(path)
     try:
-        return decode_json(text)
+        return decode_unambiguous(text)
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",

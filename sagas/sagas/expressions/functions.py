@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from hashlib import sha256
 from typing import Any, Literal
 from urllib.parse import quote
+from uuid import NAMESPACE_OID, uuid5
 
 from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
@@ -351,6 +353,28 @@ def _percent_encoded(run: Evaluation, name: str, value: Any, keep: str) -> str:
     return encoded
 
 
+def sha256_hex(run: Evaluation, value: Any) -> str:
+    """SHA-256 of the text of a scalar in UTF-8, as 64 hexadecimal digits."""
+    return sha256(_utf8_text(run, "sha256", value)).hexdigest()
+
+
+def name_uuid(run: Evaluation, value: Any) -> str:
+    """The UUID of version 5 (RFC 9562) of the text of a scalar, in the namespace of object identifiers."""
+    return str(uuid5(NAMESPACE_OID, _utf8_text(run, "uuid", value).decode()))
+
+
+def _utf8_text(run: Evaluation, name: str, value: Any) -> bytes:
+    if value.__class__ not in (str, bool, int, Decimal, datetime, timedelta):
+        raise _type_error(name, "a string, a number or a boolean", value)
+    text = string(run, value)
+    run.charge_text(len(text))
+    run.charge_work(len(text) >> 4)  # hashing it
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ExpressionError(f"{name} cannot encode half a surrogate pair") from None
+
+
 FUNCTIONS: dict[str, Function] = {
     "size": Function(size, 1, 1, result="integer"),
     "contains": Function(contains, 2, 2, "method", "boolean"),
@@ -374,12 +398,14 @@ FUNCTIONS: dict[str, Function] = {
     "lower": Function(_case_function("lower", str.lower), 1, 1, result="string"),
     "upper": Function(_case_function("upper", str.upper), 1, 1, result="string"),
     "date": Function(date, 1, 1, result="string", work=40),
+    "sha256": Function(sha256_hex, 1, 1, "function", "string", work=24),
+    "uuid": Function(name_uuid, 1, 1, "function", "string", work=48),
     "url_segment": Function(url_segment, 1, 1, "function", "string", work=16),
     "url_path": Function(url_path, 1, 1, "function", "string", work=16),
     "path_part": Function(path_part, 1, 1, "function", work=12),
 }
 
-STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "url_segment", "url_path"})
+STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "sha256", "uuid", "url_segment", "url_path"})
 """Functions that always return a string, so ``+`` next to one is concatenation."""
 
 UNSUPPORTED = {

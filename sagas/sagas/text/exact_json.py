@@ -94,6 +94,24 @@ def _bounded_integer(text: str) -> int:
     return int(text)
 
 
+def decode_unambiguous(data: str | bytes) -> Any:
+    """The value of a JSON text that people or their programs write as an input. Raises as :func:`decode_json`.
+
+    Also raises ValueError if an object has the same name twice: parsers differ in which of its values counts.
+    """
+    value = decode_json(data)
+    json.loads(data, object_pairs_hook=_refuse_repetition, parse_float=str, parse_int=str)
+    return value
+
+
+def _refuse_repetition(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"the name {name[:60]!r} appears twice in one object; write it once")
+        seen.add(name)
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 

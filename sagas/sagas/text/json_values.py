@@ -6,7 +6,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_json
+from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_json, decode_unambiguous
 
 MAX_DEPTH = 100
 """Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
@@ -57,8 +57,8 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text from outside.
+def parse_json(text: str | bytes, *, unambiguous: bool = False) -> Any:
+    """The value of a JSON text from outside. ``unambiguous``: refuse an object that has the same name twice.
 
     Raises:
         UnicodeDecodeError: the bytes are not UTF-8.
@@ -66,7 +66,7 @@ def parse_json(text: str | bytes) -> Any:
     """
     decoded = text if isinstance(text, str) else text.decode()
     try:
-        value = decode_json(decoded)
+        value = decode_unambiguous(decoded) if unambiguous else decode_json(decoded)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     if problem := json_problem(value):

@@ -96,6 +96,7 @@ def test_the_types_that_apply_only_sometimes_count_where_no_other_does() -> None
     [
         ("[" * 100_000 + "]" * 100_000, "--input is nested too deeply"),
         ("1" * 5_000, "--input cannot be read: the number 1+… has more than 4,000 digits"),
+        ('{"a": {"no": 1, "no": 2}}', "--input cannot be read: the name 'no' appears twice in one object"),
     ],
 )
 def test_json_that_python_cannot_read_is_a_mistake(text: str, message: str) -> None:

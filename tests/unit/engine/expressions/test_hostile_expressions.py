@@ -57,7 +57,8 @@ ATOMS = [
 ]
 BINARY = ["+", "-", "*", "/", "%", "==", "!=", "<", ">=", "in", "&&", "||"]
 ONE = ["size", "int", "decimal", "string", "bool", "timestamp", "duration", "date", "sum", "min", "max", "round",
-       "sort", "join", "lower", "upper", "path_part", "url_segment", "url_path", "has", "!", "-"]  # fmt: skip
+       "sort", "join", "lower", "upper", "sha256", "uuid", "path_part", "url_segment", "url_path", "has",
+       "!", "-"]  # fmt: skip
 TWO = ["matches", "contains", "startsWith", "split", "join", "round", "default", "min", "date"]
 LOOPS = ["all", "exists", "exists_one", "filter", "map"]
 
