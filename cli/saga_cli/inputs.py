@@ -15,7 +15,7 @@ from sagas.definition.schema_messages import describe_types
 from sagas.definition.schema_types import json_types, types_at
 from sagas.errors import UsageError
 from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
-from sagas.text.exact_json import decode_json, decode_unambiguous
+from sagas.text.exact_json import decode_unambiguous
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def field_path(name: str, schema: Any) -> list[str]:
 def parse_text(text: str, types: frozenset[str]) -> Any:
     """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types."""
     try:
-        value = decode_json(text)
+        value = decode_unambiguous(text)
     except (ValueError, RecursionError):
         if "boolean" in types and text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
@@ -97,7 +97,7 @@ def _guess(written: str, types: frozenset[str]) -> Any:
     Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
     """
     try:
-        value = decode_json(written)
+        value = decode_unambiguous(written)
     except (ValueError, RecursionError):
         return written
     return written if "string" in types and not types & json_types(value) else value
