@@ -1,0 +1,200 @@
+"""Random values on random paths through the engine: what arrives is what was sent.
+
+SAGA_VALUES_SEED is the seed of the 200 paths; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from saga_activities.ledger.rows import make_record, read_run, write_rows
+from saga_cli.output import to_json
+from sagas.text.exact_json import encode_json
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
+from tests.integration.values.documents import documents
+from tests.integration.values.engine import Ended, Stage, new_mariadb_database, open_stage
+from tests.integration.values.entries import ENTRIES, can_enter, join_pairs
+from tests.integration.values.journeys import EXITS, PASSES, can_leave, exit_steps, in_numeric
+from tests.integration.values.oracle import (
+    Json,
+    map_numbers,
+    read_json,
+    same,
+    schema_of,
+    text_of,
+    with_integers,
+    write_json,
+)
+
+SEED = int(os.environ.get("SAGA_VALUES_SEED", "33"))
+PATHS, MORE_SEEDS = 200, range(1, 26)
+
+
+@dataclass(frozen=True)
+class Journey:
+    """``schema``: none, number (each number is one) or integer (where it has no fraction)."""
+
+    value: Json
+    schema: str
+    entry: str
+    passes: tuple[str, ...]
+    exit: str
+
+    def __str__(self) -> str:
+        return f"{self.entry} ({self.schema}) → {' → '.join((*self.passes, self.exit))}: {write_json(self.value)}"
+
+
+@st.composite
+def journeys(draw: st.DrawFn) -> Journey:
+    value = draw(documents)
+    schema = draw(st.sampled_from(["none", "number", "integer"]))
+    entry = draw(st.sampled_from([name for name in ENTRIES if can_enter(name, value, schema != "none")]))
+    passes = draw(st.lists(st.sampled_from(list(PASSES)), max_size=3).map(tuple))
+    return Journey(value, schema, entry, passes, draw(st.sampled_from(EXITS)))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def stage(
+    loop: asyncio.Runner,
+    postgres_server: DatabaseServer,
+    mariadb_server: DatabaseServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("values")
+    urls = {
+        "postgres": new_database(postgres_server),
+        "mariadb": loop.run(new_mariadb_database(mariadb_server)),
+        "sqlite": f"sqlite:///{folder / 'values.db'}",
+    }
+    opened = open_stage(folder, urls)
+    yield loop.run(opened.__aenter__())
+    loop.run(opened.__aexit__(None, None, None))
+
+
+async def travel(stage: Stage, journey: Journey) -> None:
+    value, schema = journey.value, {}
+    if journey.schema != "none":
+        inner = schema_of(value, integers=journey.schema == "integer")
+        schema = {"type": "object", "required": ["doc"], "properties": {"doc": inner}}
+    with TemporaryDirectory() as folder:
+        entered = ENTRIES[journey.entry](value, schema, Path(folder))
+    from_input = entered.path.startswith("input")
+    if from_input and journey.schema == "integer":
+        value = with_integers(value)
+    head = "saga: values\n"
+    if from_input:
+        default = {"type": "object", "additionalProperties": True}
+        head += f"input: {_yaml(schema or default)}\n"
+    path, steps = entered.path, entered.steps
+    for at, name in enumerate(journey.passes):
+        passed = PASSES[name](path, value, f"s{at}")
+        if passed is not None:
+            path, value, steps = passed.path, passed.value, steps + passed.steps
+    way = journey.exit if can_leave(journey.exit, value) else "output"
+    definition = stage.definition(f"{head}steps:\n{steps}{exit_steps(way, path)}")
+    stage.receiver.requests.clear()
+    ended = await stage.run(definition, entered.input, entered.variables)
+    assert ended.state == "COMPLETED", ended.reason
+    if way in ("query", "header", "form", "path", "body"):
+        arrived, expected = _text(stage, way), text_of(value)
+        assert arrived == expected, f"{way} has {arrived!r}, not {expected!r}"
+        return
+    if way == "ledger":  # its stories are jsonb
+        value = map_numbers(value, in_numeric)
+    for arrived in await _documents(stage, way, ended):
+        assert same(arrived, value), f"{way} has {write_json(arrived)}, not {write_json(value)}"
+
+
+def _yaml(schema: Any) -> str:
+    return join_pairs(write_json(schema)).replace("\x7f", "\\u007f")
+
+
+def _text(stage: Stage, way: str) -> str:
+    ((target, headers, body),) = stage.receiver.requests
+    match way:
+        case "query":
+            return parse_qs(urlsplit(target).query, keep_blank_values=True, strict_parsing=True)["v"][0]
+        case "header":
+            return headers["x-v"]
+        case "form":
+            return parse_qs(body.decode(), keep_blank_values=True, strict_parsing=True)["v"][0]
+        case "path":
+            return unquote(target.removeprefix("/v/"))
+    return body.decode().removeprefix("v")
+
+
+async def _documents(stage: Stage, way: str, ended: Ended) -> list[Json]:
+    """What has arrived, in each form that this exit has."""
+    story = ended.view.to_json()
+    match way:
+        case "emit" | "publish":
+            (text,) = await stage.events("mariadb" if way == "emit" else "sqlite", ended.id)
+            return [read_json(text)["v"]]
+        case "json":
+            ((_, _, body),) = stage.receiver.requests
+            return [read_json(body)["v"]]
+        case "show":
+            texts = [to_json(story), to_json(story, indent=2)]
+            return [read_json(text)["output"] for text in texts]
+        case "ledger":
+            now = datetime.now(UTC)
+            record = make_record(story, saga_id=ended.id, labels=None, updated_at=now, input_digest=None)
+            assert record is not None
+            engine = stage.engine("postgres")
+            async with engine.begin() as connection:
+                await write_rows(connection, [record])
+            row = await read_run(engine, ended.id)
+            assert row is not None
+            return [read_json(encode_json(row.view.to_json()))["output"]]
+    return [read_json(ended.output)]
+
+
+def play(loop: asyncio.Runner, stage: Stage, number: int) -> None:
+    """As many journeys as `make test` has, of one seed."""
+
+    @seed(number)
+    @settings(
+        max_examples=PATHS,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    @given(journeys())
+    def run(journey: Journey) -> None:
+        try:
+            loop.run(travel(stage, journey))
+        except BaseException as error:
+            error.add_note(f"SAGA_VALUES_SEED={number}: {journey}")
+            raise
+
+    run()
+
+
+def test_what_arrives_is_what_was_sent(loop: asyncio.Runner, stage: Stage) -> None:
+    play(loop, stage, SEED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", MORE_SEEDS)
+def test_more_of_it(loop: asyncio.Runner, stage: Stage, number: int) -> None:
+    play(loop, stage, number)
