@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.statement_checks import check_statements
 from sagas.settings import load_settings
 from sagas.settings.project import Project
@@ -87,6 +87,31 @@ async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> No
         "create the table, or correct its name",
         "grant the right to the user of the connection's url",
     ]
+
+
+async def test_many_statements_on_one_connection(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    """The driver prepares what it sends for the sixth time."""
+    url = new_database(postgres_server)
+    (tmp_path / "many.saga.yaml").write_text(
+        "saga: many\nsteps:\n"
+        + "".join(step(f"select {number} as n" if number % 5 else "select nowhere").replace("extra", f"s{number}")
+                  for number in range(1, 16))
+    )  # fmt: skip
+    (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
+    found = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert [(one.ok, "nowhere" in one.message) for one in found] == [(True, False), *[(False, True)] * 3]
+    assert found[0].message == "shop: the database prepares 12 of 15"
+
+
+async def test_an_error_of_one_check_is_a_result(tmp_path: Path) -> None:
+    async def check() -> list[DoctorResult]:
+        return [DoctorResult("good", True, f"{1 // len(os.listdir(tmp_path))}")]
+
+    (result,) = await results_of("statements", check())
+    assert (result.check, result.ok) == ("statements", False)
+    assert "ended with an error of its own, ZeroDivisionError: " in result.message
+    (tmp_path / "file").touch()
+    assert await results_of("statements", check()) == [DoctorResult("good", True, "1")]
 
 
 async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_server: DatabaseServer) -> None:

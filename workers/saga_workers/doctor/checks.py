@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.spark_checks import check_spark
 from saga_workers.doctor.statement_checks import check_statements
@@ -51,23 +51,24 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     except SagaError as error:
         findings.append(DoctorResult("server", False, error.message, error.help))
     else:
-        findings += await _check_temporal(client, settings, project)
+        findings += await results_of("server", _check_temporal(client, settings, project))
         if settings.lock_connection is not None:
-            findings.append(await check_locks(client, settings))
-        findings += await check_releases(client)
-        findings += await check_claims(client, settings)
+            findings += await results_of("locks", check_locks(client, settings))
+        findings += await results_of("locks", check_releases(client))
+        findings += await results_of("claims", check_claims(client, settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     for connection in settings.connections.values():
         if connection.kind == "http" and "signing_secret" in connection.options:
             findings.append(_check_signing_secret(connection))
     for connection in settings.sql_connections():
-        findings += await _check_database(connection, spark=spark, two_phase=connection.name in prepared)
-    findings += await check_statements(project)
-    findings += await _check_automatic_steps(project)
-    findings += await check_spark(settings) if spark else [_find_java()]
+        check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
+        findings += await results_of(f"connection {connection.name}", check)
+    findings += await results_of("statements", check_statements(project))
+    findings += await results_of("automatic compensations", _check_automatic_steps(project))
+    findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]
     if uses_kafka(project):
-        findings += await check_kafka(project)
+        findings += await results_of("kafka", check_kafka(project))
     return findings
 
 

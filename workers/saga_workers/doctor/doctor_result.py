@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,6 +26,17 @@ class DoctorResult:
         """Without the credentials that a driver's message may quote."""
         help = self.help and mask(self.help)
         return asdict(replace(self, message=mask(self.message), help=help))
+
+
+async def results_of(check: str, results: Awaitable[Sequence[DoctorResult] | DoctorResult]) -> Sequence[DoctorResult]:
+    """The results of a check. An error that it does not expect is one too, so that it hides no result of the others."""
+    try:
+        result = await results
+    except Exception as error:  # noqa: BLE001 - reported as a failed check
+        text = " ".join(str(error).split())
+        why = f"the check ended with an error of its own, {type(error).__name__}{f': {text[:300]}' if text else ''}"
+        return [DoctorResult(check, False, why, "the other checks are complete; report this one as a bug of saga")]
+    return [result] if isinstance(result, DoctorResult) else result
 
 
 # Probes of what may not answer: a disk, a catalog, a broker.

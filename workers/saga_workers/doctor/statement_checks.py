@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from saga_workers.doctor.doctor_result import DoctorResult
-from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.doctor.doctor_result import DoctorResult, results_of
+from saga_workers.runtime.databases import driver_errors, driver_message, open_engine
 from sagas.builtins.sql_statements import main_keyword, parse_guarded
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
@@ -92,7 +92,7 @@ async def check_statements(project: Project) -> list[DoctorResult]:
             by_connection.setdefault(statement.connection, []).append(statement)
     results: list[DoctorResult] = []
     for connection, statements in by_connection.items():
-        results += await _check_connection(project, connection, statements)
+        results += await results_of(CHECK, _check_connection(project, connection, statements))
     return [*results, *_in_python(drafts)]
 
 
@@ -145,7 +145,7 @@ async def _check_connection(project: Project, name: str, statements: list[_State
                 result = await _check(connection, statement, prepare)
                 results += [] if result is None else [result]
             await connection.invalidate()  # its settings
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except (SQLAlchemyError, OSError, TimeoutError, *driver_errors()) as error:
         why = f"the statements of {name} are not checked because its database cannot be used: {driver_message(error)}"
         return [*results, DoctorResult(CHECK, None, why)]
     finally:
@@ -177,6 +177,8 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     if keyword in _NOT_PREPARABLE:
         raise _NotChecked(f"PostgreSQL cannot prepare {keyword}")
     raw: Any = (await connection.get_raw_connection()).driver_connection
+    # The driver would prepare what it sends repeatedly, such as BEGIN, and DEALLOCATE ALL would take that from it.
+    raw.prepare_threshold = None
     rendered = parsed.render("numeric_dollar")
     beginning = f"PREPARE {_NAME} AS "
     await raw.execute("BEGIN READ ONLY")

@@ -57,7 +57,7 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
         raise SagaError(
             f"the database of the connection {connection.name} cannot be set up: {driver_message(error)}"
         ) from error
-    except _driver_errors() as error:
+    except driver_errors() as error:
         raise SagaError(
             f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}"
         ) from error
@@ -159,7 +159,7 @@ def _ends_line(text: str, following: Sequence[Token]) -> bool:
     return True
 
 
-def _driver_errors() -> tuple[type[Exception], ...]:
+def driver_errors() -> tuple[type[Exception], ...]:
     """What the drivers raise if they are used without SQLAlchemy, as for a schema file."""
     import sqlite3
 
