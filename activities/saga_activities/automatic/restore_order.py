@@ -243,6 +243,12 @@ def _rewritten(table: TableAccess, change: _Change) -> Image:
 
 # Constraints that are checked at the end of the transaction
 
+_POSTGRESQL_DEFERRABLE = """
+SELECT DISTINCT format('%I.%I', n.nspname, c.conname) AS name
+FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace
+WHERE c.condeferrable AND (c.conrelid = ANY (CAST(:tables AS text[])::regclass[])
+  OR c.confrelid = ANY (CAST(:tables AS text[])::regclass[]))
+"""
 _SQLITE_REFERENCING = """
 SELECT m.name AS name FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f
 WHERE m.type = 'table' AND (lower(f."table") = lower(:name) OR lower(m.name) = lower(:name))
@@ -253,7 +259,7 @@ _SQLITE_VIOLATIONS = """SELECT "table" AS "table", rowid AS row, parent, fkid FR
 async def _defer_constraints(sql: SqlSession, tables: Tables) -> Violations:
     """Check the constraints that allow it after all rows; returns what violates foreign keys of SQLite already."""
     if sql.dialect == "postgresql":
-        await sql.control("SET CONSTRAINTS ALL DEFERRED")
+        await _set_constraints(sql, tables, "DEFERRED")
     if sql.dialect != "sqlite":
         return frozenset()
     await sql.control("PRAGMA defer_foreign_keys = ON")
@@ -264,12 +270,19 @@ async def _check_deferred_constraints(sql: SqlSession, tables: Tables, before: V
     """Check now rather than at COMMIT, where a refusal would name no row."""
     if sql.dialect == "postgresql":
         try:
-            await _in_savepoint(sql, lambda: sql.control("SET CONSTRAINTS ALL IMMEDIATE"))
+            await _in_savepoint(sql, lambda: _set_constraints(sql, tables, "IMMEDIATE"))
         except _Refused as refusal:
             raise CannotRestore("the rows of the step", str(refusal)) from refusal
     if sql.dialect == "sqlite" and (violations := await _sqlite_violations(sql, tables) - before):
         child, _, parent, _ = min(violations, key=str)
         raise CannotRestore("the rows of the step", f"a row of {child} would refer to a missing row of {parent}")
+
+
+async def _set_constraints(sql: SqlSession, tables: Tables, mode: str) -> None:
+    """Set the constraints of these tables only: deferred triggers of others must not run before COMMIT."""
+    quoted = [table.shape.quoted for table in tables.values()]
+    if names := sorted(row["name"] for row in await sql.all(_POSTGRESQL_DEFERRABLE, {"tables": quoted})):
+        await sql.control(f"SET CONSTRAINTS {', '.join(names)} {mode}")
 
 
 async def _sqlite_violations(sql: SqlSession, tables: Tables) -> Violations:

@@ -75,6 +75,7 @@ saga: transfer
 id: "${{ input.id }}"
 input:
   type: object
+  required: [id, from, to, amount]
   properties:
     id: {type: string}
     from: {type: string}
@@ -120,7 +121,10 @@ output: {moved: "${{ input.amount }}"}
 WITHDRAWAL = """
 saga: withdrawal
 id: "${{ input.id }}"
-input: {type: object, properties: {id: {type: string}, account: {type: string}, amount: {type: integer}}}
+input:
+  type: object
+  required: [id, account, amount]
+  properties: {id: {type: string}, account: {type: string}, amount: {type: integer}}
 steps:
   - {id: take, uses: bank.take, with: {account: "${{ input.account }}", amount: "${{ input.amount }}"},
      compensate: bank.give}
@@ -129,7 +133,10 @@ steps:
 WAITING = """
 saga: waiting
 id: "${{ input.id }}"
-input: {type: object, properties: {id: {type: string}, waits: {type: boolean, default: false}}}
+input:
+  type: object
+  required: [id]
+  properties: {id: {type: string}, waits: {type: boolean, default: false}}
 steps:
   - {id: first, uses: bank.note, with: {text: first}, compensate: bank.forget}
   - {id: pause, uses: wait, with: {signal: go}, if: "input.waits"}
@@ -138,7 +145,10 @@ steps:
 RESTING = """
 saga: resting
 id: "${{ input.id }}"
-input: {type: object, properties: {id: {type: string}, rest: {type: string}, text: {type: string, default: second}}}
+input:
+  type: object
+  required: [id, rest]
+  properties: {id: {type: string}, rest: {type: string}, text: {type: string, default: second}}
 steps:
   - {id: first, uses: bank.note, with: {text: first}, compensate: bank.forget}
   - {id: rest, uses: wait, with: {for: "${{ input.rest }}"}}

@@ -62,6 +62,7 @@ HEAD = """saga: {name}
 id: "${{{{ input.id }}}}"
 input:
   type: object
+  required: [id, n, amount, go, items, plan]
   properties:
     id: {{type: string}}
     n: {{type: integer}}
