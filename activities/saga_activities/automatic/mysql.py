@@ -155,6 +155,8 @@ _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _CHARACTERS = ("char", "varchar")
 _ENCODED = ("big5", "cp932", "eucjpms", "euckr", "gb18030", "gb2312", "gbk", "sjis", "ujis")
 """Character sets in which two codes may be the same character, so that the bytes are read."""
+_NO_MEMBER = "0 (no value of the enum)"
+"""The text of what a session without strict mode stores for a wrong value: it reads as '', which may be a member."""
 _WEIGHTS = 18
 """The longest expansion of one character: a string is padded to as many weights."""
 
@@ -171,6 +173,8 @@ def _column(row: Row) -> Column:
         read = f"CAST(CAST({quoted} AS DOUBLE) AS CHAR)"
     elif kind == "bit":
         read, write = f"CAST({quoted} + 0 AS CHAR)", "CAST({} AS UNSIGNED)"
+    elif kind == "enum":
+        read = f"CASE WHEN {quoted} + 0 = 0 THEN '{_NO_MEMBER}' ELSE {read} END"
     canonical, compare = read, write
     if kind in _INTEGERS:  # the text of a number would be compared as a floating-point number
         compare = f"CAST({{}} AS {'UNSIGNED' if 'unsigned' in row['column_type_'].lower() else 'SIGNED'})"
@@ -210,6 +214,8 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
     Raises :class:`NotImageable` if that is not known; whether the column holds them is seen when they are written.
     """
     before, now = _name_of_type(old), _name_of_type(column.type)
+    if before == "enum" and now != "enum":
+        texts = ["" if text == _NO_MEMBER else text for text in texts]
     if now == "decimal" and before in (*_INTEGERS, "decimal"):
         _, _, scale = column.type.partition(",")
         return [_with_scale(text, int(scale.rstrip(") zerofilunsgd") or 0)) for text in texts]

@@ -34,8 +34,10 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
         FROM base WHERE typtype <> 'd'),
       'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
         FROM pg_index i, generate_series(0, i.indnkeyatts - 1) AS at
-        JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily AND m.amopstrategy = 3
+        JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily
           AND m.amoplefttype = k.opcintype AND m.amoprighttype = k.opcintype
+          AND EXISTS (SELECT 1 FROM pg_amop b JOIN pg_am y ON y.oid = b.amopmethod
+            WHERE b.amopopr = m.amopopr AND y.amname = 'btree' AND b.amopstrategy = 3)
         JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace os ON os.oid = o.oprnamespace
         WHERE i.indrelid = c.oid AND i.indisprimary AND i.indkey[at] = a.attnum AND k.oid = i.indclass[at]),
       'folds', EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
@@ -185,7 +187,8 @@ def _column(one: Any) -> Column:
         canonical = read
     elif not one["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
-    # The operator of the key's own index: `=` of another schema may be missing in the search path.
+    # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
+    # itself excludes is no equality: WITHOUT OVERLAPS means `&&`.
     return Column(one["name"], quoted, kind, read, write, canonical, f"{one['equals'] or '='} {write}")
 
 

@@ -77,13 +77,18 @@ async def restore_rows(
         for _, group in groupby(reversed(images), key=lambda image: image.statement)
     ]
     # Rows that a person has repaired meanwhile are missing in the steps, so the states between them may be impossible.
+    all_open = all(row in wanted for row in last if first[row] != last[row])
     at_once = [[_Change(row, last[row], first[row]) for row in reversed(list(last)) if row in wanted]]
     async with restoring_session(sql), sql.savepoint():
         violations = await _defer_constraints(sql, tables)
         try:
             await _in_savepoint(sql, lambda: _make(sql, tables, steps))
-        except CannotRestore:
-            await _make(sql, tables, at_once)
+        except CannotRestore as refusal:
+            try:
+                await _make(sql, tables, at_once)
+            except CannotRestore as error:
+                # With all rows open the states between them are possible, and the first refusal is the reason.
+                raise (refusal if all_open else error) from error
         await _check_deferred_constraints(sql, tables, violations)
         restored = await read_rows(tables, first)
         if wrong := [row for row in first if restored[row] != first[row]]:
@@ -122,7 +127,7 @@ async def _make(sql: SqlSession, tables: Tables, steps: Iterable[Sequence[_Chang
 
 async def _make_together(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> None:
     """Make the changes of one statement, in whatever way the constraints allow."""
-    for way in (_one_after_another, _updates_together, _updates_as_new_rows):
+    for way in (_one_after_another, _updates_together, _updates_as_new_rows, _new_rows_as_updates):
         try:
             await _in_savepoint(sql, lambda way=way: way(tables, changes))
         except _Refused:
@@ -177,6 +182,22 @@ async def _updates_as_new_rows(tables: Tables, changes: Sequence[_Change]) -> No
     await _delete(tables, [change for change in changes if change.present is not None], open_references=True)
     await _insert(tables, [change for change in changes if change.wanted is not None])
     return None
+
+
+async def _new_rows_as_updates(tables: Tables, changes: Sequence[_Change]) -> None:
+    """Rows to delete become rows to insert: a temporal foreign key needs some row of the period at all times."""
+    made = list(changes)
+    for name, table in tables.items():
+        if any(reference.on_delete or reference.on_update for reference in table.shape.references):
+            continue  # the update would change rows of other tables
+        own = [change for change in changes if change.row.table == name]
+        deleted = [change for change in own if change.wanted is None]
+        inserted = [change for change in own if change.present is None]
+        for old, new in zip(deleted, inserted, strict=False):
+            made.remove(old)
+            made.remove(new)
+            made.append(_Change(old.row, old.present, new.wanted))
+    await _one_after_another(tables, made)
 
 
 async def _in_order_of_values(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> list[_Change]:

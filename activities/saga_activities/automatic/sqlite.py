@@ -9,7 +9,7 @@ from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from sagas.builtins.row_changes import NotImageable
 
-_TABLE = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(:name)"
+_TABLE = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
 _COLUMNS = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
 _COLLATIONS = """
 SELECT x.name AS name, x.coll AS coll FROM pragma_index_list(:name) i JOIN pragma_index_xinfo(i.name) x
@@ -26,8 +26,10 @@ WHERE m.type = 'table' AND lower(f."table") = lower(:name)
 """
 _CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
-_OTHER_ROWS = re.compile(r"\bon\s+conflict\s+(replace|ignore)\b|^\s*create\s+virtual\b", re.IGNORECASE)
-"""A constraint that deletes rows or drops a change by itself, or a table that is a program."""
+_OTHER_ROWS = re.compile(r"\bon\s+conflict\s+(replace|ignore)\b", re.IGNORECASE)
+"""A constraint that deletes rows or drops a change by itself."""
+_VIRTUAL = re.compile(r"\s*create\s+virtual\b", re.IGNORECASE)
+"""A table that is a program."""
 
 
 async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableShape:
@@ -37,11 +39,17 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     table = await sql.one_or_none(_TABLE, {"name": name})
     if table is None:
         raise NotImageable(f"there is no table {name} in this database")
+    if table["type"] == "view" or _VIRTUAL.match(table["sql"]):
+        raise NotImageable(f"{table['name']} is not an ordinary table")
     where = {"name": table["name"]}
     columns = await sql.all(_COLUMNS, where)
     key = sorted((row for row in columns if row["pk"]), key=lambda row: row["pk"])
     collations = {row["name"]: row["coll"].upper() for row in await sql.all(_COLLATIONS, where)}
-    obstacles = [f"{table['name']} is no plain table, or has ON CONFLICT"] if _OTHER_ROWS.search(table["sql"]) else []
+    obstacles = []
+    if other := _OTHER_ROWS.search(table["sql"]):
+        obstacles.append(
+            f"{table['name']} has `{' '.join(other[0].split())}`, which deletes rows or drops changes by itself"
+        )
     obstacles += [
         f"{table['name']} has the trigger {row['name']}, which may change other rows"
         for row in await sql.all(_TRIGGERS, where)

@@ -209,13 +209,21 @@ _KNOWN_ARGUMENTS = {
 }  # fmt: skip
 
 
+_PARTS = {"joins": "join"}
+"""SQL's words for parts that the parser calls otherwise."""
+
+
 def _refuse_unknown_parts(node: Any) -> None:
     if node.args.get("alternative") == "replace":
         raise NotImageable(_REPLACE)
     for name, value in node.args.items():
         if value and name not in _KNOWN_ARGUMENTS[type(node).__name__]:
             clause = type(node).__name__.upper().replace("ONCONFLICT", "ON CONFLICT")
-            raise NotImageable(f"{name.strip('_').replace('_', ' ').upper()} in {clause} is not supported")
+            part = (
+                f"or {value}" if name == "alternative" else _PARTS.get(name) or str(name).strip("_").replace("_", " ")
+            )
+            where = "" if clause == "TABLE" else f" in {clause}"
+            raise NotImageable(f"{part.upper()}{where} is not supported; write one plain statement of one table")
 
 
 def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:

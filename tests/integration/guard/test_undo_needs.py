@@ -263,3 +263,45 @@ async def test_connections_of_two_schemas_see_each_others_locks(request: pytest.
         assert "is in a schema without a table saga_row_lock" in str(refused.failure)
     for one in (my, own):
         await one.database.connections.close()
+
+
+async def test_a_wrong_value_of_an_enum_is_no_empty_member(tables: Tables) -> None:
+    if tables.kind != "mariadb":
+        pytest.skip("only MySQL and MariaDB store wrong values")
+    await tables.sql("create table @t (id int primary key, e enum('a', ''), n int)")
+    async with tables.database.engine.connect() as connection:
+        await connection.exec_driver_sql("set session sql_mode = ''")
+        await connection.exec_driver_sql(tables.named("insert into @t values (1, 'wrong', 1), (2, '', 1)"))
+        await connection.exec_driver_sql("set session sql_mode = default")
+    numbers = "select id, e + 0, n from @t order by id"
+    before = await tables.sql(numbers)
+    assert [tuple(row) for row in before] == [(1, 0, 1), (2, 2, 1)]
+    refused = await tables.do(["update @t set e = 'a'"])
+    assert refused.failure is not None
+    assert tables.named("the row id=1 of guard.@t cannot be restored") in refused.failure.message
+    assert "column 'e'" in refused.failure.message
+    for run in ("update @t set n = 2", "update @t set e = 'a' where id = 2", "delete from @t where id = 2"):
+        step = f"step{len(run)}"
+        assert (await tables.do([run], step=step)).kind == "done"
+        assert (await tables.undo(step)).kind == "done"
+        assert await tables.sql(numbers) == before
+
+
+@pytest.mark.parametrize(
+    ("create", "reason"),
+    [
+        ("create view @v as select 1 as id, 2 as n", "@v is not an ordinary table"),
+        ("create virtual table @v using fts5(n)", "@v is not an ordinary table"),
+        (
+            "create table @v (id integer primary key, n int unique on conflict replace)",
+            "@v has `on conflict replace`, which deletes rows or drops changes by itself",
+        ),
+    ],
+)
+async def test_what_is_no_plain_table_of_sqlite_is_named(tables: Tables, create: str, reason: str) -> None:
+    if tables.kind != "sqlite":
+        pytest.skip("the tables are SQLite's")
+    await tables.database.rows(tables.named(create))
+    refused = await tables.do(["update @v set n = 3"])
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert tables.named(reason) in str(refused.failure)
