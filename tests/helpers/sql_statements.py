@@ -85,6 +85,17 @@ def statement(random: Random, dialect: str, *, parameters: bool = True) -> Sampl
     return Sample(tuple(parts))
 
 
+def hidden_condition(random: Random, dialect: str) -> tuple[str, bool]:
+    """A SELECT of no row by its last line, and whether a comment hides that line.
+
+    The comment ends with a line break of each kind, of which MySQL and SQLite do not take all for its end.
+    """
+    end = random.choice(("\n", "\r\n", "\r", "\r \t", "\f", "\v"))
+    is_end = "\n" in end or ("\r" in end and dialect == "postgresql")
+    # A line feed elsewhere: the statement is not a single line that YAML has folded.
+    return f"select 1 from\n(select 1 as a) as t -- {_decoys(random)}{end}where a = 2", not is_end
+
+
 def script(random: Random, dialect: str) -> tuple[str, int]:
     """Statements without placeholders in one text, and their number."""
     texts = [statement(random, dialect, parameters=False).source for _ in range(random.randint(1, 3))]
@@ -188,9 +199,9 @@ def _name(random: Random, dialect: str, at: int) -> str:
 
 def _gap(random: Random, dialect: str) -> str:
     text = _decoys(random, "*/").replace("\n", "")
-    gaps = [" ", "\n", " \t\n", f" /*{text}*/ ", f" -- {text}'\n", "/* ' */ ", "--\n"]
+    gaps = [" ", "\n", " \t\n", f" /*{text}*/ ", f" -- {text}'\n", "/* ' */ ", "--\n", "\r", f" -- {text}\r\n"]
     if dialect == "postgresql":
-        gaps += [f" /* {text} /* :a */ ' */ ", "/*/**/*/ ", f" --{text}\n"]
+        gaps += [f" /* {text} /* :a */ ' */ ", "/*/**/*/ ", f" --{text}\n", f" --{text}'\r"]
     if dialect == "mysql":
         gaps += [f' #{text}"\n', " # it's :a\n"]
     if dialect == "sqlite":

@@ -9,7 +9,15 @@ from typing import Any
 
 from sagas.errors import did_you_mean
 from sagas.sql_text.dialects import NAMES
-from sagas.sql_text.tokens import INSIGNIFICANT, RefusedStatement, Token, UnreadableSql, shown, split_tokens
+from sagas.sql_text.tokens import (
+    ENDS_COMMENTS_AT_LINE_FEEDS,
+    INSIGNIFICANT,
+    RefusedStatement,
+    Token,
+    UnreadableSql,
+    shown,
+    split_tokens,
+)
 
 
 class ParametersDiffer(RefusedStatement):
@@ -220,10 +228,25 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
 
 
 def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> None:
-    """A statement without line breaks in which a line comment is followed by text."""
-    last = tokens[-1] if tokens else None
-    if last is not None and last.kind == "line_comment" and "\n" not in text and "\r" not in text:
-        refuse_comment(text, last)
+    """A line comment that goes on where its author sees its end.
+
+    A statement may be without line breaks, or have a carriage return, which shows as one and does not end a comment of
+    MySQL, MariaDB and SQLite.
+    """
+    only_line_feeds = dialect in ENDS_COMMENTS_AT_LINE_FEEDS
+    for token in tokens:
+        if token.kind != "line_comment":
+            continue
+        comment = text[token.start : token.end]
+        if only_line_feeds and comment.rstrip().partition("\r")[2]:
+            raise SwallowedText(
+                f"the comment `{shown(comment)}` goes on after its carriage return, because {NAMES[dialect]} ends a "
+                "comment only at a line feed",
+                help="end the comment with a line feed, or write it as /* … */",
+                offset=token.start,
+            )
+        if token is tokens[-1] and "\n" not in text and (only_line_feeds or "\r" not in text):
+            refuse_comment(text, token)
 
 
 def refuse_comment(text: str, comment: Token) -> None:

@@ -20,6 +20,9 @@ TokenKind = Literal[
 """``name`` is a quoted identifier, ``parameter`` our ``:name``, ``placeholder`` one of the driver's or the database's
 own (``?``, ``$1``), ``end`` a semicolon, ``executable`` a comment that MySQL may run."""
 
+ENDS_COMMENTS_AT_LINE_FEEDS = ("mysql", "mariadb", "sqlite")
+"""The dialects in which a carriage return does not end a line comment; it does in PostgreSQL and Spark."""
+
 INSIGNIFICANT: tuple[TokenKind, ...] = ("space", "line_comment", "comment")
 
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from psycopg import ClientCursor
 
 from sagas.sql_text import tokens
-from sagas.sql_text.parsed import ParsedSql, parse_sql
+from sagas.sql_text.parsed import ParsedSql, SwallowedText, parse_sql
 from sagas.sql_text.tokens import INSIGNIFICANT, RefusedStatement, split_tokens
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.sql_statements import Sample, script, statement
+from tests.helpers.sql_statements import Sample, hidden_condition, script, statement
 
 DIALECTS = ("postgresql", "mysql", "sqlite")
 STYLES = {"postgresql": "numeric_dollar", "mysql": "qmark", "sqlite": "qmark"}
@@ -47,6 +47,9 @@ class PostgresqlParser:
             number += 1
         return number
 
+    def rows(self, text: str) -> int:
+        return len(ClientCursor(self.connection).execute(text.encode()).fetchall())
+
 
 class SqliteParser:
     def __init__(self) -> None:
@@ -66,6 +69,9 @@ class SqliteParser:
                 raise
             return 2
         return 1
+
+    def rows(self, text: str) -> int:
+        return len(self.connection.execute(text).fetchall())
 
 
 class MariadbParser:
@@ -102,6 +108,14 @@ class MariadbParser:
 
     def statements(self, text: str) -> int:
         return self.loop.run_until_complete(self._run(text))
+
+    def rows(self, text: str) -> int:
+        async def count() -> int:
+            async with self.connection.cursor() as cursor:
+                await cursor.execute(text)
+                return len(await cursor.fetchall())
+
+        return self.loop.run_until_complete(count())
 
 
 Parser = PostgresqlParser | MariadbParser | SqliteParser
@@ -161,6 +175,25 @@ def test_random_statements(parser: tuple[str, Parser]) -> None:
 @pytest.mark.slow
 def test_many_random_statements(parser: tuple[str, Parser]) -> None:
     run_all(parser, MANY)
+
+
+def test_a_comment_hides_what_follows_another_line_break(parser: tuple[str, Parser]) -> None:
+    """A carriage return looks like the end of a line; where it does not end a comment, the text is refused."""
+    dialect, database = parser
+    hiding: set[bool] = set()
+    for seed in range(60):
+        text, hides = hidden_condition(Random(seed), dialect)
+        assert database.rows(text) == (1 if hides else 0), repr(text)
+        comment = next(one for one in split_tokens(text, dialect) if one.kind == "line_comment")
+        assert (comment.end == len(text)) == hides, repr(text)
+        hiding.add(hides)
+        if not hides or "\r" not in text:
+            assert len(parse_sql(text, dialect).tokens) > 0
+            continue
+        with pytest.raises(SwallowedText, match="only at a line feed") as refused:
+            parse_sql(text, dialect)
+        assert refused.value.offset == comment.start
+    assert hiding == {True, False}
 
 
 class _Recorder(dict[str, None]):
