@@ -18,6 +18,7 @@ from saga_activities.guard.statement_errors import (
     healing_of_postgresql,
     healing_of_sqlite,
     is_outdated_plan,
+    is_wraparound,
 )
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
@@ -37,7 +38,7 @@ _INFRASTRUCTURE_SQLSTATES = frozenset(
         "57P05",  # idle_session_timeout
         "25P03",  # idle_in_transaction_session_timeout
         "25P04",  # transaction_timeout
-        "25006",  # read_only_sql_transaction: the server is a standby, e.g. during a failover
+        "25006",  # read_only_sql_transaction: the server is a standby, as after a failover
     }
 )
 
@@ -54,15 +55,18 @@ _MYSQL_INFRASTRUCTURE = frozenset(
         1158, 1159, 1160, 1161,  # network errors while reading or writing
         1205,  # lock wait timeout
         1213,  # deadlock
-        1290,  # read only
         1317,  # query interrupted
-        1836,  # read only mode
+        1792, 1836,  # read only: the transaction, the server, as after a failover; also 1290
         1927,  # connection was killed
         2002, 2003,  # cannot connect
         2006, 2013, 2055,  # the connection is lost
         4031,  # closed because of wait_timeout
     }
 )  # fmt: skip
+
+_MYSQL_OPTION_PREVENTS = 1290
+_READ_ONLY_OPTION = re.compile("read[-_]only", re.IGNORECASE)
+"""The option that 1290 names if the server is a replica; with any other one the statement fails again."""
 
 _MYSQL_CONNECTION_LOST = frozenset({1053, 1077, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 
@@ -144,13 +148,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
             healing=healing_of_sqlite(code),
             code=getattr(origin, "sqlite_errorname", code),
         )
-    return ClassifiedError(
-        _error_message(origin),
-        infrastructure=code in _MYSQL_INFRASTRUCTURE,
-        connection_lost=code in _MYSQL_CONNECTION_LOST,
-        healing=healing_of_mysql(code),
-        code=code,
-    )
+    return _classify_mysql(origin, code)
 
 
 def _is_refused_by_the_driver(error: sa.SQLAlchemyError, origin: Any) -> bool:
@@ -190,11 +188,21 @@ def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:
     infrastructure = lost or code in _INFRASTRUCTURE_SQLSTATES or code[:2] in _INFRASTRUCTURE_SQLSTATE_CLASSES
     return ClassifiedError(
         _error_message(origin),
-        infrastructure=infrastructure or is_outdated_plan(code, origin),
+        infrastructure=infrastructure or is_outdated_plan(code, origin) or is_wraparound(code, origin),
         connection_lost=lost,
         healing=_healing_in_postgresql(origin, code),
         code=code if origin.sqlstate else None,
     )
+
+
+def _classify_mysql(origin: Any, code: int) -> ClassifiedError:
+    message, healing = _error_message(origin), healing_of_mysql(code)
+    infrastructure = code in _MYSQL_INFRASTRUCTURE
+    if code == _MYSQL_OPTION_PREVENTS:
+        infrastructure = _READ_ONLY_OPTION.search(message) is not None
+        healing = None if infrastructure else "never"
+    lost = code in _MYSQL_CONNECTION_LOST
+    return ClassifiedError(message, infrastructure, connection_lost=lost, healing=healing, code=code)
 
 
 def _healing_in_postgresql(origin: Any, code: str) -> Healing | None:

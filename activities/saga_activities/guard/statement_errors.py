@@ -23,9 +23,18 @@ _POSTGRESQL_NEVER = frozenset(
     {
         "23502",  # not_null_violation
         "23514",  # check_violation
-        "55000",  # object_not_in_prerequisite_state: an insert into a view, prepared transactions are disabled
     }
 )
+_POSTGRESQL_NEVER_PLACES = frozenset({"error_view_not_updatable", "MarkAsPreparing", "currval_oid", "lastval"})
+"""Functions of the server whose 55000 stays: a view that takes no changes, prepared transactions are disabled, and the
+last value of a sequence that this session has not used.
+
+The code also stands for what passes: a prepared transaction that another session is ending, a materialized view that is
+not filled yet, a recovery that is in progress.
+"""
+_POSTGRESQL_PASSING_LIMITS = frozenset({"GetNewTransactionId", "GetNewMultiXactId"})
+"""Functions of the server whose 54000 ends with the next VACUUM: no transaction may write."""
+
 _POSTGRESQL_PERHAPS = frozenset(
     {
         "23000",  # integrity_constraint_violation
@@ -93,9 +102,16 @@ def healing_of_postgresql(code: str, origin: Any) -> Healing | None:
     """``code`` is the SQLSTATE of the error ``origin``."""
     if code in _POSTGRESQL_PERHAPS:
         return "perhaps"
-    if code in _POSTGRESQL_OF_THE_CONNECTION or is_outdated_plan(code, origin):
+    if code in _POSTGRESQL_OF_THE_CONNECTION or is_outdated_plan(code, origin) or is_wraparound(code, origin):
         return None
+    if code == "55000":
+        return "never" if origin.diag.source_function in _POSTGRESQL_NEVER_PLACES else None
     return "never" if code in _POSTGRESQL_NEVER or code[:2] in _POSTGRESQL_NEVER_CLASSES else None
+
+
+def is_wraparound(code: str, origin: Any) -> bool:
+    """Whether the server accepts no changes until a VACUUM, which has the code of a limit of statements."""
+    return code == "54000" and getattr(origin.diag, "source_function", None) in _POSTGRESQL_PASSING_LIMITS
 
 
 def is_outdated_plan(code: str, origin: Any) -> bool:

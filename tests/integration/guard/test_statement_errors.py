@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from sqlalchemy.exc import NotSupportedError
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError, NotSupportedError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
@@ -27,6 +29,7 @@ from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
+from tests.helpers.database_servers import mariadb
 from tests.helpers.new_databases import new_url
 from tests.integration.guard.conftest import GuardDatabase, new_address, new_attempt, open_guard_database
 
@@ -43,6 +46,8 @@ POSTGRES_TABLES = (
     "create table amount_row (amount numeric(5,2), at date)",
     "create view totals as select sku, sum(free) as free from stock group by sku",
     "insert into slot values (1, '[1,5)')",
+    "create sequence ticket",
+    "create materialized view refreshed as select 1 as a with no data",
 )
 MARIADB_TABLES = ("create table amount_row (amount numeric(5,2), at date)",)
 SQLITE_TABLES = ("create table amount_row (amount int) strict",)
@@ -81,6 +86,7 @@ CASES = {
         Case("several rows", "update stock set free = (select free from stock)", "more than one row"),
         Case("not supported", "select sku from stock group by sku for update", "FOR UPDATE"),
         Case("a view", "update totals set free = 1", "totals"),
+        Case("unused sequence", "select currval('ticket')", "ticket"),
         Case("missing right", "insert into only_for_the_owner values (1)", "only_for_the_owner"),
         Case("exclusion", "insert into slot values (1, '[2,3)')", "", final=False),
     ),
@@ -301,6 +307,65 @@ async def test_a_plan_that_is_outdated_is_retried(shop: GuardDatabase) -> None:
     classified = classify_database_error(caught.value)
     assert classified is not None
     assert (classified.infrastructure, classified.healing) == (True, None)
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+async def test_a_prerequisite_that_may_come_is_waited_for(shop: GuardDatabase) -> None:
+    """PostgreSQL has the same code for it as for an insert into a view."""
+    saga_id = new_address().saga_id
+    made = await attempts(shop, invocation(saga_id, "do", "select a from refreshed"))
+    assert [one.retryable for one in made] == [True] * 5
+    assert made[-1].failure is not None
+    assert made[-1].failure.details["code"] == "55000"
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+async def test_a_session_that_only_reads_is_infrastructure(shop: GuardDatabase) -> None:
+    """A failover may have left the connection at a replica."""
+    session = {"postgresql": "session characteristics as", "mariadb": "session"}[shop.kind]
+    async with shop.engine.connect() as connection:
+        await connection.exec_driver_sql(f"set {session} transaction read only")
+        await connection.commit()  # the mode is that of the next transaction
+        with pytest.raises(DBAPIError) as caught:
+            await connection.exec_driver_sql("insert into trace_row values ('x')")
+        await connection.invalidate()
+    classified = classify_database_error(caught.value)
+    assert classified is not None
+    assert (classified.code, classified.infrastructure) == ("25006" if shop.kind == "postgresql" else 1792, True)
+
+
+async def test_a_replica_of_mariadb_is_infrastructure() -> None:
+    with mariadb() as server:
+        url = make_url(server.url("mysql")).set(drivername="mariadb+asyncmy")
+        engine = create_async_engine(url)
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql("create table mysql.trace_row (id int)")
+            await connection.exec_driver_sql("create user reader@'%%'")
+            await connection.exec_driver_sql("grant insert on mysql.trace_row to reader@'%%'")
+            await connection.exec_driver_sql("create user reader@localhost")
+            await connection.exec_driver_sql("grant insert on mysql.trace_row to reader@localhost")
+            await connection.exec_driver_sql("set global read_only = 1")
+        await engine.dispose()
+        reader = create_async_engine(url.set(username="reader"))
+        async with reader.connect() as connection:
+            with pytest.raises(DBAPIError) as caught:
+                await connection.exec_driver_sql("insert into trace_row values (1)")
+        await reader.dispose()
+    classified = classify_database_error(caught.value)
+    assert classified is not None
+    assert (classified.code, classified.infrastructure, classified.healing) == (1290, True, None)
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+async def test_a_file_that_cannot_be_written_is_a_missing_right(shop: GuardDatabase) -> None:
+    async with shop.engine.connect() as connection:
+        await connection.exec_driver_sql("pragma query_only = on")
+        with pytest.raises(DBAPIError) as caught:
+            await connection.exec_driver_sql("insert into trace_row values ('x')")
+        await connection.invalidate()
+    classified = classify_database_error(caught.value)
+    assert classified is not None
+    assert (classified.infrastructure, classified.healing) == (False, "never")
 
 
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
