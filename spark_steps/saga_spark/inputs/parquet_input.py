@@ -59,6 +59,7 @@ def freeze_files(name: str, uris: Sequence[str], base: str | None, folder: str) 
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         files = list(pool.map(lambda uri: _read_columns(name, uri, base), uris))
     columns = _merged_columns(name, files)
+    _check_folder_columns(name, files, base)
     folder_columns = _text_columns(files, base)
     read = [file for file in files if file.rows] or files[:1]
     copied = [file for file in read if _needs_copy(file, columns)]
@@ -207,6 +208,28 @@ def _relative(uri: str, base: str | None, at: int) -> str:
 # Columns in the names of folders, day=2026-01-01. Spark infers their types: 007 becomes 7, and 12d the number 12.0.
 
 
+def _check_folder_columns(name: str, files: Sequence[FileColumns], base: str | None) -> None:
+    """Spark would replace the values of a file's column with the value of the folder. Raises UnreadableInput."""
+    if base is None:
+        return
+    for file in files:
+        stored = {column.lower(): column for column in file.stored.names}
+        folders: dict[str, str] = {}
+        for column, value in _folder_values(file.uri[len(base) + 1 :]):
+            folder = f"{column}={value}"
+            if column.lower() in stored:
+                raise UnreadableInput(
+                    f"the input {name}: the {file.label} has a column {stored[column.lower()]}, and its folder "
+                    f"{folder} names that column too; remove the column from the file, or rename the folder"
+                )
+            if column.lower() in folders:
+                raise UnreadableInput(
+                    f"the input {name}: the {file.label} lies in the folders {folders[column.lower()]} and {folder}, "
+                    "which name the same column; rename one of them"
+                )
+            folders[column.lower()] = folder
+
+
 def _text_columns(files: Sequence[FileColumns], base: str | None) -> dict[str, pa.DataType]:
     """Folder columns that stay text: their values look like numbers or times, but are not all integers or all dates."""
     if base is None:
@@ -214,6 +237,8 @@ def _text_columns(files: Sequence[FileColumns], base: str | None) -> dict[str, p
     values: dict[str, set[str]] = {}
     for file in files:
         for column, value in _folder_values(file.uri[len(base) + 1 :]):
+            if value == _NULL_FOLDER:
+                continue
             values.setdefault(column, set()).add(value)
     return {
         column: pa.string()
@@ -226,5 +251,5 @@ def _text_columns(files: Sequence[FileColumns], base: str | None) -> dict[str, p
 def _folder_values(path: str) -> Iterator[tuple[str, str]]:
     for part in path.split("/")[:-1]:
         column, equals, value = unquote(unquote(part)).partition("=")
-        if equals and value != _NULL_FOLDER:
+        if equals:
             yield column, value

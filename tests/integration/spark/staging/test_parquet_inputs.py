@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saga_spark.inputs.frozen_inputs import freeze_inputs, open_frozen_input
+from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.job_errors import UnreadableInput
 from saga_spark.settings import SparkSettings
 from tests.helpers.small_spark import task_context
@@ -56,6 +57,23 @@ def test_the_columns_of_all_files_are_read(spark: SparkSession, tmp_path: Path) 
         {"id": 2**40, "amount": 2.5, "discount": "half"},
     ]
     assert not (tmp_path / "stage").exists(), "no file was copied"
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "problem"),
+    [
+        ("day=2026-01-01/a.parquet", "day", "has a column day, and its folder day=2026-01-01 names that column too"),
+        ("Day=2026-01-01/a.parquet", "dAY", "has a column dAY, and its folder Day=2026-01-01 names that column too"),
+        ("day=__HIVE_DEFAULT_PARTITION__/a.parquet", "day", "names that column too; remove the column from the file"),
+        ("day=1/DAY=2/a.parquet", "id", "lies in the folders day=1 and DAY=2, which name the same column"),
+    ],
+)
+def test_a_column_of_file_and_folder_is_refused(file: str, column: str, problem: str, tmp_path: Path) -> None:
+    """Spark would replace the file's values with the folder's, or read one of the folders."""
+    uri = write(tmp_path, file, **{column: ["2026-01-01"]}).as_uri()
+    with pytest.raises(UnreadableInput, match=problem) as refused:
+        freeze_files("rows", [uri], (tmp_path / "in").as_uri(), (tmp_path / "stage").as_uri())
+    assert file in str(refused.value)
 
 
 def test_nested_columns_are_merged_and_empty_files_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
