@@ -28,7 +28,7 @@ from saga_spark.sinks.postgresql.publication_table import (
     publication_table_exists,
     update_row,
 )
-from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, row_problems, table_problems
+from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, needs_rehearsal, row_problems, table_problems
 from saga_spark.sinks.postgresql.tables import (
     PgConnection,
     TargetTable,
@@ -156,6 +156,24 @@ class PostgreSqlSink:
             raise Rejected(
                 f"the table {table.qualified_name} does not accept the rows: {'; '.join(problems)}", problems=problems
             )
+        if table.oid is not None and needs_rehearsal(connection, table, columns):
+            self._rehearse(connection, publication, table)
+
+    def _rehearse(self, connection: PgConnection, publication: Publication, table: TargetTable) -> None:
+        """Write the rows as the publication will, and roll back. Raises Rejected if the table refuses them."""
+        try:
+            with connection.transaction(force_rollback=True):
+                _lock_table(connection, table, _lock_mode(publication.output))
+                _apply(connection, publication, table)
+                connection.execute("set constraints all immediate")
+        except (errors.OperationalError, errors.InterfaceError, errors.InternalError):
+            raise
+        except psycopg.Error as error:
+            raise Rejected(
+                f"the table {table.qualified_name} does not accept the rows: {database_message(error)}",
+                detail=error.diag.message_detail,
+                context=error.diag.context,
+            ) from error
 
     def _publish(self, connection: PgConnection, publication: Publication) -> Published:
         create_publication_table(connection)
@@ -166,7 +184,7 @@ class PostgreSqlSink:
         output, target = publication.output, publication.tag.target
         table = describe_table(connection, output.destination)
         if table.oid is not None:
-            _lock_table(connection, table, "row exclusive" if output.mode == "append" else "share row exclusive")
+            _lock_table(connection, table, _lock_mode(output))
             table = describe_table(connection, output.destination)  # locked against changes from here on
         # The table may have changed since the audit; an insert would silently round values into a narrower column.
         problems = table_problems(connection, table, output, publication.manifest)
@@ -179,13 +197,7 @@ class PostgreSqlSink:
         created = table.oid is None
         if created:
             table = create_table(connection, table, publication.manifest.schema, output.key)
-        change = TableChange(
-            connection, target, table, output.mode, output.key if output.mode == "merge" else table.key
-        )
-        details: dict[str, Any] = dict(change.apply(stage_table_name(publication), _column_names(publication), output))
-        if output.mode != "merge" and details["inserted"] != publication.manifest.rows:
-            kept = publication.manifest.rows - details["inserted"]
-            raise Rejected(f"a trigger of {table.qualified_name} has suppressed {kept} of the rows")
+        change, details = _apply(connection, publication, table)
         _drop_stage_tables(connection, target)
         undo = {"columns": table.column_names, "key": list(change.key), "created": created}
         position = update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
@@ -278,6 +290,21 @@ class PostgreSqlSink:
             raise Rejected(
                 f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
             ) from error
+
+
+def _apply(
+    connection: PgConnection, publication: Publication, table: TargetTable
+) -> tuple[TableChange, dict[str, Any]]:
+    """Write the loaded rows. Raises Rejected."""
+    output = publication.output
+    key = output.key if output.mode == "merge" else table.key
+    change = TableChange(connection, publication.tag.target, table, output.mode, key)
+    stage, columns = stage_table_name(publication), _column_names(publication)
+    return change, dict(change.apply(stage, columns, output, publication.manifest.rows))
+
+
+def _lock_mode(output: Output) -> Literal["row exclusive", "share row exclusive"]:
+    return "row exclusive" if output.mode == "append" else "share row exclusive"
 
 
 def _find_existing_publication(connection: PgConnection, publication: Publication) -> Published | None:

@@ -40,6 +40,8 @@ def table_problems(connection: PgConnection, table: TargetTable, output: Output,
         return problems + list(_creation_problems(table, output, manifest))
     if table.kind not in ("r", "p"):
         return [*problems, f"{table.qualified_name} is not a table"]
+    for rule in table.rules:
+        problems.append(f"{table.qualified_name} has the rule {rule}, which rewrites writes; replace it by a trigger")
     problems += _permission_problems(connection, table, output)
     problems += _column_problems(table, manifest)
     problems += _name_problems(output, {field["name"] for field in manifest.schema["fields"]}, table)
@@ -83,6 +85,30 @@ def row_problems(
             if set(referencing) <= columns:
                 problems += _foreign_key_problems(connection, staged, name, parent, referencing, referenced)
     return problems
+
+
+_UNCHECKED = """
+select exists (select from pg_trigger where tgrelid in (select oid from family) and not tgisinternal
+               and tgenabled in ('O', 'A'))
+    or exists (select from pg_class where oid = %(table)s and relkind = 'p')
+    or exists (select from pg_attribute where attrelid = %(table)s and attnum > 0 and not attisdropped
+               and (atthasdef or attidentity <> '') and attname <> all(%(columns)s))
+    or exists (select from pg_constraint where conrelid = %(table)s and contype in ('c', 'f', 'x', 't') and (
+               contype in ('x', 't') or not conkey <@ array(
+                   select attnum from pg_attribute where attrelid = %(table)s and attname = any(%(columns)s))))
+    or exists (select from pg_index where indrelid = %(table)s and indisunique
+               and (not indimmediate or indpred is not null or indexprs is not null))
+"""
+
+
+def needs_rehearsal(connection: PgConnection, table: TargetTable, columns: set[str]) -> bool:
+    """True if only a write shows whether the table accepts the rows: it has triggers, partitions, defaults or computed
+    values, constraints on columns that the output lacks, or unique indexes that ``row_problems`` does not compare."""
+    family = "with family as (select %(table)s::oid as oid union select relid from pg_partition_tree(%(table)s)) "
+    values = {"table": table.oid, "columns": sorted(columns)}
+    row = connection.execute(family + _UNCHECKED, values).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert row is not None
+    return row[0]
 
 
 def _schema_problems(connection: PgConnection, table: TargetTable) -> Iterator[str]:

@@ -44,6 +44,7 @@ class TargetTable:
     """A target table, existing (``oid``) or still to be created.
 
     ``unique`` are the columns of each unique index that covers all rows; ``key`` are the primary key's columns.
+    ``before_triggers`` may skip or change rows; ``rules`` replace or accompany writes.
     """
 
     schema: str
@@ -54,6 +55,8 @@ class TargetTable:
     key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     row_security: bool = False
+    before_triggers: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
     @property
     def sql(self) -> sql.Identifier:
@@ -91,6 +94,14 @@ where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate and 
 group by i.indexrelid, i.indisprimary order by i.indexrelid
 """
 
+_SELECT_BEFORE_TRIGGERS = """
+select distinct tgname from pg_trigger
+where (tgrelid = %s or tgrelid in (select relid from pg_partition_tree(%s)))
+      and not tgisinternal and tgenabled in ('O', 'A') and tgtype & 3 = 3 order by tgname
+"""
+"""The bits of ``tgtype``: for each row (1), before (2)."""
+
+_SELECT_RULES = "select rulename from pg_rewrite where ev_class = %s and ev_enabled in ('O', 'A') order by rulename"
 
 _NAME_PARTS = re.compile(r'\s*("(?:[^"]|"")*"|[^."]+)\s*(?:\.|$)')
 
@@ -132,6 +143,8 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
         next((tuple(columns) for primary, columns in indexes if primary), ()),
         tuple(tuple(columns) for _, columns in indexes),
         row_security,
+        tuple(name for (name,) in connection.execute(_SELECT_BEFORE_TRIGGERS, (oid, oid))),
+        tuple(name for (name,) in connection.execute(_SELECT_RULES, (oid,))),
     )
 
 
@@ -173,7 +186,7 @@ def keys_equal(left: str, right: str, key: Sequence[str]) -> sql.Composed:
 
 
 def where_clause(where: Mapping[str, Any], alias: str | None = None, *, typed: bool = False) -> sql.Composable:
-    """A filter as SQL: each column equals a value, or one of a list of values, or is null.
+    """A filter as SQL: each column equals a value, or one of a list of values (null too), or is null.
 
     ``typed``: values keep the types that they have in the definition. Else they are untyped literals, to which the
     database gives the type of the column.
@@ -185,8 +198,11 @@ def where_clause(where: Mapping[str, Any], alias: str | None = None, *, typed: b
         if value is None:
             parts.append(sql.SQL("{} IS NULL").format(column))
         elif isinstance(value, list):
-            values = value if typed else [_literal_text(item) for item in value]
-            parts.append(sql.SQL("{} = ANY({})").format(column, sql.Literal(values)))
+            # Literals of their own: an array would need values of the same type, and 1.10 and 2 differ.
+            items = [sql.Literal(item if typed else _literal_text(item)) for item in value if item is not None]
+            choices = [sql.SQL("{} IN ({})").format(column, sql.SQL(", ").join(items))] if items else []
+            choices += [sql.SQL("{} IS NULL").format(column)] if None in value else []
+            parts.append(sql.SQL("({})").format(sql.SQL(" OR ").join(choices)) if choices else sql.SQL("false"))
         else:
             parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value if typed else _literal_text(value))))
     return sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")

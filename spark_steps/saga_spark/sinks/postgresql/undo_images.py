@@ -26,6 +26,7 @@ from saga_spark.sinks.postgresql.tables import (
     where_clause,
 )
 from saga_spark.sinks.sink import UndoConflict
+from sagas.errors import Rejected
 
 ROW_HASH = "saga_row_hash"
 SAMPLES = 20
@@ -50,8 +51,11 @@ class TableChange:
     def after_image(self) -> sql.Identifier:
         return sql.Identifier(f"saga_after_{self.target.name}")
 
-    def apply(self, stage: str, columns: Sequence[str], output: Output) -> dict[str, int]:
-        """Write the stage table's rows; returns the numbers inserted, deleted and updated. Requires the table lock."""
+    def apply(self, stage: str, columns: Sequence[str], output: Output, rows: int) -> dict[str, int]:
+        """Write the stage table's rows; returns the numbers inserted, deleted and updated. Requires the table lock.
+
+        Raises Rejected if a trigger of the table skips or changes rows, or keeps those that are replaced.
+        """
         self._execute("drop table if exists {before}, {after}")
         self._execute("create table {before} as select {all} from {table} with no data")
         self._execute("create table {after} as select {keys} null::uuid as {hash} from {table} with no data")
@@ -63,17 +67,41 @@ class TableChange:
                 "insert into {before} select {all} from gone",
                 where=where,
             )
+            if self.table.before_triggers:
+                self._refuse("keeps", self._fetch_number("select count(*) from {table} where {where}", where=where))
         updated, conflict = 0, sql.SQL("")
         if self.mode == "merge":
             conflict, updated = self._prepare_merge(sql.Identifier(stage), columns)
-        written = self._execute(
+        put = (
             "with put as (insert into {table} as t ({columns}) select {columns} from {stage} {conflict} "
-            "returning {own}) insert into {after} select {keys} {row} from put as t",
-            columns=identifiers(columns),
-            stage=sql.Identifier(stage),
-            conflict=conflict,
+            "returning {own}), kept as (insert into {after} select {keys} {row} from put as t returning 1) "
         )
+        parts = {"columns": identifiers(columns), "stage": sql.Identifier(stage), "conflict": conflict}
+        if not self.table.before_triggers:
+            written = self._fetch_number(put + "select count(*) from kept", **parts)
+        else:
+            # Compared as text, because json and other types have no equality.
+            differ = "select row({columns})::text from put except all select row({columns})::text from {stage}"
+            counted = self._compose(
+                put + f"select (select count(*) from kept), (select count(*) from ({differ}) as d)", **parts
+            )
+            written, changed = self.connection.execute(counted).fetchone() or (0, 0)
+            self._refuse("changes", changed)
+            if self.mode == "merge":
+                same = keys_equal("t", "s", self.key)
+                absent = "select count(*) from {stage} as s where not exists (select from {table} as t where {same})"
+                self._refuse("skips", self._fetch_number(absent, same=same, **parts))
+        if self.mode != "merge" or set(columns) != set(self.key):
+            self._refuse("skips", rows - written)
         return {"inserted": written - updated, "deleted": deleted, "updated": updated}
+
+    def _refuse(self, verb: str, rows: int) -> None:
+        if rows:
+            names = " or ".join(self.table.before_triggers)
+            raise Rejected(
+                f"the trigger {names} of {self.table.qualified_name} {verb} {rows} rows; let it write elsewhere only, "
+                "or make the output as the trigger would"
+            )
 
     def revert(self) -> dict[str, int]:
         """Revert the change if every row still is as it was written. Requires the table's lock.

@@ -11,13 +11,14 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg import conninfo
+from psycopg import conninfo, sql
 
 from saga_spark.inputs.postgresql_input import input_query
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import ManifestColumn
 from saga_spark.sinks.postgresql import postgresql_sink
 from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
+from saga_spark.sinks.postgresql.tables import where_clause
 from saga_spark.sinks.sink import CommitConflict
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected, UsageError
@@ -231,13 +232,117 @@ def test_a_merge_without_a_key_value(warehouse: Warehouse) -> None:
         )
 
 
-def test_a_trigger_that_suppresses_rows_is_detected(warehouse: Warehouse) -> None:
-    warehouse.run("""create function no() returns trigger language plpgsql as 'begin return null; end';
-                 create trigger no before insert on sales for each row execute function no()""")
+TRIGGER = """create function act() returns trigger language plpgsql as 'begin {body} end';
+             create trigger act {event} on sales for each row execute function act()"""
+REHEARSED = {
+    "a trigger that skips": ("append", TRIGGER.format(body="return null;", event="before insert"), "act .* skips 1"),
+    "a trigger that skips a merge": (
+        "merge",
+        TRIGGER.format(body="return null;", event="before insert"),
+        "act .* skips 1 rows",
+    ),
+    "a trigger that changes": (
+        "append",
+        TRIGGER.format(body="new.amount = 0; return new;", event="before insert"),
+        "act of public.sales changes 1 rows",
+    ),
+    "a trigger that keeps": (
+        "overwrite",
+        TRIGGER.format(body="return null;", event="before delete"),
+        "act of public.sales keeps 2 rows",
+    ),
+    "a trigger that raises": (
+        "append",
+        TRIGGER.format(body="raise exception ''no such shop''; ", event="after insert"),
+        "public.sales does not accept the rows: no such shop",
+    ),
+    "a deferred trigger": (
+        "append",
+        TRIGGER.format(body="raise exception ''not balanced'';", event="after insert").replace(
+            "create trigger act after insert on sales",
+            "create constraint trigger act after insert on sales deferrable initially deferred",
+        ),
+        "not balanced",
+    ),
+    "a partial unique index": (
+        "append",
+        "create unique index only_one on sales ((amount is not null)) where id > 1",
+        "duplicate key value violates unique constraint .only_one",
+    ),
+    "an exclusion constraint": (
+        "append",
+        "alter table sales add exclude using btree ((amount > 0) with =) where (id > 1)",
+        "exclusion constraint",
+    ),
+    "a check with a column of its own default": (
+        "append",
+        "alter table sales add shop int default 0; alter table sales add check (shop > id) not valid",
+        "violates check constraint",
+    ),
+    "a computed column": (
+        "append",
+        "alter table sales add share int generated always as (1 / (id - 8)) stored",
+        "division by zero",
+    ),
+    "a missing partition": (
+        "append",
+        "drop table sales; create table sales (id bigint, amount numeric(12, 2)) partition by range (id); "
+        "create table p partition of sales for values from (0) to (8)",
+        "no partition of relation",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REHEARSED)
+def test_what_only_a_write_shows_is_refused_before_the_commit_point(warehouse: Warehouse, case: str) -> None:
+    mode, ddl, printed = REHEARSED[case]
+    warehouse.run(ddl)
+    before, tables = warehouse.rows(), warehouse.tables()
+    more = {"key": "id"} if mode == "merge" else {}
+    ours = warehouse.stage(warehouse.output(mode, **more), [{"id": 8, "amount": Decimal("1.25")}])
+    assert warehouse.sink.check(ours) == []
+    with pytest.raises(Rejected, match=printed):
+        warehouse.sink.prepare(ours)
+    assert (warehouse.rows(), warehouse.tables()) == (before, tables)
+
+
+def test_triggers_that_change_no_column_of_the_output_stay_allowed(warehouse: Warehouse) -> None:
+    warehouse.run("alter table sales add at timestamptz; create table log (id bigint)")
+    warehouse.run(TRIGGER.format(body="new.at = now(); return new;", event="before insert"))
+    warehouse.run("""create function note() returns trigger language plpgsql as
+                     'begin insert into log values (new.id); return null; end';
+                     create trigger note after insert on sales for each row execute function note()""")
+    ours = warehouse.stage(warehouse.output(), [{"id": 8, "amount": Decimal("1.25")}])
+    warehouse.publish(ours)
+    assert warehouse.rows("log") == ["(8)"], "the rehearsal was rolled back"
+    warehouse.unpublish(ours)
+    assert len(warehouse.rows()) == 2
+
+
+def test_a_trigger_created_after_the_audit_is_refused_when_publishing(warehouse: Warehouse) -> None:
     ours = warehouse.stage(warehouse.output(), [{"id": 8}])
     warehouse.sink.prepare(ours)
-    with pytest.raises(Rejected, match="suppressed 1"):
+    warehouse.run(TRIGGER.format(body="return null;", event="before insert"))
+    with pytest.raises(Rejected, match=r"act of public\.sales skips 1 rows"):
         warehouse.again(ours)
+
+
+def test_rules_are_refused(warehouse: Warehouse) -> None:
+    warehouse.run("create rule no as on insert to sales do instead nothing")
+    assert problems(warehouse, warehouse.output(), id=1) == [
+        "public.sales has the rule no, which rewrites writes; replace it by a trigger"
+    ]
+
+
+@pytest.mark.parametrize(("values", "ids"), [([Decimal("1.50"), 2], "12"), ([None, 2], "23"), ([], "")])
+def test_a_list_of_numbers_selects_rows(warehouse: Warehouse, values: list[Any], ids: str) -> None:
+    warehouse.run("insert into sales (id) values (3)")
+    for query in (
+        input_query({"table": "sales", "columns": ["id"], "where": {"amount": values}}),
+        sql.SQL("select id from sales where {}").format(where_clause({"amount": values})),
+    ):
+        with psycopg.connect(warehouse.url) as connection:
+            assert "".join(str(id) for (id,) in connection.execute(query + sql.SQL(" order by 1"))) == ids
 
 
 def test_missing_or_changed_files_are_refused(warehouse: Warehouse) -> None:
