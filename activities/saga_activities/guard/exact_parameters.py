@@ -24,8 +24,8 @@ Parameters = Mapping[str, Any]
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
 """Runs a query with named parameters on the connection of the statement."""
 
-_EXACT_INTEGERS = 1 << 53
-"""From here on a double skips integers."""
+_EXACT_INTEGERS = 1 << 24
+"""From here on a float of four bytes skips integers."""
 
 _MYSQL_DIGITS, _MYSQL_SCALE = 65, {"mysql": 30, "mariadb": 38}
 """Digits of a DECIMAL, and those of them that may be after the point."""
@@ -127,15 +127,14 @@ def is_exact_double(number: int | Decimal) -> bool:
     return Decimal(repr(nearest)) == number
 
 
-def _is_exact_single(number: int | Decimal) -> bool:
-    """The same for a float of four bytes."""
+def _is_exact_single(number: int | Decimal, printed: int) -> bool:
+    """Whether a float of four bytes is written with the same digits, by a database that prints so many of them."""
     try:
         (nearest,) = struct.unpack("f", struct.pack("f", float(number)))
     except OverflowError:
         return False
-    return any(
-        Decimal(f"{nearest:.{digits}g}") == number for digits in range(1, 10) if _to_single(nearest, digits) == nearest
-    )
+    shortest = next(digits for digits in range(1, 10) if _to_single(nearest, digits) == nearest)
+    return shortest <= printed and Decimal(f"{nearest:.{shortest}g}") == number
 
 
 def _to_single(number: float, digits: int) -> float:
@@ -154,7 +153,7 @@ class NumberColumn:
     """A column as far as it limits numbers. ``type`` is its name for messages.
 
     ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
-    no limit.
+    no limit. ``printed`` is the number of digits with which the database writes a float of four bytes.
     """
 
     name: str
@@ -164,6 +163,7 @@ class NumberColumn:
     high: int = 0
     precision: int | None = None
     scale: int | None = None
+    printed: int = 9
 
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
         """The value for this column. Raises :class:`InexactNumber`."""
@@ -189,7 +189,7 @@ class NumberColumn:
                 return f"holds {self.low} to {self.high}"
             case "double" if not is_exact_double(value):
                 return "is a binary float and would round it"
-            case "single" if not _is_exact_single(value):
+            case "single" if not _is_exact_single(value, self.printed):
                 return "is a binary float of four bytes and would round it"
         if self.scale is None:
             return None
@@ -275,8 +275,12 @@ def _column(row: Mapping[str, Any], dialect: str) -> NumberColumn:
     name, shown = str(row["name"]), str(row["type"])
     if dialect == "sqlite":
         declared = shown.upper()
-        is_text = "INT" not in declared and any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
-        return NumberColumn(name, shown, "text" if is_text else "other")
+        if "INT" in declared:
+            return NumberColumn(name, shown, "other")
+        if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
+            return NumberColumn(name, shown, "text")
+        is_double = "BLOB" not in declared and any(word in declared for word in ("REAL", "FLOA", "DOUB"))
+        return NumberColumn(name, shown, "double" if is_double else "other")
     if dialect == "postgresql":
         return _postgresql_column(name, shown, str(row["base"]), int(row["modifier"]))
     return _mysql_column(name, shown, str(row["base"]).lower(), row["digits"], row["scale"])
@@ -318,5 +322,7 @@ def _mysql_column(name: str, shown: str, base: str, digits: int | None, scale: i
         case "double":
             return NumberColumn(name, shown, "double", scale=scale)
         case "float":
-            return NumberColumn(name, shown, "single", scale=scale)
+            return NumberColumn(name, shown, "single", scale=scale, printed=6)
+        case "year":
+            return NumberColumn(name, shown, "integer", 0, 2155)
     return NumberColumn(name, shown, "other")

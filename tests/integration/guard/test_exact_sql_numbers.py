@@ -283,3 +283,42 @@ async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(
     assert [outcome and outcome.kind for outcome in outcomes] == ["done", "failed", "done"]
     written = [await numbers.rows("select price from numbers where id = :id", id=one.saga_id) for one in calls]
     assert [[Decimal(str(price)) for (price,) in rows] for rows in written] == [[values[0]], [], [values[2]]]
+
+
+@pytest.mark.parametrize(
+    ("value", "holds"),
+    [
+        (16_777_216, {"postgres", "sqlite"}),  # 2^24; MariaDB would store it, and writes only 6 digits
+        (16_777_217, {"sqlite"}),
+        (123_456_789, {"sqlite"}),
+        (Decimal("123456.789"), {"sqlite"}),
+        (Decimal("123456.79"), {"postgres", "sqlite"}),
+        (Decimal("12.505"), {"postgres", "mariadb", "sqlite"}),
+        (2**53 + 1, set()),
+        (Decimal(2**53 + 1), set()),
+    ],
+)
+async def test_a_float_of_four_or_eight_bytes_takes_only_what_it_gives_back(
+    guard_database: GuardDatabase, value: Any, holds: set[str]
+) -> None:
+    """SQLite has only floats of eight bytes."""
+    async with guard_database.engine.connect() as connection:
+        type_ = "float" if guard_database.kind == "mariadb" else "real"
+        await connection.exec_driver_sql(f"create table if not exists floats (id varchar(60) primary key, v {type_})")
+    id = uuid4().hex
+    outcome = await perform(guard_database, "insert into floats (id, v) values (:id, :v)", id=id, v=value)
+    rows = await guard_database.rows("select v from floats where id = :id", id=id)
+    if guard_database.kind not in holds:
+        assert (outcome.kind, rows) == ("failed", []), outcome
+    else:
+        assert [Decimal(str(v)) for (v,) in rows] == [value]
+
+
+async def test_a_year_takes_no_fraction(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "mariadb":
+        pytest.skip("only MySQL and MariaDB have the type")
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql("create table if not exists years (y year)")
+    outcome = await perform(guard_database, "insert into years (y) values (:v)", v=Decimal("26.5"))
+    assert outcome.failure is not None
+    assert "holds integers only" in outcome.failure.message
