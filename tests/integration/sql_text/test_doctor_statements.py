@@ -133,10 +133,52 @@ async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_ser
     (tmp_path / "shop.saga.yaml").unlink()
     first, second = await problems(Project(found.settings))
     assert (first.ok, second.ok) == (None, None)
-    assert "not checked because its parameters have types only when it runs" in first.message
+    assert "not checked because the type of `:a` is only known when it runs; cast it (`:a::int`)" in first.message
     assert "not checked because PostgreSQL cannot prepare CALL" in second.message
     with psycopg.connect(url) as connection:
         assert connection.execute("select is_called from tickets").fetchone() == (False,), "nothing was executed"
+
+
+@pytest.mark.parametrize(
+    ("run", "params", "expected"),
+    [
+        (
+            "with w as (select :a as sku, :n as n) update stock set free = free - w.n from w where stock.sku = w.sku",
+            "a: x, n: 1",
+            "not checked because the type of `:n` is only known",
+        ),
+        (
+            "insert into stock select v.s, v.n from (values (:s, :n)) v(s, n)",
+            "s: x, n: 1",
+            "not checked because the type of `:n` is only known",
+        ),
+        ("select sku - free from stock where sku = :a", "a: x", "operator does not exist"),
+        ("select no_such(free) from stock where sku = :a", "a: x", "function no_such(integer) does not exist"),
+        ("insert into secret select v.n from (values (:n)) v(n)", "n: 1", "permission denied for table secret"),
+        ("insert into held values (:n)", "n: 1", "permission denied for table held"),
+    ],
+)
+async def test_types_that_only_the_run_knows(
+    tmp_path: Path, postgres_server: DatabaseServer, run: str, params: str, expected: str
+) -> None:
+    url = new_database(postgres_server)
+    role = make_url(url).database
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (
+            *TABLES,
+            "create domain filled as int not null",
+            "create table held (a filled)",
+            f"create role {role} login",
+            f"grant select, insert, update on stock to {role}",
+        ):
+            connection.execute(statement.encode())
+    own = make_url(url).set(username=role).render_as_string(hide_password=False)
+    extra = step(run, f", params: {{{params}}}").replace("effect: none", "pivot: true")
+    result = (await problems(project(tmp_path, own, extra)))[-1]
+    assert expected in result.message
+    assert result.ok is (None if "not checked" in expected else False)
+    if "operator" in expected:
+        assert result.help == "cast the operands to types that have the operator, or create it"
 
 
 async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:

@@ -15,6 +15,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
+from saga_workers.doctor.parameter_types import open_types
+from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.databases import driver_errors, driver_message, open_engine
 from sagas.builtins.sql_statements import main_keyword, parse_guarded
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
@@ -32,9 +34,6 @@ _TIMEOUT = 30.0
 
 _NAME = "saga_doctor"
 _NOT_PREPARABLE = ("CALL", "NOTIFY", "LOCK")
-_UNKNOWN_TYPES = ("42P18", "42725", "42P08")
-"""What PostgreSQL says if it cannot infer the type of a parameter: the value that is sent later may have one."""
-
 _HELP: Mapping[str | int, str] = {
     **dict.fromkeys(("42P01", 1146, "no such table"), "create the table, or correct its name"),
     **dict.fromkeys(("42703", 1054, "no such column", "has no column"), "create the column, or correct its name"),
@@ -151,7 +150,9 @@ async def _check_connection(project: Project, name: str, statements: list[_State
     finally:
         await engine.dispose()
     good = len(statements) - len(results)
-    return [DoctorResult(CHECK, True, f"{name}: the database prepares {good} of {len(statements)}"), *results]
+    unchecked = sum(result.ok is None for result in results)
+    more = f", and {unchecked} cannot be checked" if unchecked else ""
+    return [DoctorResult(CHECK, True, f"{name}: the database prepares {good} of {len(statements)}{more}"), *results]
 
 
 async def _check(connection: AsyncConnection, statement: _Statement, prepare: Any) -> DoctorResult | None:
@@ -179,33 +180,31 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     raw: Any = (await connection.get_raw_connection()).driver_connection
     # The driver would prepare what it sends repeatedly, such as BEGIN, and DEALLOCATE ALL would take that from it.
     raw.prepare_threshold = None
-    rendered = parsed.render("numeric_dollar")
-    beginning = f"PREPARE {_NAME} AS "
-    await raw.execute("BEGIN READ ONLY")
+    attempts = PostgresqlAttempts(raw, parsed)
     try:
-        await raw.execute("SET LOCAL lock_timeout = '2s'")
-        await raw.execute("SET LOCAL statement_timeout = '5s'")
-        await raw.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        await raw.execute(beginning + rendered.text)
-        values = ", ".join(["NULL"] * len(parsed.parameters))
-        await raw.execute(f"EXPLAIN EXECUTE {_NAME}" + (f"({values})" if values else ""))
-    except psycopg.OperationalError as error:
-        raise _NotChecked(f"the database was busy: {driver_message(error)}") from None
-    except psycopg.Error as error:
-        code = error.sqlstate or ""
-        if code in _UNKNOWN_TYPES:
-            raise _NotChecked(
-                f"its parameters have types only when it runs, unless it casts them: {driver_message(error)}"
-            ) from None
-        if code.startswith("23"):
-            return None  # of NULL in a domain: the statement itself was prepared
-        position = int(error.diag.statement_position or 0) - 1 - len(beginning)
-        offset = rendered.origin_of(position) if position >= 0 else 0
-        return _Refusal(driver_message(error), _HELP.get(code, _ANY_HELP), offset, is_syntax=code == "42601")
-    finally:
-        await raw.execute("ROLLBACK")
-        await raw.execute("DEALLOCATE ALL")
-    return None
+        error = await attempts.prepare()
+        depends = None if error is None else await open_types(parsed, error, attempts.prepare)
+        if error is None or (depends is not None and depends.types is not None):
+            error = await attempts.explain({} if depends is None else depends.types or {})
+            depends = depends if error is None else None
+    except psycopg.OperationalError as busy:
+        raise _NotChecked(f"the database was busy: {driver_message(busy)}") from None
+    if depends is not None:
+        raise _NotChecked(depends.why)
+    if error is None:
+        return None
+    code = error.sqlstate or ""
+    if code.startswith("23"):
+        raise _NotChecked(f"it refuses NULL for a parameter: {driver_message(error)}")
+    offset = attempts.offset_of(error)
+    help = _HELP.get(code, _ANY_HELP)
+    if code == "42883" and _begins_operator(parsed, offset):
+        help = "cast the operands to types that have the operator, or create it"
+    return _Refusal(driver_message(error), help, offset or 0, is_syntax=code == "42601")
+
+
+def _begins_operator(parsed: ParsedSql, offset: int | None) -> bool:
+    return any(token.start == offset and token.kind == "operator" for token in parsed.tokens)
 
 
 async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:

@@ -1,0 +1,77 @@
+"""Prepares one statement on PostgreSQL, as often as its types need it: nothing is executed, and nothing stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sagas.sql_text.parsed import ParsedSql
+
+_NAME = "saga_doctor"
+
+_BASE_TYPES = f"""
+with recursive base(at, type) as (
+  select at, type from pg_prepared_statements, unnest(parameter_types) with ordinality as parameter(type, at)
+  where name = '{_NAME}'
+  union all
+  select at, typbasetype::regtype from base join pg_type on pg_type.oid = base.type where typtype = 'd'
+)
+select base.type::text from base join pg_type on pg_type.oid = base.type where typtype <> 'd' order by at
+"""  # noqa: S608 - a constant
+"""The types of the parameters, for a domain the type below it: NULL is a value of each, and not of each domain."""
+
+
+class PostgresqlAttempts:
+    """Attempts to prepare ``parsed`` on a connection of psycopg, each in a transaction that only reads."""
+
+    def __init__(self, raw: Any, parsed: ParsedSql) -> None:
+        self._raw = raw
+        self._parsed = parsed
+        self._rendered = parsed.render("numeric_dollar")
+
+    async def prepare(self, types: Mapping[str, str] | None = None) -> Any | None:
+        """The database's error, if it cannot parse the statement with these types of parameters."""
+        return await self._attempt(self._declared(types or {}), explain=False)
+
+    async def explain(self, types: Mapping[str, str]) -> Any | None:
+        """The error, if it cannot parse and plan the statement; the plan checks the rights as well."""
+        return await self._attempt(self._declared(types), explain=True)
+
+    def offset_of(self, error: Any) -> int | None:
+        """The place in the author's text that an error of the last attempt names."""
+        position = int(error.diag.statement_position or 0) - 1 - len(self._beginning)
+        return self._rendered.origin_of(position) if position >= 0 else None
+
+    def _declared(self, types: Mapping[str, str]) -> list[str]:
+        return [types.get(name, "unknown") for name in self._parsed.parameters]
+
+    async def _attempt(self, types: Sequence[str], *, explain: bool) -> Any | None:
+        """Raises OperationalError if the database is busy."""
+        import psycopg
+
+        raw = self._raw
+        await raw.execute("BEGIN READ ONLY")
+        try:
+            await raw.execute("SET LOCAL lock_timeout = '2s'")
+            await raw.execute("SET LOCAL statement_timeout = '5s'")
+            await raw.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            await self._prepare(types)
+            if explain:
+                bases = [base for (base,) in await (await raw.execute(_BASE_TYPES)).fetchall()]
+                await raw.execute(f"DEALLOCATE {_NAME}")
+                await self._prepare(bases)
+                values = ", ".join(["NULL"] * len(bases))
+                await raw.execute(f"EXPLAIN EXECUTE {_NAME}" + (f"({values})" if values else ""))
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            return error
+        finally:
+            await raw.execute("ROLLBACK")
+            await raw.execute("DEALLOCATE ALL")
+        return None
+
+    async def _prepare(self, types: Sequence[str]) -> None:
+        declared = f" ({', '.join(types)})" if types else ""
+        self._beginning = f"PREPARE {_NAME}{declared} AS "
+        await self._raw.execute(self._beginning + self._rendered.text)
