@@ -1,7 +1,7 @@
 """Lets the databases prepare every statement of the definitions: nothing is executed, and nothing stays.
 
 PostgreSQL parses and plans (``PREPARE``, ``EXPLAIN EXECUTE``, which also checks rights), MySQL and MariaDB prepare, and
-SQLite compiles (``EXPLAIN``). The parameters have no types, as the drivers send text.
+SQLite compiles (``EXPLAIN``). Drivers send types of parameters that are not known here.
 """
 
 from __future__ import annotations
