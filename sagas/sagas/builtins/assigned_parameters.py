@@ -136,15 +136,66 @@ class _Analysis:
         for parameter, alone in self._parameters(value, alone=True):
             yield AssignedParameter(parameter, name.sql(dialect=self._dialect), schema, table.name, column, alone)
 
-    def _parameters(self, node: Any, *, alone: bool) -> Iterator[tuple[str, bool]]:
+    def _sources(self, column: Any) -> Iterator[Any]:
+        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
+        exp, node = self._exp, column
+        relations: list[Any] = []
+        common: dict[str, Any] = {}
+        while node is not None:
+            if with_ := node.args.get("with_"):
+                common = {table.alias.lower(): table for table in with_.expressions} | common
+            if isinstance(node, exp.Select | exp.Update | exp.Merge):
+                from_ = node.args.get("from_")
+                joined = [join.this for join in node.args.get("joins") or ()]
+                relations += [*([from_.this] if from_ else ()), *joined, node.args.get("using")]
+            node = node.parent
+        for relation in relations:
+            if relation is None:
+                continue
+            if column.table and relation.alias_or_name.lower() != column.table.lower():
+                continue
+            yield from self._outputs(relation, common, column.name.lower())
+
+    def _outputs(self, relation: Any, common: dict[str, Any], name: str) -> Iterator[Any]:
+        exp, names = self._exp, [column.name.lower() for column in self._alias_columns(relation)]
+        body = relation
+        if isinstance(relation, exp.Table):
+            body = common.get(relation.name.lower())
+            if body is None:
+                return
+            names = names or [column.name.lower() for column in self._alias_columns(body)]
+            body = body.this
+        if isinstance(body, exp.Unnest):
+            yield from body.expressions if name in names else ()
+            return
+        for row in self._rows(body):
+            labels = names or [value.alias_or_name.lower() for value in row]
+            yield from (value for label, value in zip(labels, row, strict=False) if label == name)
+
+    def _alias_columns(self, relation: Any) -> Sequence[Any]:
+        alias = relation.args.get("alias")
+        return alias.columns if isinstance(alias, self._exp.TableAlias) else ()
+
+    def _parameters(
+        self, node: Any, *, alone: bool, visited: frozenset[int] = frozenset()
+    ) -> Iterator[tuple[str, bool]]:
         """The parameters that reach the value of ``node`` without a change of their digits after the point."""
         exp = self._exp
+        if id(node) in visited:
+            return
+        visited |= {id(node)}
         parts: Iterable[Any] = ()
         match node:
             case exp.Placeholder():
                 yield node.name, alone
-            case exp.Paren() | exp.Alias() | exp.Neg():
+            case exp.Paren() | exp.Alias() | exp.Neg() | exp.Abs() | exp.Nullif():
                 parts = [node.this]
+            case exp.Array() | exp.Unnest():
+                parts = node.expressions
+            case exp.Column() if node.find_ancestor(exp.Select, exp.Update, exp.Merge) is not None:
+                parts = self._sources(node)
+            case exp.Subquery() | exp.Select():
+                parts = [row[0] for row in self._rows(node) if row]
             case exp.Cast() if node.to.is_type("decimal") and not node.to.expressions:
                 parts = [node.this]
             case exp.Add() | exp.Sub():
@@ -157,4 +208,4 @@ class _Analysis:
                 parts = [node.args["true"], node.args.get("false")]
         for part in parts:
             if part is not None:
-                yield from self._parameters(part, alone=alone)
+                yield from self._parameters(part, alone=alone, visited=visited)

@@ -25,6 +25,19 @@ P, M, S = "postgresql", "mysql", "sqlite"
             " when not matched then insert (k, b) values (s.k, :b)",
             "a=a b=b",
         ),
+        (P, "insert into t (a, b) select v.y, v.x from (values (:x, :y)) v(x, y)", "a=y b=x"),
+        (P, "with w as (select :x::numeric as x) insert into t (a) select x from w", "a=x"),
+        (
+            P,
+            "with recursive r(n) as (select :x union all select n + 1 from r) insert into t select n from r",
+            "0=x 0~x",
+        ),
+        (P, "update t set a = s.x from (select :x::numeric as x) s where t.k = :k", "a=x"),
+        (P, "merge into t using (select :x as x) s on t.k = :k when matched then update set a = s.x", "a=x"),
+        (P, "insert into t (a, b) values ((select :x), array[:y, nullif(abs(:z), 0)])", "a=x b=y b=z"),
+        (P, "insert into t (a) select u.x from unnest(:xs) u(x)", "a=xs"),
+        (P, "update t set a = b, b = a where k = :k", ""),
+        (P, "update t set a = (select sum(q) from o where o.p > :x)", ""),
         (P, "update t set a = a * :x, b = round(:y, 2), c = cast(:z as numeric(9, 2))", ""),  # the author computes
         (P, "select * from t where a = :a", ""),
         (P, "insert into t (a) values (:a", ""),  # the database says what is wrong
