@@ -117,7 +117,7 @@ def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionErro
         return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
     # Neither sorted as a whole nor searched for a similar name: `default` and `||` make this a usual case, for each
     # item of a list and in maps with thousands of keys.
-    known = sorted(str(key)[:40] for key in islice(value, _SHOWN_FIELDS))
+    known = sorted(f"'{str(key)[:40]}'" for key in islice(value, _SHOWN_FIELDS))
     listed = ", ".join(known) + (", …" if len(value) > _SHOWN_FIELDS else "")
     has = f"it has {listed}" if known else "it is empty"
     return MissingError(f"{owner} has no field '{shown}'; {has}", offset)

@@ -139,12 +139,12 @@ class SagaStarter:
         self._static_details = static_details(definition)
 
     def make_request(self, input: Any) -> StartRequest:
-        """Validate an input and derive the id and labels from it. Raises UsageError with the first problem."""
+        """Validate an input and derive the id and labels from it. Raises UsageError with the first problems."""
         name = self._definition.saga
         checked, problems = validate_input(self._definition, input)
         if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise UsageError(f"the input of {name} is not valid: {problems[0]}{more}")
+            more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+            raise UsageError(f"the input of {name} is not valid: {'; '.join(problems[:3])}{more}")
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
         labels: Mapping[str, str] = {}
         what = "the id"

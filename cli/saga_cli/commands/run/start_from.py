@@ -340,6 +340,8 @@ def _print_next_steps(tally: Tally, batch: str) -> None:
             f" `{saga_command('batch', 'show', batch)}` and run the same command again, with --again to restart"
             " compensated sagas or with a higher --tolerate"
         )
+    elif tally.failures or tally.refused:
+        warn(f"some rows have failed or were refused; `{saga_command('batch', 'show', batch)}` shows why")
     if tally.ended.get("PARKED"):
         warn("some sagas are parked; list them with `saga parked`")
 
