@@ -57,6 +57,18 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def without_half_pairs(value: Any) -> Any:
+    """A JSON value whose strings have `?` for half a surrogate pair, for readers that refuse its escape."""
+    match value:
+        case str():
+            return encodable(value)
+        case dict():
+            return {encodable(key): without_half_pairs(item) for key, item in value.items()}
+        case list() | tuple():
+            return [without_half_pairs(item) for item in value]
+    return value
+
+
 def parse_json(text: str | bytes, *, unambiguous: bool = False) -> Any:
     """The value of a JSON text from outside. ``unambiguous``: refuse an object that has the same name twice.
 

@@ -149,7 +149,7 @@ async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, 
     (tmp_path / "large.json").write_text(json.dumps({"mode": "x" * 3_000_000}))
     for written, problem in (
         ("[1]", "--with must be a JSON object"),
-        ('{"mode": NaN}', "--with is not valid: nan is not a JSON number"),
+        ('{"mode": NaN}', "--with cannot be read: NaN is not a JSON number"),
         (f"@{tmp_path / 'large.json'}", "--with has 3,000,012 bytes"),
         ('{"mood": "ok"}', "--with does not fit: work takes no argument 'mood'; it takes mode"),
         ('{"mode": 5}', "--with does not fit: work: argument mode: Input should be a valid string"),

@@ -134,7 +134,7 @@ async def test_transaction_control_and_ddl_are_refused(guard_database: GuardData
 
         outcome = await guard_database.guard.do(address, "h", breaks_out, **clock())
         assert outcome.failure is not None
-        assert (outcome.kind, outcome.failure.type) == ("failed", "RefusedStatement")
+        assert (outcome.kind, outcome.failure.type, outcome.retryable) == ("failed", "definition", False)
         assert (await guard_database.state(address)).applied == 0
 
 

@@ -30,6 +30,7 @@ from uvicorn.server import Server
 
 from sagas.errors import UsageError
 from sagas.text.exact_json import readable_json
+from sagas.text.json_values import without_half_pairs
 
 log = logging.getLogger("saga.http")
 
@@ -56,7 +57,10 @@ _CLOSE = {"Connection": "close"}
 
 
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(readable_json(value).encode() + b"\n", status, headers, "application/json")
+    text = readable_json(value)
+    if "\\ud" in text:  # only half a surrogate pair is written as such an escape
+        text = readable_json(without_half_pairs(value))
+    return Response(text.encode() + b"\n", status, headers, "application/json")
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
