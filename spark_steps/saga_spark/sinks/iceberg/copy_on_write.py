@@ -10,6 +10,7 @@ import datetime as dt
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,15 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    TimestamptzType,
+)
 
 from saga_spark.job.job_spec import Output
 from saga_spark.job_errors import first_line
@@ -107,7 +117,7 @@ def _affected_files(
     if output.mode == "overwrite_partitions":
         yield from _files_of_partitions(io, metadata, {comparable(file.partition) for file in new})
         return
-    predicate = where_expression(output.where)
+    predicate = where_expression(output.where, schema)
     all_rows_match, complement = strict_file_matcher(schema, predicate), complement_filter(schema, predicate)
     for task in _plan_files(io, metadata, predicate):
         yield task, None if all_rows_match(task.file) else functools.partial(_filter_rows, condition=complement)
@@ -185,16 +195,39 @@ def _row_writer(io: FileIO, metadata: TableMetadata, folder: str) -> Callable[[p
 # ── conditions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
-    """`{column: value}` means equality, a list means any of its values, null means is null. All columns must match."""
-    return _all_of(
-        [
-            _any_of([_equal(column, item) for item in value])
-            if isinstance(value, (list, tuple))
-            else _equal(column, value)
-            for column, value in where.items()
-        ]
-    )
+def where_expression(where: Mapping[str, Any], schema: Schema) -> BooleanExpression:
+    """`{column: value}` means equality, a list means any of its values, null means is null. All columns must match.
+
+    Raises ValueError if a column does not exist, or its type cannot hold a value exactly.
+    """
+    parts: list[BooleanExpression] = []
+    for column, value in where.items():
+        kind = schema.find_field(column).field_type
+        items = value if isinstance(value, (list, tuple)) else [value]
+        parts.append(_any_of([_equal(column, exact_value(column, kind, item)) for item in items]))
+    return _all_of(parts)
+
+
+def exact_value(column: str, kind: IcebergType, value: Any) -> Any:
+    """The value as pyiceberg compares it with a column of this type; pyiceberg would cut 2.5 to 2 for a long.
+
+    Raises ValueError for a number that the type cannot hold.
+    """
+    if isinstance(value, str) and isinstance(kind, TimestamptzType):
+        return f"{value[:-1]}+00:00" if value[-1:] in ("Z", "z") else value
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return value
+    number: Any = value
+    match kind:
+        case IntegerType() | LongType():
+            number = int(value)
+        case DecimalType():
+            number = Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=Context(prec=80))
+        case FloatType() | DoubleType():
+            return float(value)
+    if number != value:
+        raise ValueError(f"the column {column} is {kind} and cannot be {value}")
+    return number
 
 
 def _key_range(keys: pa.Table) -> BooleanExpression:
@@ -234,8 +267,8 @@ def _predicate(kind: Any, column: str, value: Any) -> BooleanExpression:
 
 def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any]) -> list[str]:
     """Every staged row must be within the overwritten range, else the next run would duplicate it."""
-    expression = where_expression(where)
     try:
+        expression = where_expression(where, schema)
         condition = expression_to_pyarrow(bind(schema, expression, case_sensitive=True), schema)
     except (ValueError, TypeError) as error:
         return [f"`where` of the output does not match its columns: {first_line(error)}"]
