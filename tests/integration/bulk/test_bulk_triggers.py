@@ -82,7 +82,7 @@ triggers:
     - {{topic: {topic}, id: "${{{{ trigger.value.id }}}}", signal: go, filter: "!has(trigger.value.waits)"}}
 steps:
   - {{id: first, uses: bank.note, with: {{text: first}}, compensate: bank.forget}}
-  - {{id: pause, uses: wait, with: {{signal: go}}, if: "input.waits"}}
+  - {{id: pause, uses: wait, with: {{signal: go}}, if: "default(input.waits, false)"}}
 """
 
 

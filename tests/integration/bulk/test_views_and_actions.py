@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -152,8 +153,11 @@ async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
             await act
     with pytest.raises(RefusedError, match="unattended is RUNNING"):
         await client.undo("unattended", reason="test", who="me")
-    async with running_worker(project):
+    async with running_worker(project) as client:
         result = await asyncio.wait_for(bulk.result(), 60)
+        if result["counts"] == {"LEFT": 1}:  # it goes on in a workflow of its own, and needs the worker until its end
+            with contextlib.suppress(WorkflowFailureError):
+                await asyncio.wait_for(client.temporal.get_workflow_handle("unattended").result(), 60)
     assert result["counts"] in ({"COMPLETED": 1}, {"COMPENSATED": 1}, {"LEFT": 1})
     assert sum(bank.balances().values()) == 200 * 100
     await client.close()

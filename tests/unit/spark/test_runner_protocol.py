@@ -174,7 +174,7 @@ def test_inputs_are_a_mapping_and_attributes() -> None:
         ),
         (
             {"table": "t", "where": {"day": "it's", "n": 3, "x": None, "k": [1, 2]}},
-            'SELECT * FROM "t" WHERE "day" = \'it\'\'s\' AND "n" = 3 AND "x" IS NULL AND "k" = ANY(\'{1,2}\'::int2[])',
+            'SELECT * FROM "t" WHERE "day" = \'it\'\'s\' AND "n" = 3 AND "x" IS NULL AND ("k" IN (1, 2))',
         ),
     ],
 )
