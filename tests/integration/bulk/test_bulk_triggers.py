@@ -75,7 +75,7 @@ def with_trigger(project: Project, kafka: KafkaSettings, topic: str, bulk: str =
 SIGNALLED = """
 saga: signalled
 id: "${{{{ input.id }}}}"
-input: {{type: object, properties: {{id: {{type: string}}, waits: {{type: boolean}}}}}}
+input: {{type: object, required: [id], properties: {{id: {{type: string}}, waits: {{type: boolean}}}}}}
 triggers:
   kafka:
     - {{topic: {topic}, bulk: {{wait: 200ms}}, filter: "has(trigger.value.waits)"}}
