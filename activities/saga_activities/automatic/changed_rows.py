@@ -44,12 +44,12 @@ class StepRows:
 
     @property
     def open_rows(self) -> list[LockedRow]:
-        """Those that are not as before the step."""
+        """The rows that are not as before the step."""
         return [row for row in self.last if self.current[row] != self.first[row]]
 
     @property
     def changed_rows(self) -> list[LockedRow]:
-        """Those that others have changed since."""
+        """The rows that others have changed since the step."""
         return [row for row in self.open_rows if self.current[row] != self.last[row]]
 
 
@@ -71,7 +71,7 @@ async def cannot_restore(sql: SqlSession, entry_key: EntryKey, rows: StepRows, w
 
 
 async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:
-    """What is shown with the parked undo; ``shown`` are the rows that keep it from going on."""
+    """The details of a parked undo for people; ``shown`` are the rows that keep it from going on."""
     wanted = list(dict.fromkeys([*shown, *rows.open_rows]))[:MAX_SHOWN_ROWS]
     script = await restoration_script(
         sql, rows.tables, [HandChange(row, rows.current[row], rows.first[row]) for row in wanted]

@@ -38,7 +38,7 @@ class Script:
 async def restoration_script(
     sql: SqlSession, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
 ) -> Script:
-    """The statements for these rows. Each was run, and all of them are taken back."""
+    """The statements for these rows. Each was run, and all of them are rolled back."""
     statements: list[tuple[LockedRow, str]] = []
     async with sql.savepoint(keep=False):
         for statement in before_script(sql.dialect):
@@ -83,7 +83,7 @@ def _as_new_rows(
 
 
 def before_script(dialect: str) -> Sequence[str]:
-    """What the transaction of the script begins with."""
+    """The first statements of the transaction that runs the script."""
     if dialect == "postgresql":
         return ("SET CONSTRAINTS ALL DEFERRED",)
     if dialect == "sqlite":

@@ -5,7 +5,7 @@ first, and only the rows of one statement need an order. Where a constraint is c
 (foreign keys of PostgreSQL and SQLite), these rows are written together. Where it is checked row by row (unique keys,
 and all constraints of MySQL and MariaDB), the order in which the step changed the rows is possible in reverse: the rows
 are tried in passes, until none is open or a pass makes no progress. A row in its final place is never in the way of
-another row, so a pass never has to be taken back.
+another row, so a pass never has to be undone.
 """
 
 from __future__ import annotations
