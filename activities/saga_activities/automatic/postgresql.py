@@ -126,7 +126,7 @@ _FORMS = {
     "jsonb": "regexp_replace({0}::text, '[0-9.]+', '0', 'g')",  # equal numbers may have other digits
     "array": "coalesce(array_dims({0}), '')",
 }
-"""Expressions of the form that the hash of a type ignores: `[]` and `[[]]` have the same one, and `{1,2}` and `{{1},{2}}`."""
+"""The form that the hash of a type ignores: `[]` and `[[]]` have the same one, and `{1,2}` and `{{1},{2}}`."""
 
 _NAMES_OF_OBJECTS = frozenset(
     """

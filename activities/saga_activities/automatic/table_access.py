@@ -159,7 +159,7 @@ class TableAccess:
         )
 
     def key_expressions(self) -> str:
-        """The expressions that a statement has to return so that :meth:`returned_key` finds the key of a row in its result."""
+        """The expressions to return, so that :meth:`returned_key` finds the key of a row in its result."""
         return f"{self.read_expressions(self.shape.key_columns)}, {self._canonical_expressions()}"
 
     def returned_key(self, row: Row) -> Key:
