@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
@@ -21,6 +23,7 @@ from saga_activities.automatic.table_access import (
 )
 from saga_activities.automatic.table_shape import TEXT_ALIAS, changes_key
 from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
+from saga_activities.guard.database_errors import STATEMENT_NOTE
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from sagas.builtins.row_changes import ConflictRow, NotImageable, RowChange
@@ -67,6 +70,13 @@ class ImageRecorder:
         Raises :class:`NotImageable` before the change if it could not be undone, :class:`ImagesTooLarge`,
         :class:`sagas.errors.RowLocked` if a row belongs to another saga.
         """
+        try:
+            return await self._run(statement, parameters)
+        except SQLAlchemyError as error:
+            error.add_note(f"{STATEMENT_NOTE}{statement}")  # as the author wrote it, without the columns of the engine
+            raise
+
+    async def _run(self, statement: str, parameters: Mapping[str, Any]) -> StatementResult:
         change, table = await check_statement(self._sql, statement)
         if table is None:
             return await self._sql.run(statement, parameters)

@@ -17,11 +17,13 @@ from saga_activities.guard.statement_errors import (
     healing_of_mysql,
     healing_of_postgresql,
     healing_of_sqlite,
-    is_outdated_plan,
+    is_of_the_connection,
     is_wraparound,
+    what_to_correct,
 )
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.sql_text.tokens import shown
 
 _INFRASTRUCTURE_SQLSTATE_CLASSES = ("08", "53", "58")
 """Connection errors, a lack of resources (disk, memory, connections), errors of the operating system."""
@@ -93,6 +95,8 @@ STATEMENT_NOTE = "statement: "
 """How the note of an exception begins that has the failed statement, with its placeholders."""
 
 _MAX_STATEMENT = 300
+_MAX_QUOTED = 120
+"""Characters of the statement in a message; its details have more."""
 _MAX_MESSAGE = 500
 
 _OUTDATED_TABLE = re.compile(
@@ -109,7 +113,8 @@ class ClassifiedError:
 
     ``infrastructure``: not caused by the statement; retry. ``connection_lost``: a COMMIT that was in flight may or may
     not have happened. ``timed_out``: the attempt's own time ran out. ``healing``: what a retry can do about an error of
-    the statement; None: nobody can say. ``code`` is that of the database.
+    the statement; None: nobody can say. ``code`` is that of the database. ``of_the_connection``: only what the
+    connection has prepared is at fault, which is gone after the rollback.
     """
 
     message: str
@@ -118,6 +123,7 @@ class ClassifiedError:
     timed_out: bool = False
     healing: Healing | None = None
     code: str | int | None = None
+    of_the_connection: bool = False
 
 
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
@@ -188,10 +194,11 @@ def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:
     infrastructure = lost or code in _INFRASTRUCTURE_SQLSTATES or code[:2] in _INFRASTRUCTURE_SQLSTATE_CLASSES
     return ClassifiedError(
         _error_message(origin),
-        infrastructure=infrastructure or is_outdated_plan(code, origin) or is_wraparound(code, origin),
+        infrastructure=infrastructure or is_wraparound(code, origin),
         connection_lost=lost,
         healing=_healing_in_postgresql(origin, code),
         code=code if origin.sqlstate else None,
+        of_the_connection=is_of_the_connection(code, origin),
     )
 
 
@@ -214,7 +221,7 @@ def _healing_in_postgresql(origin: Any, code: str) -> Healing | None:
 
 def _missing_tables() -> ClassifiedError:
     return ClassifiedError(
-        "the guard's tables are missing in this database, or older than this engine: run `saga setup`",
+        "run `saga setup`: the guard's tables are missing in this database, or older than this engine",
         infrastructure=True,
     )
 
@@ -277,21 +284,25 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
 
 
 def failed_statement(error: BaseException) -> str | None:
-    """The statement of a session that has raised ``error``, on one line; None if it is not known."""
-    for note in getattr(error, "__notes__", ()):
-        if note.startswith(STATEMENT_NOTE):
-            statement = " ".join(note.removeprefix(STATEMENT_NOTE).split())
-            return statement if len(statement) <= _MAX_STATEMENT else f"{statement[:_MAX_STATEMENT]} …"
-    return None
+    """The author's statement that has raised ``error``, on one line; None if it is not known.
+
+    Its note is the last: that of the session may have what the engine has made of it.
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(STATEMENT_NOTE)]
+    return shown(notes[-1].removeprefix(STATEMENT_NOTE), _MAX_STATEMENT) if notes else None
 
 
 def _explained(classified: ClassifiedError, statement: str | None) -> str:
-    """The database's words in a sentence of the engine, with the statement they are about."""
+    """The database's words in a sentence of the engine, before the statement they are about, which may be long."""
     code = "" if classified.code is None else f" ({classified.code})"
-    what = "the statement" if statement is None else f"`{statement}`"
+    where = "" if statement is None else f", in `{shown(statement, _MAX_QUOTED)}`"
     match classified.healing:
         case "never":
-            return f"the database cannot run {what}: {classified.message}{code}; correct the statement or the database"
+            help = what_to_correct(classified.code)
+            return f"the database cannot run the statement: {classified.message}{code}{where}; {help}"
+        case "perhaps" if classified.of_the_connection:
+            help = "do not send DEALLOCATE ALL, and let a pooler keep the session of a connection"
+            return f"the connection has lost what was prepared for it: {classified.message}{code}{where}; {help}"
         case "perhaps":
-            return f"{what} contradicts the rows in the database: {classified.message}{code}"
-    return f"the database refuses {what}: {classified.message}{code}"
+            return f"the statement contradicts the rows in the database: {classified.message}{code}{where}"
+    return f"the database refuses the statement: {classified.message}{code}{where}"

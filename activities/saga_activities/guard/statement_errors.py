@@ -45,7 +45,10 @@ _POSTGRESQL_PERHAPS = frozenset(
     }
 )
 _POSTGRESQL_OF_THE_CONNECTION = frozenset({"42P05", "26000"})
-"""A prepared statement exists already, or not any more: a pooler has exchanged the server's connection."""
+"""A prepared statement exists already, or not any more: a pooler has exchanged the server's connection, or a function
+has sent DEALLOCATE ALL. The driver forgets its statements when it rolls back, so the next attempt prepares them again;
+but a step may lose them each time, so its attempts are limited.
+"""
 
 _MYSQL_NEVER = frozenset(
     {
@@ -100,9 +103,9 @@ _SQLITE_PERHAPS = frozenset(
 
 def healing_of_postgresql(code: str, origin: Any) -> Healing | None:
     """``code`` is the SQLSTATE of the error ``origin``."""
-    if code in _POSTGRESQL_PERHAPS:
+    if code in _POSTGRESQL_PERHAPS or is_of_the_connection(code, origin):
         return "perhaps"
-    if code in _POSTGRESQL_OF_THE_CONNECTION or is_outdated_plan(code, origin) or is_wraparound(code, origin):
+    if is_wraparound(code, origin):
         return None
     if code == "55000":
         return "never" if origin.diag.source_function in _POSTGRESQL_NEVER_PLACES else None
@@ -114,12 +117,13 @@ def is_wraparound(code: str, origin: Any) -> bool:
     return code == "54000" and getattr(origin.diag, "source_function", None) in _POSTGRESQL_PASSING_LIMITS
 
 
-def is_outdated_plan(code: str, origin: Any) -> bool:
-    """Whether only the plan that this connection has cached is at fault: its table was changed since.
+def is_of_the_connection(code: str | int | None, origin: Any) -> bool:
+    """Whether only what this connection has prepared is at fault: it is gone, or its table was changed since.
 
-    It has the code of an unsupported feature, and a message in the server's language.
+    A plan that is outdated has the code of an unsupported feature, and a message in the server's language.
     """
-    return code == "0A000" and getattr(origin.diag, "source_function", None) == "RevalidateCachedQuery"
+    outdated = code == "0A000" and getattr(origin.diag, "source_function", None) == "RevalidateCachedQuery"
+    return outdated or code in _POSTGRESQL_OF_THE_CONNECTION
 
 
 def healing_of_mysql(code: int) -> Healing | None:
@@ -134,3 +138,24 @@ def healing_of_sqlite(code: int) -> Healing | None:
     if code in _SQLITE_PERHAPS:
         return "perhaps"
     return "never" if code in _SQLITE_NEVER else None
+
+
+_MYSQL_VALUE_CODES = frozenset(
+    {1048, 1263, 1364, 1264, 1265, 1292, 1365, 1366, 1367, 1406, 1411, 1426, 1441, 1525, 1690, 4161, 3819, 4025}
+)
+_NAMED_VALUE_CODES = frozenset(
+    {"23502", "23514"}
+    | {"SQLITE_MISMATCH", "SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_DATATYPE"}
+)
+
+
+def what_to_correct(code: str | int | None) -> str:
+    """The next step after an error that no retry heals."""
+    match code:
+        case "42501" | 1044 | 1142 | 1143 | 1227 | 1370:
+            return "grant the right to the user of the connection"
+        case str():
+            is_value = code.startswith("22") or code in _NAMED_VALUE_CODES
+        case _:
+            is_value = code in _MYSQL_VALUE_CODES
+    return "correct the value or the statement" if is_value else "correct the statement or the database"

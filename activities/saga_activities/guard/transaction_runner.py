@@ -1,6 +1,7 @@
 """Runs a guard script in one transaction and returns an outcome however it ends.
 
-After a lost COMMIT the rows are read on another connection; a stale connection of the pool is replaced once.
+After a lost COMMIT the rows are read on another connection; a stale connection of the pool is replaced once, and an
+attempt is repeated once whose connection has lost its prepared statements.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ class TransactionRunner:
         if deadline <= time.time():
             return timeout_outcome("the attempt timed out before it began")
         attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
-        if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has run yet
+        if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has happened
             attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
         if isinstance(attempt, _StaleConnection):
-            return database_errors.failed_outcome(attempt.error)
+            return attempt.outcome
         if isinstance(attempt, Outcome):
             return attempt
         tx, verdict = attempt
@@ -125,8 +126,10 @@ class TransactionRunner:
                 return refused_write_outcome(doom or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
-                return _StaleConnection(classified)
-            return outcome_of_error(error, doom)
+                return _StaleConnection(database_errors.failed_outcome(classified))
+            outcome = outcome_of_error(error, doom)
+            cause = database_errors.classify_database_error(doom or error)
+            return _StaleConnection(outcome) if cause is not None and cause.of_the_connection else outcome
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
             raise
@@ -182,9 +185,9 @@ class TransactionRunner:
 
 @dataclass(frozen=True, slots=True)
 class _StaleConnection:
-    """The pool returned a dead connection."""
+    """The pool returned a dead connection, or one whose prepared statements are gone. The attempt was rolled back."""
 
-    error: database_errors.ClassifiedError
+    outcome: Outcome
 
 
 async def _roll_back(tx: GuardTransaction | None) -> None:

@@ -210,7 +210,7 @@ async def _take_turn(sql: SqlSession) -> tuple[int, float]:
     """Wait for the turn of this transaction; returns its place in the order and the time of the database."""
     turned = await sql.execute(sa.update(order_table).values(position=order_table.c.position + 1))
     if turned != 1:
-        raise InfrastructureError("the row of saga_lock_order is missing: run `saga setup`")
+        raise InfrastructureError("run `saga setup`: the row of saga_lock_order is missing")
     now = sa.literal_column(now_sql(sql.dialect)).label("now")
     row = await sql.one(sa.select(order_table.c.position, now))
     return int(row["position"]), float(row["now"])

@@ -294,8 +294,29 @@ async def test_the_attempts_of_a_conflict(shop: GuardDatabase) -> None:
     assert all(one.retryable and one.retry_after is None for one in own)
 
 
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "help"),
+    [
+        ("update stock set free = -1 where sku = 'A'", "correct the value or the statement"),
+        ("update stock set free = null where sku = 'A'", "correct the value or the statement"),
+        ("insert into stock values ('N', -1)", "correct the value or the statement"),
+        ("update stock set fre = 1", "correct the statement or the database"),
+    ],
+)
+async def test_what_to_correct(shop: GuardDatabase, statement: str, help: str) -> None:
+    """The reason stands before the author's statement, also where the engine adds columns to it."""
+    for images in (False,) if shop.kind == "mariadb" else (False, True):  # there the account cannot see triggers
+        call = invocation(new_address().saga_id, "do", statement, images=images)
+        (outcome,) = await attempts(shop, call)
+        assert outcome.failure is not None
+        assert outcome.failure.message.endswith(f", in `{statement}`; {help}")
+        assert outcome.failure.details["statement"] == statement
+        assert "saga_image" not in outcome.failure.message
+
+
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-async def test_a_plan_that_is_outdated_is_retried(shop: GuardDatabase) -> None:
+async def test_a_plan_that_is_outdated_may_heal(shop: GuardDatabase) -> None:
     """PostgreSQL has the same code for it as for an unsupported feature."""
     async with shop.engine.connect() as connection:
         await connection.exec_driver_sql("create temp table changing (a int)")
@@ -306,7 +327,7 @@ async def test_a_plan_that_is_outdated_is_retried(shop: GuardDatabase) -> None:
             await connection.exec_driver_sql("execute reading")
     classified = classify_database_error(caught.value)
     assert classified is not None
-    assert (classified.infrastructure, classified.healing) == (True, None)
+    assert (classified.of_the_connection, classified.healing) == (True, "perhaps")
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
