@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -227,11 +228,21 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
     return ParsedSql(text, dialect, tokens, tuple(parameters))
 
 
+_READS_AS_SQL = re.compile(
+    r"\bwhere\b|\breturning\b|\b(order|group)\s+by\b|\blimit\s+\d|\bunion\b.*\bselect\b|\bvalues\s*\("
+    r"|\b(and|or|on|set|having)\b.*[=<>]|\b(and|or)\b.*\b(null|in\s*\(|like|between|exists)"
+    r"|\b(and|or)\s*\(|\b(and|or)\s+(not\s+)?[\w.]+\s*\Z|(?<!:):[a-z_]\w*",
+    re.IGNORECASE,
+)
+"""What a comment at the end of a statement without line breaks may not contain: it may have been a line of its own."""
+
+
 def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> None:
     """A line comment that goes on where its author sees its end.
 
     A statement may be without line breaks, or have a carriage return, which shows as one and does not end a comment of
-    MySQL, MariaDB and SQLite.
+    MySQL, MariaDB and SQLite. Where the text stands in YAML, :func:`refuse_comment` is called for each comment that
+    goes over several lines.
     """
     only_line_feeds = dialect in ENDS_COMMENTS_AT_LINE_FEEDS
     for token in tokens:
@@ -245,7 +256,8 @@ def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> 
                 help="end the comment with a line feed, or write it as /* … */",
                 offset=token.start,
             )
-        if token is tokens[-1] and "\n" not in text and (only_line_feeds or "\r" not in text):
+        has_lines = "\n" in text or ("\r" in text and not only_line_feeds)
+        if token is tokens[-1] and not has_lines and _READS_AS_SQL.search(comment):
             refuse_comment(text, token)
 
 

@@ -10,7 +10,7 @@ from sagas.builtins.sql_places import Path, SqlPlace, sql_places
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.definition.diagnostics import Positioned, Report
 from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
-from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.definition.parser.yaml_nodes import MAX_COUNTED, YamlNode
 from sagas.sql_text.dialects import DATABASES, Dialect
 from sagas.sql_text.parsed import (
     ParametersDiffer,
@@ -155,5 +155,6 @@ def _refuse_folded_comment(node: YamlNode, parsed: ParsedSql) -> None:
     for token in parsed.tokens if node.is_folded else ():
         if token.kind == "line_comment":
             last = token.start + len(parsed.text_of(token).rstrip()) - 1
-            if node.position_at(token.start).line != node.position_at(last).line:
+            # The positions in a very long text are not counted.
+            if len(node.value) > MAX_COUNTED or node.position_at(token.start).line != node.position_at(last).line:
                 refuse_comment(node.value, token)

@@ -52,7 +52,7 @@ _CONSTANTS: dict[str, Any] = {
 }
 
 
-_MAX_COUNTED = 20_000
+MAX_COUNTED = 20_000
 """Characters of a string whose characters are located one by one."""
 
 
@@ -92,7 +92,7 @@ class YamlNode:
         if not isinstance(self.value, str):
             return Position(self.line, self.column)
         is_block = self.style in ("|", ">")
-        if len(self.value) > _MAX_COUNTED:
+        if len(self.value) > MAX_COUNTED:
             joined = is_block or self.is_folded
             return Position(self.line, self.column + (0 if joined else offset + len(self.style)))
         count = len("".join(self.value[:offset].split()))
