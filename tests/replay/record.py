@@ -1,30 +1,27 @@
 """Record the histories that the replay test keeps: ``python -m tests.replay.record [NAME …]``.
 
-Every run is written to a new file ``histories/NAME.N.json.gz``: an old one is what a saga that is still running
-looks like, so it is never overwritten. Run it after a change of the interpreter that is meant
-(docs/how-to/versioning.md).
+Every run is written to a new file, and none is overwritten: from the first release on, an existing one is what a saga
+that is still running looks like (docs/how-to/versioning.md). NAME ``bulk`` is that of bulk workflows and batches.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from temporalio.client import WorkflowFailureError, WorkflowHistory
-from temporalio.service import RPCError
+from temporalio.client import WorkflowFailureError
 
 from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import handle, open_environment
+from tests.replay import record_bulk
+from tests.replay.history_files import write
 from tests.replay.scenario import EARLY, Scenario, perform, playing
 from tests.replay.scenarios import SCENARIOS
-
-HISTORIES = Path(__file__).parent / "histories"
 
 
 async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
@@ -38,7 +35,7 @@ async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
         for row in (await client.show(saga))["notifications"]:
             await _wait(client, row["run"])
             marked.append((row["run"], f"+{row['id']}"))
-        written = [path for id, mark in marked for path in await _write(client, id, scenario.name + mark)]
+        written = [path for id, mark in marked for path in await write(client, id, scenario.name + mark)]
     await env.engine.dispose()
     return written
 
@@ -52,29 +49,6 @@ async def _wait(client: Client, id: str) -> None:
 def _marks() -> Iterator[str]:
     """What distinguishes the runs of one scenario: the saga, its undo, its children, their undos."""
     yield from ("", "+undo", "+child", "+child-undo")
-
-
-async def _write(client: Client, id: str, name: str) -> list[Path]:
-    """Write the history of a run, and of those it continued: the first is the one that has no mark."""
-    try:
-        last = (await handle(client, id).describe()).run_id
-    except RPCError:
-        return []  # this run has no such companion
-    histories: list[WorkflowHistory] = []
-    run: str = last
-    while run:
-        history = await client.temporal.get_workflow_handle(id, run_id=run).fetch_history()
-        histories.insert(0, history)
-        run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
-    return [_save(history, f"{name}+{number}" if number else name) for number, history in enumerate(histories)]
-
-
-def _save(history: WorkflowHistory, name: str) -> Path:
-    number = 1
-    while (path := HISTORIES / f"{name}.{number}.json.gz").exists():
-        number += 1
-    path.write_bytes(gzip.compress(history.to_json().encode(), mtime=0))
-    return path
 
 
 async def main(names: list[str]) -> None:
@@ -91,6 +65,8 @@ async def main(names: list[str]) -> None:
             place.mkdir()
             for path in await record(scenario, addresses[scenario.long], place):
                 print(path.name)
+    if not names or "bulk" in names:
+        await record_bulk.main()
 
 
 if __name__ == "__main__":

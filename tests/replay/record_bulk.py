@@ -1,5 +1,4 @@
-"""Record the histories of bulk workflows, and of the record of a batch, that the replay test keeps:
-``python -m tests.replay.record_bulk``."""
+"""Records the histories of bulk workflows, and of the record of a batch; see :mod:`tests.replay.record`."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
@@ -26,13 +26,14 @@ from sagas.protocol.batch_record import (
     BatchRecord,
 )
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
+from tests.helpers.command_processes import eventually
 from tests.helpers.database_servers import postgres
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import Bank, write_project
 from tests.integration.bulk.test_bulk_execution import transfer
 from tests.integration.bulk.test_retries_after_leaving import RETRIED
-from tests.replay.record import _write
+from tests.replay.history_files import write
 
 
 async def record(address: str, url: str, folder: Path) -> list[Path]:
@@ -46,9 +47,11 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
         bank.open_accounts(200)
         sagas = [transfer(number) for number in range(1, 9)]
         sagas[1], sagas[3], sagas[5] = transfer(2, amount=1000), transfer(4, to="nobody"), transfer(6, text="fails")
+        wide = [transfer(number, text=f"{number}" * 150_000) for number in range(20, 26)]
         written = []
         for name, saga, inputs in (
             ("bulk", "transfer", sagas),
+            ("bulk-wide", "transfer", wide),
             ("bulk-left", "waiting", [{"id": f"x-{number}", "waits": number == 2} for number in range(1, 4)]),
             ("bulk-retried", "retried", [{"id": "y-1"}]),
             ("bulk-rested", "resting", [{"id": f"z-{number}", "rest": f"{number}s"} for number in (1, 2, 6)]),
@@ -56,20 +59,39 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
             starter = await client.starter(saga)
             handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
             await handle.result()
-            written += await _write(client, handle.id, name)
+            written += await write(client, handle.id, name)
         await client.signal("x-2", "go")
         await client.temporal.get_workflow_handle("x-2").result()
-        written += await _write(client, "x-2", "bulk-left+detached")
+        written += await write(client, "x-2", "bulk-left+detached")
         with contextlib.suppress(WorkflowFailureError):
             await client.temporal.get_workflow_handle("y-1").result()
-        written += await _write(client, "y-1", "bulk-retried+detached")
+        written += await write(client, "y-1", "bulk-retried+detached")
         for id in ("z-1", "z-2", "z-6"):
             with contextlib.suppress(RPCError):  # one that has not left
                 await client.temporal.get_workflow_handle(id).result()
-        written += await _write(client, "z-6", "bulk-rested+detached")
+        written += await write(client, "z-6", "bulk-rested+detached")
+        written += await record_cancelled(bank)
         written += await record_batch(client)
         await client.close()
     return written
+
+
+async def record_cancelled(bank: Bank) -> list[Path]:
+    """A bulk workflow that is cancelled while the last step of its sagas waits for a lock of their database."""
+    starter = await bank.client.starter("transfer")
+    with psycopg.connect(bank.url) as blocker:
+        blocker.execute("lock table note in access exclusive mode")
+        inputs = [transfer(number) for number in range(30, 33)]
+        handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+
+        async def is_credited() -> bool:
+            credited = "select 1 from account where id = 'a130' and balance = 110"
+            return bool(await asyncio.to_thread(bank.query, credited))
+
+        await eventually(is_credited)
+        await handle.cancel()
+    assert (await handle.result())["counts"] == {"COMPENSATED": 3}
+    return await write(bank.client, handle.id, "bulk-cancelled")
 
 
 async def record_batch(client: Client) -> list[Path]:
@@ -97,18 +119,14 @@ async def record_batch(client: Client) -> list[Path]:
         await handle.query(RECORD_QUERY)  # each signal in a workflow task of its own
         await handle.signal(signal, value)
     assert (await handle.result())["state"] == "CANCELLED"
-    return await _write(client, handle.id, "batch")
+    return await write(client, handle.id, "batch")
 
 
-def main() -> None:
+async def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         postgres() as database,
         TemporalServer(Path(folder) / "temporal") as temporal,
     ):
-        for path in asyncio.run(record(temporal.address, database.url(), Path(folder) / "project")):
+        for path in await record(temporal.address, database.url(), Path(folder) / "project"):
             print(path.name)
-
-
-if __name__ == "__main__":
-    main()

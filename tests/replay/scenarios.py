@@ -57,6 +57,7 @@ TELL = (
 
 SCENARIOS = (
     Scenario("line-completed", (saga("line", A, B),), "COMPLETED"),
+    Scenario("line-verified-by-an-activity", (saga("line", A, B),), "COMPLETED", input={"text": "x" * 200_000}),
     Scenario("line-started-by-a-plain-client", (saga("line", A, B),), "COMPLETED", plain=True),
     Scenario("line-compensated", (saga("line", A, B, NO),), "COMPENSATED"),
     Scenario("line-undone", (saga("line", A, B),), "COMPENSATED", after=undo),

@@ -13,12 +13,14 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from sagas.expressions.limits import Evaluation, WorkMeter
 from sagas.machine import calls
-from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow, bulk_workflow, expression_work
+from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from tests.replay.history_files import HISTORIES
 from tests.replay.scenarios import SCENARIOS
 
-HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
+RECORDED = sorted(HISTORIES.glob("*.json.gz"))
+
+BULK = {"batch", "bulk", "bulk-cancelled", "bulk-left", "bulk-rested", "bulk-retried", "bulk-wide"}
 
 
 def read(path: Path) -> WorkflowHistory:
@@ -34,18 +36,18 @@ async def replay(path: Path) -> Exception | None:
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 
 
-@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 async def test_a_recorded_run_is_replayed(path: Path) -> None:
     assert await replay(path) is None
 
 
 def test_every_scenario_has_a_recording() -> None:
-    recorded = {path.name.split(".")[0].split("+")[0] for path in HISTORIES}
-    assert recorded >= {one.name for one in SCENARIOS} | {"batch", "bulk", "bulk-left", "bulk-rested", "bulk-retried"}
+    recorded = {path.name.split(".")[0].split("+")[0] for path in RECORDED}
+    assert recorded >= {one.name for one in SCENARIOS} | BULK
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    [path] = [one for one in HISTORIES if one.name == "line-compensated.1.json.gz"]
+    [path] = [one for one in RECORDED if one.name == "line-compensated.1.json.gz"]
     honest: Callable[..., Any] = calls.send_call
 
     def undo_under_another_name(run: Any, entry: Any, ask: Any, *rest: Any, **more: Any) -> None:
@@ -55,28 +57,4 @@ async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.Monkey
             run.emit(type(call)(**{name: getattr(call, name) for name in call.__slots__} | {"action": "other"}))
 
     monkeypatch.setattr(calls, "send_call", undo_under_another_name)
-    assert isinstance(await replay(path), NondeterminismError)
-
-
-@pytest.mark.parametrize("name", ["for-each-compensated.1", "bulk.1"])
-async def test_a_run_from_before_work_counted_keeps_its_course(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [path] = [one for one in HISTORIES if one.name == f"{name}.json.gz"]
-    honest = Evaluation.charge_work
-    monkeypatch.setattr(Evaluation, "charge_work", lambda run, units: honest(run, units + 10**8))
-    assert await replay(path) is None
-    monkeypatch.setattr(expression_work, "task_meter", WorkMeter)
-    monkeypatch.setattr(bulk_workflow, "task_meter", WorkMeter)
-    assert isinstance(await replay(path), NondeterminismError)
-
-
-async def test_a_run_from_before_its_ledger_work_was_local_keeps_its_activities(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    [path] = [one for one in HISTORIES if one.name == "bulk.1.json.gz"]
-    honest = bulk_workflow.perform_until_answered
-
-    async def locally(*args: Any, **more: Any) -> Any:
-        return await honest(*args, **{**more, "local": True})
-
-    monkeypatch.setattr(bulk_workflow, "perform_until_answered", locally)
     assert isinstance(await replay(path), NondeterminismError)

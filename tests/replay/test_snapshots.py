@@ -1,7 +1,7 @@
-"""Snapshots that an earlier engine wrote are read and written again without a change.
+"""Stored snapshots are read and written again without a change.
 
-``snapshots.json.gz`` holds states of random sagas in which every field of the state occurs. It is never written again:
-runs that continue, and sagas that are undone later, carry such snapshots.
+``snapshots.json.gz`` holds states of random sagas in which every field of the state occurs. Runs that continue, and
+sagas that are undone later, carry such snapshots; so from the first release on this file does not change.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins import messaging
@@ -13,8 +13,6 @@ from sagas.machine.builtin_actions import WAIT_SUFFIX
 from sagas.protocol.messages import Call, GuardSpec, StartTimer
 
 _SHARED_BUILTINS = frozenset({"sql", messaging.EMIT, messaging.PUBLISH, messaging.RELEASE, messaging.DROP})
-WAITS_INSIDE = "waits-inside"
-"""The Temporal patch id: a saga stays for a `wait` of at most five seconds."""
 
 LONGEST_WAIT = 5.0
 """Seconds: a saga that has to wait longer leaves its bulk workflow."""
@@ -46,14 +44,14 @@ def why_not_callable(call: Call) -> str | None:
     )
 
 
-def may_wait(definition: Definition, timer: StartTimer, changed: Callable[[str], bool]) -> bool:
-    """Whether a saga waits for this timer in its bulk workflow. ``changed``: as for the bulk machine."""
+def may_wait(definition: Definition, timer: StartTimer) -> bool:
+    """True if a saga waits for this timer in its bulk workflow."""
     if timer.seconds > LONGEST_WAIT:
         return False
     if not timer.id.endswith(WAIT_SUFFIX):
         return True
     step = definition.step(timer.id.removesuffix(WAIT_SUFFIX).partition("#")[0])
-    return "signal" not in (step.do.with_ or {}) and changed(WAITS_INSIDE)
+    return "signal" not in (step.do.with_ or {})
 
 
 def _why_not_operation(operation: Operation) -> str | None:

@@ -7,11 +7,11 @@ it leaves with the snapshot of its machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sagas.bulk.batchable import WAITS_INSIDE, may_wait, why_no_member, why_not_callable
+from sagas.bulk.batchable import may_wait, why_no_member, why_not_callable
 from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
 from sagas.bulk.member import Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -46,15 +46,6 @@ MAX_CHUNK_ATTEMPTS = 5
 
 MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Bytes of the arguments of one call, as JSON; Temporal rejects an argument of 2 MiB by failing the workflow task."""
-
-ENDS_POSTPONED = "ends-postponed"
-"""The Temporal patch id: a cancelled call for which a chunk had no time ends, instead of beginning in the next one."""
-
-CANCELS_DEPARTING = "cancels-departing"
-"""The Temporal patch id: a saga that leaves while its bulk workflow is cancelled is cancelled in its own workflow."""
-
-COUNTS_LOST_ATTEMPTS = "counts-lost-attempts"
-"""The Temporal patch id: all attempts of a chunk that is lost count, not only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +109,6 @@ class NewSaga:
 class BulkMachine:
     """The sagas of one bulk workflow. ``chunk_size`` limits the calls of a chunk.
 
-    ``changed``: whether a change of what the machine does, by its Temporal patch id, holds for this run.
     ``happy_path`` False: each saga has a machine of its own from the beginning. It does the same, and takes longer.
     """
 
@@ -129,11 +119,9 @@ class BulkMachine:
         variables: Mapping[str, Any],
         *,
         chunk_size: int,
-        changed: Callable[[str], bool] | None = None,
         happy_path: bool = True,
     ) -> None:
         self.definition = definition
-        self._changed = changed or _always
         self._plan = plan
         self._variables = variables
         self._chunk_size = chunk_size
@@ -196,7 +184,7 @@ class BulkMachine:
                 pending.performed = False
                 pending.attempts += attempt - 1
                 pending.due_at = None
-                if pending.cancelled and self._changed(ENDS_POSTPONED):
+                if pending.cancelled:
                     self._end_cancelled(member, pending, at)
                     continue
                 self._perform_again(member, pending)
@@ -214,10 +202,9 @@ class BulkMachine:
     def chunk_lost(self, id: int, outcome: Outcome, at: float, attempts: int) -> list[BulkCommand]:
         """No attempt of a chunk has answered: ``outcome`` is that of each of its calls. All ``attempts`` count."""
         calls = self._chunks[id]
-        if self._changed(COUNTS_LOST_ATTEMPTS):
-            outcome = replace(outcome, attempt=attempts)
-            for item in calls:
-                self.members[item.saga_id].calls[item.call.id].unknown += attempts - 1
+        outcome = replace(outcome, attempt=attempts)
+        for item in calls:
+            self.members[item.saga_id].calls[item.call.id].unknown += attempts - 1
         return self.chunk_ended(id, [outcome] * len(calls), at)
 
     def woken(self, at: float) -> list[BulkCommand]:
@@ -229,8 +216,8 @@ class BulkMachine:
                 self._perform_again(member, member.calls[id])
             for id in [id for id, due in member.timers.items() if due <= at]:
                 due = member.timers.get(id)
-                # The timer before may have ended this one, or begun it anew.
-                if due is not None and (due <= at or not self._changed(WAITS_INSIDE)):
+                # The timer before may have ended this one, or started it again.
+                if due is not None and due <= at:
                     del member.timers[id]
                     self._apply(member, TimerFired(id, at))
         return self._commands(at)
@@ -267,7 +254,7 @@ class BulkMachine:
         """Those of the sagas, which have workflows of their own now, that have to be cancelled there; once each."""
         due = [id for id in saga_ids if id in self._cancelled_departing]
         self._cancelled_departing.difference_update(due)
-        return due if due and self._changed(CANCELS_DEPARTING) else []
+        return due
 
     def cancel_responses(self, saga_ids: Iterable[str]) -> dict[str, CancelResponse]:
         """What a cancel means for each of the sagas that are here, and have not ended."""
@@ -277,9 +264,7 @@ class BulkMachine:
 
     def _may_be_cancelled(self, id: str) -> bool:
         member = self.members.get(id)
-        if member is None or member.finish is not None or member.left:
-            return False
-        if id in self._detaching | self._refused and self._changed(CANCELS_DEPARTING):
+        if member is None or member.finish is not None or member.left or id in self._detaching | self._refused:
             return False
         return member.progress.started_at is not None
 
@@ -360,7 +345,7 @@ class BulkMachine:
                 if not member.is_active:
                     if command.id == PAUSE:
                         member.timers[PAUSE] = at + command.seconds
-                elif waits and not may_wait(self.definition, command, self._changed):
+                elif waits and not may_wait(self.definition, command):
                     self._leave(member, command.summary or "it waits")
                 else:
                     member.timers[command.id] = at + command.seconds
@@ -489,7 +474,3 @@ def _chunk_key(call: Call) -> tuple[Any, ...]:
     guard = call.guard
     assert guard is not None
     return (call.step, call.op, call.action, guard.connection, guard.mode, guard.holds, call.reads, call.timeout)
-
-
-def _always(*_: object) -> bool:
-    return True

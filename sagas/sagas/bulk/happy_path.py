@@ -274,8 +274,8 @@ _STATE = _OWN_VALUES | {
 _RECORD = frozenset({"id", "needs_open", "entries", "running", "closed", "settled", "begun"})
 _ENTRY = frozenset(
     {
-        *("id", "step", "generation", "state", "outcome", "result", "word", "attempts", "made", "arguments"),
-        *("started_at", "ended_at", "last_end", "flight", "undo"),
+        *("id", "step", "generation", "state", "outcome", "result", "failure_kind", "attempts", "min_attempts"),
+        *("arguments", "started_at", "ended_at", "last_attempt_ended_at", "flight", "undo"),
     }
 )
 

@@ -69,7 +69,7 @@ class Member:
         if isinstance(self.progress, HappyPathSaga) and (commands := self.progress.next(event, work)) is not None:
             return commands
         machine = self.leave_happy_path()
-        machine.begin_task(lambda: True, work)
+        machine.begin_task(work)
         return machine.next(event)
 
     @property

@@ -40,7 +40,7 @@ class Expression:
         part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
         """
         meter = meter or WorkMeter()
-        run, copying = Evaluation(context, self._slots, meter.weighs), 0
+        run, copying = Evaluation(context, self._slots), 0
         try:
             meter.check()
             result, copying = from_cel(run, self._code(run))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sagas.expressions.errors import LimitError
@@ -69,18 +69,13 @@ MAX_VALUE_STEPS = 200_000
 
 
 class WorkMeter:
-    """Adds up the steps and the work of several evaluations. Results count too, because copying them takes time.
+    """Adds up the steps and the work of several evaluations. Results count too, because copying them takes time."""
 
-    ``weighs`` says whether work counts as steps. It is asked only where that makes a difference: a run that began
-    before work was counted must take the same course again.
-    """
+    __slots__ = ("_steps_before", "_work_before", "steps", "work")
 
-    __slots__ = ("_steps_before", "_work_before", "steps", "weighs", "work")
-
-    def __init__(self, weighs: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self) -> None:
         self.steps = self._steps_before = 0
         self.work = self._work_before = 0
-        self.weighs = weighs
 
     def begin_value(self) -> None:
         """From now on the expressions of one value are evaluated."""
@@ -88,29 +83,25 @@ class WorkMeter:
 
     def exceeds(self, limit: int) -> bool:
         """Whether all evaluations together have taken more steps than this."""
-        return self._more_than(limit, self.steps, self.work)
-
-    def _more_than(self, limit: int, steps: int, work: int) -> bool:
-        return steps > limit or (steps + work // WORK_PER_STEP > limit and self.weighs())
+        return self.steps + self.work // WORK_PER_STEP > limit
 
     def check(self) -> None:
         """Raise LimitError if the current value has taken too many steps."""
-        if self._more_than(MAX_VALUE_STEPS, self.steps - self._steps_before, self.work - self._work_before):
+        work = self.work - self._work_before
+        if self.steps - self._steps_before + work // WORK_PER_STEP > MAX_VALUE_STEPS:
             raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} steps")
 
 
 class Evaluation:
     """The state of one evaluation: its context, comprehension variables and remaining steps.
 
-    ``work`` is what it has done in units of :data:`WORK_PER_STEP`, beside the steps; ``weighs`` as in
-    :class:`WorkMeter`.
+    ``work`` is what it has done in units of :data:`WORK_PER_STEP`, in addition to the steps.
     """
 
-    __slots__ = ("context", "patterns", "slots", "steps_left", "weighs", "work")
+    __slots__ = ("context", "patterns", "slots", "steps_left", "work")
 
-    def __init__(self, context: Mapping[str, Any], slots: int, weighs: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, context: Mapping[str, Any], slots: int) -> None:
         self.context = context
-        self.weighs = weighs
         self.work = 0
         self.slots: list[Any] = [None] * slots
         self.steps_left = MAX_STEPS
@@ -125,7 +116,7 @@ class Evaluation:
     def charge_work(self, units: int) -> None:
         """Consume units of work; raises LimitError when they and the steps together are too many."""
         self.work += units
-        if self.work > self.steps_left * WORK_PER_STEP and self.weighs():
+        if self.work > self.steps_left * WORK_PER_STEP:
             raise_too_many_steps()
 
     def charge_search(self, characters: int, part: int) -> None:

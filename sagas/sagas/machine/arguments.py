@@ -259,7 +259,7 @@ PAUSE, PAUSE_SECONDS = "pause", 0.001
 
 def must_pause(run: SagaRun) -> bool:
     """True if the rest of the work is left to a timer, which is started."""
-    if not run.work.exceeds(TASK_STEPS) or not run.may_pause():
+    if not run.work.exceeds(TASK_STEPS) or not run.may_pause:
         return False
     if not run.paused:
         run.paused = True

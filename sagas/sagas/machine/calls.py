@@ -265,7 +265,7 @@ def _left(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry:
     """The remaining retries of a call that follows an uncounted attempt."""
     if not entry.uncounted:
         return retry
-    used = max(entry.min_attempts - flight.made - entry.retry_baseline, 0)
+    used = max(entry.min_attempts - flight.attempts_made - entry.retry_baseline, 0)
     return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
 
 
@@ -413,11 +413,11 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
 
 def _rest_of_call(call: Call, entry: LedgerEntry, flight: Flight, at: float) -> Call:
     """A call that goes on after the attempts that another workflow has made of it: with the rest of its retries."""
-    if not flight.made:
+    if not flight.attempts_made:
         return call
     delay = max(0.0, (flight.due_at or at) - at)
-    retry = remaining_retry(call.retry, flight.made, at + delay - flight.started_at)
-    earlier = call.earlier_attempts + (flight.made if _counting(entry, flight) is None else 0)
+    retry = remaining_retry(call.retry, flight.attempts_made, at + delay - flight.started_at)
+    earlier = call.earlier_attempts + (flight.attempts_made if _counting(entry, flight) is None else 0)
     return replace(call, retry=retry, earlier_attempts=earlier, delay=delay)
 
 

@@ -6,7 +6,7 @@ It has no clock, randomness or I/O, so the same events always produce the same c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -195,11 +195,11 @@ class Machine:
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def begin_task(self, may_pause: Callable[[], bool], work: WorkMeter | None = None) -> None:
-        """A new workflow task begins. When its expressions have taken long and ``may_pause()`` allows it, :meth:`next`
-        leaves the rest of its work to the event of a timer. ``work`` is shared by the machines of one task."""
-        self._run.work = work or WorkMeter()
-        self._run.may_pause = may_pause
+    def begin_task(self, work: WorkMeter) -> None:
+        """A new workflow task begins. When its expressions have taken long, :meth:`next` leaves the rest of its work to
+        the event of a timer. ``work`` is shared by the machines of one task."""
+        self._run.work = work
+        self._run.may_pause = True
 
     @property
     def paused(self) -> bool:
@@ -306,7 +306,7 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     flight, entry = _flight(run, event.id)
     if flight is None or entry is None:
         return
-    flight.made, flight.due_at = flight.made + event.attempts, event.due_at
+    flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts, event.due_at
     calls.count_earlier_attempts(entry, flight, event.attempts)
 
 

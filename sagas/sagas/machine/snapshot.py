@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -16,55 +16,35 @@ from sagas.machine.state import Flight, LedgerEntry, LockState, OperationState, 
 
 SNAPSHOT_VERSION = 1
 
-R = TypeVar("R")
-
-RUN_KEYS: dict[str, str] = {
-    "state": "state",
-    "phase": "phase",
-    "reason": "reason",
-    "pending_cause": "recorded",
-    "pending_entries": "recorded_entries",
-    "started_at": "started_at",
-    "committed_at": "committed_at",
-    "ended_at": "ended_at",
-    "deadline_at": "deadline_at",
-    "overdue": "overdue",
-    "cancel_requested": "cancel_requested",
-    "compensating": "rolling",
-    "undoing_finished": "undoing_finished",
-    "output": "output",
-    "steps_open": "steps_open",
-    "compensations_open": "undo_open",
-    "confirm_steps_open": "confirm_steps_open",
-    "signals": "signals",
-    "operator": "operator",
-    "residue": "residue",
-    "not_done": "not_done",
-    "children": "children",
-    "retrying_recorded": "trouble_shown",
-}
-"""The attributes of a SagaRun that need no conversion, and their JSON keys."""
+RUN_FIELDS: tuple[str, ...] = (
+    "state",
+    "phase",
+    "reason",
+    "pending_cause",
+    "pending_entries",
+    "started_at",
+    "committed_at",
+    "ended_at",
+    "deadline_at",
+    "overdue",
+    "cancel_requested",
+    "compensating",
+    "undoing_finished",
+    "output",
+    "steps_open",
+    "compensations_open",
+    "confirm_steps_open",
+    "signals",
+    "operator",
+    "residue",
+    "not_done",
+    "children",
+    "retrying_recorded",
+)
+"""The attributes of a SagaRun that need no conversion."""
 
 _TIMES = ("started_at", "committed_at", "ended_at", "deadline_at")
 """Those of them that are seconds since the epoch, which JSON has as decimals."""
-
-KEYS: dict[str, str] = {
-    "min_attempts": "made",
-    "retry_baseline": "tries_from",
-    "retry_baseline_at": "tries_since",
-    "probe_rounds": "rounds",
-    "last_attempt_ended_at": "last_end",
-    "looked_up": "asked",
-    "failure_kind": "word",
-    "failure_ignored": "continued",
-    "guard_decided": "marked",
-    "undoes_confirmed": "use_confirmed",
-}
-"""The JSON keys of the fields of ledger entries and their operations that are stored under another name."""
-
-FLIGHT_KEYS: dict[str, str] = {"call_kind": "ask", "started_at": "since"}
-"""The same for flights."""
-
 
 RUN_DEFAULTS: Mapping[str, Any] = {
     "generation": 1,
@@ -74,27 +54,27 @@ RUN_DEFAULTS: Mapping[str, Any] = {
     "flights": [],
     "parked": [],
     "reason": None,
-    "recorded": None,
-    "recorded_entries": [],
+    "pending_cause": None,
+    "pending_entries": [],
     "committed_at": None,
     "deadline_at": None,
     "overdue": False,
     "cancel_requested": False,
-    "rolling": False,
+    "compensating": False,
     "undoing_finished": False,
     "output": None,
     "steps_open": 0,
-    "undo_open": 0,
+    "compensations_open": 0,
     "confirm_steps_open": 0,
     "signals": {},
     "operator": [],
     "residue": [],
     "not_done": [],
     "children": {},
-    "trouble_shown": False,
+    "retrying_recorded": False,
 }
 """The usual values of a saga that has ended without incident. Ledgers hold states that were written without them, so
-an entry never changes or goes, and a new one may only be added for a key that older states cannot have."""
+with a change of an entry :data:`SNAPSHOT_VERSION` changes."""
 
 
 def dump_compact(run: SagaRun) -> dict[str, Any]:
@@ -124,7 +104,7 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         "parent": run.parent,
         "now": run.now,
         "timers": {id: list(timer) for id, timer in run.timers.items()},
-        "flights": [_pack(flight, FLIGHT_KEYS) for flight in run.flights.values()],
+        "flights": [_pack(flight) for flight in run.flights.values()],
         "parked": [_pack(parked) for parked in run.parked.values()],
         "steps": [_pack(record) for record in run.steps.values()],
     }
@@ -139,8 +119,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["locks"] = _pack(run.locks)
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
-    for name, key in RUN_KEYS.items():
-        data[key] = getattr(run, name)
+    for name in RUN_FIELDS:
+        data[name] = getattr(run, name)
     return data
 
 
@@ -162,25 +142,25 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
         data["parent"],
         plan,
     )
-    for name, key in RUN_KEYS.items():
-        value = data[key]
+    for name in RUN_FIELDS:
+        value = data[name]
         # Copy containers, so that two machines restored from one snapshot do not share state.
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     for name in _TIMES:
         value = getattr(run, name)
         setattr(run, name, None if value is None else float(value))
     run.now = float(data["now"])
-    run.kept_bytes = data.get("kept_bytes", 0)  # absent in snapshots from before the budget
+    run.kept_bytes = data["kept_bytes"]
     run.savepoint = data.get("savepoint")
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
-    run.locks = _unpack(LockState, data["locks"]) if "locks" in data else None
+    run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None
     run.child_row_locks = data.get("child_row_locks", [])
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
-    run.parked = {parked["step"]: _unpack(ParkedOperation, parked) for parked in data["parked"]}
+    run.parked = {parked["step"]: restore_record(ParkedOperation, parked) for parked in data["parked"]}
     run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}
     for packed in data["flights"]:
-        run.restore_flight(_unpack(Flight, packed, FLIGHT_KEYS))
+        run.restore_flight(restore_record(Flight, packed))
     settled = [record for record in run.steps.values() if record.settled]
     for record in settled:
         publish_result(run, record)
@@ -188,13 +168,13 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     return run
 
 
-def _pack(record: Any, keys: Mapping[str, str] = KEYS) -> dict[str, Any]:
+def _pack(record: Any) -> dict[str, Any]:
     """A record as JSON, without the fields that have their default value."""
     data: dict[str, Any] = {}
     for name, default in _defaults(type(record)):
         value = getattr(record, name)
         if value is not default and (value != default or type(value) is not type(default)):
-            data[keys.get(name, name)] = _pack_value(value)
+            data[name] = _pack_value(value)
     return data
 
 
@@ -215,22 +195,16 @@ def _pack_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _unpack(record: type[R], data: Mapping[str, Any], keys: Mapping[str, str] = KEYS) -> R:
-    """The record of a result of :func:`_pack`; records within it stay JSON."""
-    names = {key: name for name, key in keys.items()}
-    return restore_record(record, {names.get(key, key): value for key, value in data.items()})
-
-
 def _unpack_step(data: Mapping[str, Any]) -> StepRecord:
-    record = _unpack(StepRecord, {**data, "entries": []})
+    record = restore_record(StepRecord, {**data, "entries": []})
     record.entries = [_unpack_entry(entry) for entry in data.get("entries", ())]
     return record
 
 
 def _unpack_entry(data: Mapping[str, Any]) -> LedgerEntry:
-    entry = _unpack(LedgerEntry, data)
+    entry = restore_record(LedgerEntry, data)
     if data.get("undo") is not None:
-        entry.undo = _unpack(OperationState, data["undo"])
+        entry.undo = restore_record(OperationState, data["undo"])
     if data.get("confirm") is not None:
-        entry.confirm = _unpack(OperationState, data["confirm"])
+        entry.confirm = restore_record(OperationState, data["confirm"])
     return entry

@@ -7,7 +7,7 @@ the state of a saga with thousands of finished items stays small.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -123,8 +123,8 @@ class LedgerEntry:
 class Flight:
     """A call, timer, wait or nested saga that has not ended yet.
 
-    ``background``: the saga does not wait for it (probing a parked pivot). ``made``: attempts of a call that were made
-    in a bulk workflow; the next must not begin before ``due_at``.
+    ``background``: the saga does not wait for it (probing a parked pivot). ``attempts_made``: attempts of a call that
+    were made in a bulk workflow; the next must not begin before ``due_at``.
     """
 
     id: str
@@ -137,7 +137,7 @@ class Flight:
     summary: str = ""
     background: bool = False
     cancelled: bool = False
-    made: int = 0
+    attempts_made: int = 0
     due_at: float | None = None
 
 
@@ -269,7 +269,8 @@ class SagaRun:
         self.retrying_recorded = False
         self.work = WorkMeter()
         """The evaluations of the current workflow task, which Temporal gives two seconds of time."""
-        self.may_pause: Callable[[], bool] = lambda: False
+        self.may_pause = False
+        """Workflow tasks are announced; without them, as in a simulation, everything is evaluated at once."""
         self.paused = False
 
     # --- lookup ------------------------------------------------------------------------------------------------

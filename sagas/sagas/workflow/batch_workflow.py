@@ -30,7 +30,7 @@ from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue
-from sagas.workflow.received import BOUNDS_VALUES, NO_INPUT, bounded_value
+from sagas.workflow.received import NO_INPUT, bounded_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
 
@@ -114,9 +114,4 @@ def _read(values: Sequence[RawValue]) -> Any:
 
     Its texts may have half a surrogate pair, as the name of a user or of a file: the record takes them with `?`.
     """
-    try:
-        return bounded_value(values, half_pairs=True)
-    except UnreadableValue:
-        if workflow.patched(BOUNDS_VALUES):
-            raise
-        return None  # as runs of earlier versions took it
+    return bounded_value(values, half_pairs=True)

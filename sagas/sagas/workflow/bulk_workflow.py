@@ -13,7 +13,6 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, FailureError
 
-from sagas.bulk.batchable import WAITS_INSIDE
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
     CANCEL_UPDATE,
@@ -32,6 +31,7 @@ from sagas.bulk.wire_format import (
 )
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import to_snapshot
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
@@ -40,7 +40,6 @@ from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, p
 from sagas.text.exact_json import decode_json
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
-from sagas.workflow.expression_work import task_meter
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
 from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
@@ -67,15 +66,6 @@ _TIMER = "timer"
 
 MAX_STATES_BYTES = 512 * 1024
 """Bytes of JSON of the states in one activity."""
-
-SPREADS_CHUNKS = "spreads-chunks"
-"""The Temporal patch id of the limit of one task's chunks; only a run that has reached the limit has its marker."""
-
-LEDGER_WORK_LOCAL = "ledger-work-local"
-"""The Temporal patch id: claims and final states are written by local activities."""
-
-OUTLASTS_REFUSALS = "outlasts-refusals"
-"""The Temporal patch id: a worker that refuses what a begun run needs is asked again, until another one answers."""
 
 
 class BulkObserver(Protocol):
@@ -119,15 +109,13 @@ class BulkWorkflow:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         inputs = [one.input for one in request.sagas]
         header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
-        machine = BulkMachine(
-            header.definition, header.plan, header.variables, chunk_size=request.chunk_size, changed=workflow.patched
-        )
+        machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))
         await self._wait(claiming.done)
         sagas = claiming.result()
         self._machine = machine
-        machine.begin_task(task_meter())
+        machine.begin_task(WorkMeter())
         commands = machine.start(sagas, at, alone=self._alone)
         if self.observer is not None:
             began = sum(1 for member in machine.members.values() if member.progress.started_at is not None)
@@ -211,7 +199,7 @@ class BulkWorkflow:
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task
-            machine.begin_task(task_meter())
+            machine.begin_task(WorkMeter())
         return machine
 
     async def _wake(self, seconds: float) -> None:
@@ -219,7 +207,7 @@ class BulkWorkflow:
         self._tasks.discard(_TIMER)
         machine = self._current()
         self._execute(machine.woken(workflow.time()))
-        if workflow.info().is_continue_as_new_suggested() and workflow.patched(WAITS_INSIDE):
+        if workflow.info().is_continue_as_new_suggested():
             self._leave_long_history(machine)
 
     async def _perform_chunk(self, command: PerformChunk) -> None:
@@ -267,8 +255,7 @@ class BulkWorkflow:
     async def _wait_for_room(self, size: int) -> None:
         """Wait until a command may be sent, one after the other: a timer for each would fill the history."""
         async with self._next_in_line:
-            if self._throttle.has_room(size) or workflow.patched(SPREADS_CHUNKS):
-                await self._throttle.wait_for_room(size)
+            await self._throttle.wait_for_room(size)
 
     async def _detach(self, sagas: Sequence[str]) -> None:
         assert self._machine is not None
@@ -443,17 +430,12 @@ def _is_refusal(type: str) -> bool:
     return type == REFUSED_TYPE
 
 
-def _is_final_refusal(type: str) -> bool:
-    """One of an activity in mid-flight, with which runs of earlier versions have failed."""
-    return _is_refusal(type) and not workflow.patched(OUTLASTS_REFUSALS)
-
-
 async def _perform(
     name: str,
     request: RawValue,
     summary: str,
     *,
-    may_end: Callable[[str], bool] = _is_final_refusal,
+    may_end: Callable[[str], bool] | None = None,
 ) -> dict[str, Any]:
     try:
         return await perform_until_answered(
@@ -463,7 +445,7 @@ async def _perform(
             timeout=_ENGINE_TIMEOUT,
             heartbeat=HEARTBEAT,
             may_end=may_end,
-            local=name in _LEDGER_WORK and workflow.patched(LEDGER_WORK_LOCAL),
+            local=name in _LEDGER_WORK,
         )
     except FailureError as error:
         raise refused_error(activity_message(error)) from None

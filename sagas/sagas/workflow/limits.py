@@ -93,13 +93,12 @@ class PayloadThrottle:
         self._bytes = 0
 
     async def wait_for_room(self, size: int) -> None:
-        """Wait until a command of ``size`` bytes may be sent."""
-        while not self.has_room(size):
+        """Wait until a command of ``size`` bytes may be sent; the first of a workflow task always may."""
+        while not self._has_room(size):
             await workflow.sleep(timedelta(milliseconds=1), summary="spread many commands over several tasks")
         self._bytes += max(size, COMMAND_WEIGHT)
 
-    def has_room(self, size: int) -> bool:
-        """Whether a command of ``size`` bytes may be sent in this workflow task; the first of a task always may."""
+    def _has_room(self, size: int) -> bool:
         sent = self._sent_in_this_task()
         return sent == 0 or sent + max(size, COMMAND_WEIGHT) <= TASK_LIMIT
 

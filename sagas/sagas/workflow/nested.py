@@ -20,9 +20,6 @@ from sagas.workflow.limits import run_summary, to_payload
 from sagas.workflow.received import activity_result, bounded_value
 from sagas.workflow.task_set import CommandContext, TaskSet
 
-REPORTS_PARKED = "reports-parked"
-"""The Temporal patch id for reports of parked operations, in nested sagas that send and parents that receive them."""
-
 _REPORTING = "report to the parent"
 
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, UnreadableValue)
@@ -115,8 +112,7 @@ class ParkedReports:
 
     def send(self, report: ReportParked) -> None:
         parent = workflow.info().parent
-        # Runs recorded before reports existed must replay without them.
-        if parent is None or not workflow.patched(REPORTS_PARKED):
+        if parent is None:
             return
         self._next = report
         if _REPORTING not in self._tasks:

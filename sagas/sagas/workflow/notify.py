@@ -34,7 +34,7 @@ from sagas.workflow.failures import SagaApplicationError, activity_outcome, refu
 from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
 from sagas.workflow.received import NO_INPUT, activity_result
-from sagas.workflow.run_start import UNVERIFIED, DefinitionTrust, refuse_foreign_id
+from sagas.workflow.run_start import DefinitionTrust, is_untrusted, refuse_foreign_id
 from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500
@@ -180,9 +180,7 @@ class NotifyWorkflow:
         """
         if workflow.info().parent is not None:
             return
-        if not workflow.unsafe.is_replaying() and self.trust is not None and self.trust.trusts_notification(order):
-            return
-        if workflow.patched(UNVERIFIED):
+        if is_untrusted(self.trust, lambda trust: trust.trusts_notification(order)):
             raise refused_error(
                 "the notification is not signed with the key of the project; only one that a saga of this project has "
                 "sent can be sent again"

@@ -29,9 +29,6 @@ from sagas.workflow.received import who_and_reason
 BEGINS = Call | StartSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""
 
-REISSUES_CANCEL = "reissues-cancel"
-"""The Temporal patch id: a run that cannot continue as new cancels the nested sagas that it starts only then."""
-
 _HELD = Call | StartSaga | UndoSaga
 """A request for locks is not held back: its time to wait runs, and others would wait for a lock that nobody takes."""
 

@@ -14,14 +14,6 @@ from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
-BOUNDS_VALUES = "bounds-values"
-"""The Temporal patch id of the check of values; only a run that got a value which is refused has its marker."""
-
-
-ALLOWS_LEVELS = "allows-levels"
-"""The Temporal patch id of the levels around the inputs of several sagas; only a run that needs them has its marker."""
-
-
 NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
 
@@ -29,17 +21,12 @@ NO_INPUT = RawValue(Payload())
 def bounded_value(args: Sequence[RawValue], *, levels: int = 0, half_pairs: bool = False) -> Any:
     """The first argument of a start or a signal; None without arguments.
 
-    Raises UnreadableValue, also for a value out of bounds; a run that has accepted such a value before keeps it in its
-    replay. ``levels`` are allowed around the values that have bounds of their own. ``half_pairs``: see
-    :func:`json_problem`.
+    Raises UnreadableValue, also for a value out of bounds. ``levels`` are allowed around values with their own bounds.
+    ``half_pairs``: see :func:`json_problem`.
     """
     value = first_value(args)
-    problem = json_problem(value, half_pairs=half_pairs)
-    if problem is not None and levels:
-        around = json_problem(value, max_depth=MAX_DEPTH + levels, half_pairs=half_pairs)
-        if around is None and workflow.patched(ALLOWS_LEVELS):
-            return value
-    if problem is not None and workflow.patched(BOUNDS_VALUES):
+    problem = json_problem(value, max_depth=MAX_DEPTH + levels, half_pairs=half_pairs)
+    if problem is not None:
         raise UnreadableValue(problem)
     return value
 

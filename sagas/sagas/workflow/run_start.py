@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -41,14 +41,8 @@ from sagas.workflow.limits import STATE_LIMIT, limit_summary
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
 
-CHECKS_IDS = "checks-ids"
-"""The Temporal patch id of :func:`refuse_foreign_id`; only a run that is refused has its marker."""
-
-UNTRUSTED_DETACHED = "untrusted-detached"
-"""The Temporal patch id in the history of a run that is not accepted as one of a bulk workflow."""
-
-UNVERIFIED = "unverified-definition"
-"""The Temporal patch id in the history of runs whose start was not trusted at once."""
+UNTRUSTED = "untrusted"
+"""The Temporal marker in the history of a run that its first worker did not trust at once."""
 
 
 class DefinitionTrust(Protocol):
@@ -133,14 +127,14 @@ def refuse_foreign_id(*, needs_owner: bool = False) -> None:
     """Raise SagaApplicationError if the run has an id that only the engine gives, and the engine has not started it.
 
     Nested sagas and notifications have a parent, which Temporal itself records; runs that our clients start for a saga
-    have a header. A run that an older worker has accepted goes on.
+    have a header.
     """
     info = workflow.info()
     owner = info.parent.workflow_id if info.parent is not None else _owner_in_header()
     problem = saga_id_problem(info.workflow_id, owner=owner)
     if problem is None and needs_owner and owner is None:
         problem = f"{info.workflow_type} is started by a saga only; start the saga"
-    if problem is not None and workflow.patched(CHECKS_IDS):
+    if problem is not None:
         raise refused_error(problem)
 
 
@@ -192,28 +186,34 @@ async def _verify_start(
 ) -> None:
     """Return if the definition may run with this input, or with ``several`` inputs.
 
-    The first workflow task decides. What it accepts leaves no trace in the history; otherwise a patch marker does, and
-    an activity decides, which can read the project's files. So a replay repeats the decision that was made, whatever
-    the keys and the files are then.
+    What the first workflow task does not trust, an activity decides, which can read the project's files.
 
     Raises SagaApplicationError if the worker refuses.
     """
-    info = workflow.info()
-    signed = info.headers.get(SIGNATURE_HEADER)
-    if not workflow.unsafe.is_replaying():
-        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-            signature = None if signed is None else json_or_none(signed.data)
-            inputs = value if several else [value]
-            if trust is not None and trust.trusts_start(saga, inputs, header.data, signature):
-                return
-    if workflow.patched(UNVERIFIED):
+    signed = workflow.info().headers.get(SIGNATURE_HEADER)
+    signature = None if signed is None else json_or_none(signed.data)
+    inputs = value if several else [value]
+    if is_untrusted(trust, lambda trust: trust.trusts_start(saga, inputs, header.data, signature)):
         request = {
             "saga": saga,
             **({"inputs": value} if several else {"input": value}),
             "header": header.data.decode("utf-8", "replace"),
-            "signature": None if signed is None else json_or_none(signed.data),
+            "signature": signature,
         }
         await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
+
+
+def is_untrusted(trust: DefinitionTrust | None, trusts: Callable[[DefinitionTrust], bool]) -> bool:
+    """True if the worker of the run's first task does not trust its start.
+
+    A replay repeats that decision, whatever the keys and the files of its worker are: trust leaves no trace in the
+    history, distrust a marker. This is not a patch, but the SDK can write no other marker.
+    """
+    if not workflow.unsafe.is_replaying() and trust is not None:
+        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+            if trusts(trust):
+                return False
+    return workflow.patched(UNTRUSTED)
 
 
 def json_or_none(data: bytes) -> Any:
@@ -260,13 +260,9 @@ def _continue_run(handed: Mapping[str, Any]) -> RunStart:
 
 
 def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) -> RunStart:
-    """Go on with a saga of a bulk workflow. As for a definition, the first workflow task decides; replays do not."""
-    trusted = False
-    if not workflow.unsafe.is_replaying():
-        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-            signature = json_or_none(signed.data)
-            trusted = trust is not None and trust.trusts_detached(workflow.info().workflow_id, value, signature)
-    if not trusted and workflow.patched(UNTRUSTED_DETACHED):
+    """Go on with a saga of a bulk workflow. Raises SagaApplicationError if the worker of the first task refuses."""
+    id, signature = workflow.info().workflow_id, json_or_none(signed.data)
+    if is_untrusted(trust, lambda trust: trust.trusts_detached(id, value, signature)):
         raise refused_error("this is not a saga that a bulk workflow of this project has started")
     machine = Machine.restore(unpack_state(value["machine"]))
     attributes = frozenset(value["attributes"])
@@ -277,8 +273,7 @@ def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) ->
 
 def _undo_run(loaded: Mapping[str, Any]) -> RunStart:
     who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
-    state = loaded["machine"]  # histories of earlier versions have it as it is, not packed
-    machine = Machine.restore(unpack_state(state) if isinstance(state, str) else state)
+    machine = Machine.restore(unpack_state(loaded["machine"]))
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
         return RunStart("undoes", machine, UndoRequested(at=workflow.time(), reason=reason, who=who), attributes)

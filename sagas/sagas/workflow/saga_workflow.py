@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
+from sagas.expressions.limits import WorkMeter
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
@@ -46,14 +47,13 @@ from sagas.protocol.payloads import (
     pack_state,
 )
 from sagas.workflow.activity_calls import ActivityCalls
-from sagas.workflow.expression_work import begin_task
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
 from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
+from sagas.workflow.nested import NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
-from sagas.workflow.operator_pause import BEGINS, REISSUES_CANCEL, OperatorPause
+from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.received import (
     NO_INPUT,
     bounded_value,
@@ -139,7 +139,7 @@ class SagaWorkflow:
         self._pause.state = opened.paused
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
-        begin_task(machine)
+        machine.begin_task(WorkMeter())
         match opened.kind:
             case "begins":
                 try:
@@ -183,9 +183,7 @@ class SagaWorkflow:
         self._continuing = False
         self._pause.forget()
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, CancelCall | BEGINS) or (
-                isinstance(command, CancelSaga) and workflow.patched(REISSUES_CANCEL)
-            ):
+            if isinstance(command, CancelCall | CancelSaga | BEGINS):
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
@@ -229,7 +227,7 @@ class SagaWorkflow:
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task
-            begin_task(machine)
+            machine.begin_task(WorkMeter())
         for command in machine.next(event):
             self._execute(command)
 
@@ -300,10 +298,8 @@ class SagaWorkflow:
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:
-        if workflow.patched(REPORTS_PARKED):  # an older worker may have handled the signal as one for a `wait`
-            event = parked_report(report)
-            if event is not None:
-                self._feed(event)
+        if (event := parked_report(report)) is not None:
+            self._feed(event)
 
     @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")
     def locks_changed(self) -> None:

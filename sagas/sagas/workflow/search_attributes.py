@@ -10,9 +10,6 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import RecordState
 
-CHECKS_LABELS = "checks-labels"
-"""The Temporal patch id of the check of labels; only a run that is refused has its marker."""
-
 _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
 
 
@@ -38,7 +35,7 @@ class RunSearchAttributes:
             and _LABELS_KEY.name in self.registered
             and _LABELS_KEY not in workflow.info().typed_search_attributes
         ):
-            if (problem := label_problem(labels)) is not None and workflow.patched(CHECKS_LABELS):
+            if (problem := label_problem(labels)) is not None:
                 raise DefinitionError(problem)
             workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
 

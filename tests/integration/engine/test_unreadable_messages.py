@@ -133,7 +133,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
         ("waiting", DEEP, {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("waiting", payload(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
         ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
-        ("saga.bulk", BEYOND_BOUND_IN_BULK, {}, "the input of saga.bulk cannot be read: it is nested deeper than 100"),
+        ("saga.bulk", BEYOND_BOUND_IN_BULK, {}, "the input of saga.bulk cannot be read: it is nested deeper than 103"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
         ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),

@@ -31,7 +31,7 @@ def test_what_is_repeated_counts_once() -> None:
     assert len(compress(DOCUMENT * 3, 1)) < 1.02 * len(DOCUMENT)
 
 
-def test_small_states_are_what_earlier_versions_read() -> None:
+def test_small_states_are_plain_zlib() -> None:
     assert zlib.decompress(compress(b"state " * 1000, 6)) == b"state " * 1000
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sagas.bulk.batchable import LONGEST_WAIT, WAITS_INSIDE, why_not_batchable
+from sagas.bulk.batchable import LONGEST_WAIT, why_not_batchable
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Compensation, Definition, Operation, Savepoint, StepDefinition
@@ -26,13 +26,13 @@ def _step(id: str, needs: tuple[str, ...], do: Operation) -> StepDefinition:
     )
 
 
-def _bulk(wait: dict[str, Any], changed: bool = True) -> BulkMachine:
+def _bulk(wait: dict[str, Any]) -> BulkMachine:
     """Sagas of three steps, the second of which waits."""
     charge = Operation(uses="charge", connection="bank")
     pause = _step("pause", ("charge",), Operation(uses="wait", with_=wait))
     steps = (_step("charge", (), charge), pause, _step("ship", ("pause",), charge))
     definition = Definition(saga="order", steps=steps, digest="sha256:order")
-    return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10, changed=lambda id: changed)
+    return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
 
 
 def _first_step_done(bulk: BulkMachine, inputs: tuple[dict[str, Any], ...] = ({}, {})) -> list[BulkCommand]:
@@ -66,22 +66,6 @@ def test_each_saga_waits_as_long_as_its_input_says() -> None:
 @pytest.mark.parametrize("wait", [{"for": "6s"}, {"signal": "go", "timeout": "2s"}, {"signal": "go"}])
 def test_a_saga_leaves_for_a_longer_wait_and_for_a_signal(wait: dict[str, Any]) -> None:
     assert Detach(("order-1", "order-2")) in _first_step_done(_bulk(wait))
-
-
-def test_runs_of_earlier_versions_leave_for_every_wait() -> None:
-    bulk = _bulk({"for": "2s"}, changed=False)
-    assert Detach(("order-1", "order-2")) in _first_step_done(bulk)
-
-
-def test_only_a_short_wait_asks_for_the_version() -> None:
-    """The question is recorded in the history, so it must not be asked where nothing depends on it."""
-    asked: list[str] = []
-    for wait in ({"for": "2s"}, {"for": "6s"}, {"signal": "go", "timeout": "2s"}):
-        bulk = _bulk(wait)
-        bulk._changed = lambda id: not asked.append(id)  # pyright: ignore[reportPrivateUsage]
-        _first_step_done(bulk)
-    assert set(asked) == {WAITS_INSIDE}
-    assert len(asked) == 2
 
 
 def test_a_cancel_ends_the_wait() -> None:

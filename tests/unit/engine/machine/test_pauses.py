@@ -20,7 +20,7 @@ CHECK = "input.n.exists(a, input.n.exists(b, b < 0)) || item >= 0"
 
 
 def run(
-    definition: Any, input: Any, *, pauses: bool, cancel_at: int | None = None, weighs: bool = True
+    definition: Any, input: Any, *, pauses: bool = True, cancel_at: int | None = None
 ) -> tuple[list[str], int, float]:
     """The calls in order with the final state, the number of pauses, and the longest task in seconds."""
     machine = Machine(definition, input, "s-1")
@@ -30,7 +30,8 @@ def run(
     while events:
         event = events.pop(0)
         tasks += 1
-        machine.begin_task(lambda: pauses, WorkMeter(lambda: weighs))
+        if pauses:
+            machine.begin_task(WorkMeter())
         before = time.thread_time()
         commands: list[Command] = machine.next(event)
         longest = max(longest, time.thread_time() - before)
@@ -64,7 +65,7 @@ def run(
 )
 def test_heavy_evaluations_are_spread_over_tasks(definition: Any) -> None:
     whole, _, _ = run(definition, {"n": NUMBERS[:100]}, pauses=False)
-    spread, paused, longest = run(definition, {"n": NUMBERS[:100]}, pauses=True)
+    spread, paused, longest = run(definition, {"n": NUMBERS[:100]})
     assert sorted(spread) == sorted(whole)
     assert spread[-1] == whole[-1] == "COMPLETED"
     assert paused
@@ -73,22 +74,21 @@ def test_heavy_evaluations_are_spread_over_tasks(definition: Any) -> None:
 
 def test_a_cancel_between_two_tasks_is_carried_out() -> None:
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_={"x": HEAVY}), step("b"))
-    log, paused, _ = run(definition, {"n": NUMBERS[:100]}, pauses=True, cancel_at=1)
+    log, paused, _ = run(definition, {"n": NUMBERS[:100]}, cancel_at=1)
     assert log[-1] == "COMPENSATED"
     assert paused
 
 
 def test_light_evaluations_are_not_spread() -> None:
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_={"x": "${{ item + 1 }}"}))
-    log, paused, _ = run(definition, {"n": NUMBERS}, pauses=True)
+    log, paused, _ = run(definition, {"n": NUMBERS})
     assert (len(log), paused) == (301, 0)
 
 
-@pytest.mark.parametrize("weighs", [True, False])
-def test_work_spreads_evaluations_in_runs_in_which_it_counts(weighs: bool) -> None:
+def test_work_spreads_evaluations() -> None:
     text = {"n": NUMBERS, "text": "a" * 20_000, "part": "a" * 97 + "b"}
     search = {"x": "${{ input.text.contains(input.part) }}"}
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=200, with_=search))
-    log, paused, _ = run(definition, text, pauses=True, weighs=weighs)
+    log, paused, _ = run(definition, text)
     assert len(log) == 301
-    assert (paused > 0) is weighs
+    assert paused > 0
