@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import URL
@@ -46,14 +47,21 @@ def session_arguments(url: URL) -> dict[str, Any]:
     """The arguments of the driver that open a session with these settings."""
     match url.get_backend_name():
         case "postgresql":
-            # The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any.
-            own = url.query.get("options") or os.environ.get("PGOPTIONS", "")
-            options = [own] if isinstance(own, str) else [*own]
-            return {"options": " ".join([*options, *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())])}
+            own = url.query.get("options") or ""
+            return {"options": postgresql_options([own] if isinstance(own, str) else own)}
         case "mysql" | "mariadb":
             _ignore_duplicates()
             return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}"}
     return {}
+
+
+def postgresql_options(own: Sequence[str] = ()) -> str:
+    """The `options` of a connection: its ``own``, else PGOPTIONS, and the settings above.
+
+    The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any.
+    """
+    given = [option for option in own if option] or [os.environ.get("PGOPTIONS", "")]
+    return " ".join([*filter(None, given), *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())])
 
 
 class _NoDuplicates(logging.Filter):

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from saga_activities.guard.statement_errors import healing_of_postgresql
+from saga_activities.sessions import postgresql_options
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem
@@ -29,18 +32,8 @@ from sagas.sql_text.tokens import RefusedStatement
 CSV_BLOCK_BYTES = 16 * 2**20
 """Block size of the CSV parser in bytes; no row may be longer."""
 
-_SESSION = {
-    "timezone": "UTC",
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
-    "bytea_output": "hex",
-    "extra_float_digits": "1",
-    "client_encoding": "UTF8",
-}
-"""What changes the text of values, and roles and databases may set otherwise."""
-
-_CANNOT_HEAL = ("0A", "22", "42")
-"""Classes of SQLSTATE: the statement cannot run, whenever it is tried."""
+_READ_ONLY = "25006"
+"""SQLSTATE of a statement that writes, in a transaction that only reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +62,15 @@ def extract_database_inputs(
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:
-        conninfo_to_dict(url)
+        options = postgresql_options([str(conninfo_to_dict(url).get("options") or "")])
     except psycopg.ProgrammingError:
         # psycopg's message would quote the password.
         raise UsageError("the `url` of a connection that Spark steps read is not a valid PostgreSQL URL") from None
     try:
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(url, options=options) as connection:
             on_cancel(connection.cancel)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            for setting, value in _SESSION.items():
-                connection.execute("SELECT set_config(%s, %s, true)", (setting, value))
             snapshot, at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or ("", "")
             return {
                 database_input.name: DatabaseExtract(_copy_input(connection, database_input, on_progress), snapshot, at)
@@ -130,13 +121,37 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     for at, piece in enumerate(parsed.pieces()):
         if at % 2 == 0:
             parts.append(sql.SQL(cast(LiteralString, piece)))
-        elif isinstance(params[piece], dict):
-            raise UnreadableInput(
-                f"`:{piece}` of an input is an object; give it a string, number or list under `params`"
-            )
         else:
-            parts.append(sql.Literal(params[piece]))
+            parts.append(sql.Literal(_parameter(piece, params[piece])))
     return sql.Composed(parts)
+
+
+def _parameter(name: str, value: Any) -> Any:
+    """The value as the driver takes it: an array has values of one type. Raises UnreadableInput."""
+    kinds = {type(item) for item in _items(value) if item is not None}
+    if dict in kinds:
+        raise UnreadableInput(f"`:{name}` of an input is an object; give it a string, number or list under `params`")
+    if kinds == {int, Decimal}:
+        return _decimals(value)
+    if len(kinds) > 1:
+        raise UnreadableInput(
+            f"`:{name}` of an input is a list of strings and other values; write all of them as strings, or as numbers"
+        )
+    return value
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _items(item)
+    else:
+        yield value
+
+
+def _decimals(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decimals(item) for item in value]
+    return None if value is None else Decimal(value)
 
 
 def _copy_input(
@@ -157,13 +172,23 @@ def _copy_input(
             )
         ) as copy:
             return _write_parquet(copy, columns, database_input, on_progress)
-    except psycopg.OperationalError:
-        raise
-    except psycopg.Error as error:
-        message = f"the input {name} cannot be read: {first_line(error)}"
-        if (error.sqlstate or "")[:2] in _CANNOT_HEAL:
-            raise UnreadableInput(f"{message}; correct its SQL or the table") from None
-        raise JobFailed(message) from None
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        raise _translate(name, error, is_lost=connection.closed) from None
+
+
+def _translate(
+    name: str, error: psycopg.Error | UnicodeEncodeError, *, is_lost: bool
+) -> UnreadableInput | JobFailed | InfrastructureError:
+    """An error of the driver itself has no SQLSTATE: it cannot send a value, whenever it is tried."""
+    message = f"the input {name} cannot be read: {first_line(error)}"
+    code = None if isinstance(error, UnicodeEncodeError) else error.sqlstate
+    if is_lost or (code is None and isinstance(error, psycopg.OperationalError)):
+        return InfrastructureError(message)
+    if code is None:
+        return UnreadableInput(f"{message}; correct its `params` or its `where`")
+    if code == _READ_ONLY or healing_of_postgresql(code, error) == "never":
+        return UnreadableInput(f"{message}; correct its SQL or the table")
+    return InfrastructureError(message) if isinstance(error, psycopg.OperationalError) else JobFailed(message)
 
 
 def _selected(column: CopiedColumn) -> sql.Composable:

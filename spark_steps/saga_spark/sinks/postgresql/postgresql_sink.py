@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import psycopg
 from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
 
+from saga_activities.sessions import postgresql_options
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
@@ -160,17 +162,23 @@ class PostgreSqlSink:
             self._rehearse(connection, publication, table)
 
     def _rehearse(self, connection: PgConnection, publication: Publication, table: TargetTable) -> None:
-        """Write the rows as the publication will, and roll back. Raises Rejected if the table refuses them."""
+        """Publish the rows, undo that, and roll back. Raises Rejected if the table refuses the rows or their undo."""
+        problem = f"the table {table.qualified_name} does not accept the rows"
         try:
             with connection.transaction(force_rollback=True):
                 _lock_table(connection, table, _lock_mode(publication.output))
-                _apply(connection, publication, table)
+                change, _ = _apply(connection, publication, table)
+                connection.execute("set constraints all immediate")
+                problem = f"the publication to {table.qualified_name} could not be undone"
+                change.revert()
                 connection.execute("set constraints all immediate")
         except (errors.OperationalError, errors.InterfaceError, errors.InternalError):
             raise
+        except UndoConflict as error:
+            raise Rejected(f"{problem}: {error}", report=error.report) from error
         except psycopg.Error as error:
             raise Rejected(
-                f"the table {table.qualified_name} does not accept the rows: {database_message(error)}",
+                f"{problem}: {database_message(error)}",
                 detail=error.diag.message_detail,
                 context=error.diag.context,
             ) from error
@@ -218,7 +226,7 @@ class PostgreSqlSink:
             report = {"columns": table.column_names, "published": row.details["columns"]}
             raise UndoConflict(f"the columns of {table.qualified_name} have changed since the publication", report)
         _lock_table(connection, table, "access exclusive" if row.details["created"] else "share row exclusive")
-        _check_not_overwritten(connection, publication, row)
+        _check_not_overwritten(connection, publication, row, table)
         change = TableChange(connection, target, table, publication.output.mode, tuple(row.details["key"]))
         try:
             details: dict[str, Any] = dict(change.revert())
@@ -267,8 +275,12 @@ class PostgreSqlSink:
         url = self._url(output)
         try:
             name = f"saga-sink-{os.getpid()}"
-            with psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, application_name=name) as connection:
-                for setting, value in {**timeouts, "timezone": "UTC", "datestyle": "ISO"}.items():
+            # The hash of a row is that of its text, which must not depend on the settings of a role.
+            options = postgresql_options([str(conninfo_to_dict(url).get("options") or "")])
+            with psycopg.connect(
+                url, connect_timeout=CONNECT_TIMEOUT, application_name=name, options=options
+            ) as connection:
+                for setting, value in timeouts.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))
                 connection.commit()  # a later rollback would undo the settings
                 try:
@@ -321,7 +333,9 @@ def _find_existing_publication(connection: PgConnection, publication: Publicatio
     return None
 
 
-def _check_not_overwritten(connection: PgConnection, publication: Publication, published_row: PublicationRow) -> None:
+def _check_not_overwritten(
+    connection: PgConnection, publication: Publication, published_row: PublicationRow, table: TargetTable
+) -> None:
     """Check that what an overwrite has replaced can be restored: only if it was not overwritten again."""
     output = publication.output
     if output.mode not in OVERWRITE_MODES:
@@ -330,7 +344,7 @@ def _check_not_overwritten(connection: PgConnection, publication: Publication, p
     later = [
         row
         for row in later_publications(connection, published_row)
-        if row["mode"] in OVERWRITE_MODES and may_overlap(where, row["conditions"])
+        if row["mode"] in OVERWRITE_MODES and may_overlap(connection, table, where, row["conditions"])
     ]
     if later:
         publishers = ", ".join(f"{row['saga_id']}/{row['step']}" for row in later)

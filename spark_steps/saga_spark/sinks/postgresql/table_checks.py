@@ -23,13 +23,22 @@ from saga_spark.sinks.postgresql.tables import (
 OVERWRITE_MODES = ("overwrite", "overwrite_where")
 
 _FOREIGN_KEYS = """
-select c.conname, c.confrelid::regclass::text,
+select c.conname, c.confrelid::regclass::text, c.confrelid = c.conrelid,
        (select array_agg(a.attname::text order by k.place) from unnest(c.conkey) with ordinality as k(number, place)
         join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
        (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
         join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
 from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid = 0
 """
+
+
+_FORGETTING_KEYS = """
+select c.conrelid::regclass::text, array_agg(a.attname::text order by a.attnum)
+from pg_constraint c join pg_attribute a on a.attrelid = c.confrelid and a.attnum = any(c.confkey)
+where c.contype = 'f' and c.confrelid = %s and c.conparentid = 0 and c.confupdtype in ('n', 'd')
+      and a.attname = any(%s) group by c.oid, c.conrelid
+"""
+"""Foreign keys whose columns lose their values when a row that they refer to gets another key."""
 
 
 def table_problems(connection: PgConnection, table: TargetTable, output: Output, manifest: Manifest) -> list[str]:
@@ -54,6 +63,14 @@ def table_problems(connection: PgConnection, table: TargetTable, output: Output,
         for (other,) in connection.execute(refer, (table.oid,)):
             problems.append(
                 f"{other} references {table.qualified_name}, so its rows cannot be replaced; use merge or append"
+            )
+    if output.mode == "merge":
+        changed = [field["name"] for field in manifest.schema["fields"] if field["name"] not in output.key]
+        for other, columns in connection.execute(_FORGETTING_KEYS, (table.oid, changed)):
+            problems.append(
+                f"{other} loses its references to {', '.join(columns)} of {table.qualified_name} when a merge changes "
+                "them (SET NULL or SET DEFAULT), and an undo could not restore them; use ON UPDATE CASCADE, or leave "
+                "the columns out"
             )
     return problems
 
@@ -81,9 +98,12 @@ def row_problems(
     for key in sorted(candidate for candidate in keys if set(candidate) <= columns):
         problems += _duplicate_problems(connection, table, output, staged, key)
     if table.oid is not None:
-        for name, parent, referencing, referenced in connection.execute(_FOREIGN_KEYS, (table.oid,)).fetchall():
+        for name, parent, is_tree, referencing, referenced in connection.execute(
+            _FOREIGN_KEYS, (table.oid,)
+        ).fetchall():
             if set(referencing) <= columns:
-                problems += _foreign_key_problems(connection, staged, name, parent, referencing, referenced)
+                among = staged if is_tree and set(referenced) <= columns else None
+                problems += _foreign_key_problems(connection, staged, among, name, parent, referencing, referenced)
     return problems
 
 
@@ -98,12 +118,17 @@ select exists (select from pg_trigger where tgrelid in (select oid from family) 
                    select attnum from pg_attribute where attrelid = %(table)s and attname = any(%(columns)s))))
     or exists (select from pg_index where indrelid = %(table)s and indisunique
                and (not indimmediate or indpred is not null or indexprs is not null))
+    or exists (select from pg_constraint where conrelid = %(table)s and not convalidated)
+    or exists (select from pg_constraint where contype = 'f' and confrelid = %(table)s and conparentid = 0
+               and confdeltype in ('c', 'n', 'd'))
 """
 
 
 def needs_rehearsal(connection: PgConnection, table: TargetTable, columns: set[str]) -> bool:
-    """True if only a write shows whether the table accepts the rows: it has triggers, partitions, defaults or computed
-    values, constraints on columns that the output lacks, or unique indexes that ``row_problems`` does not compare."""
+    """True if only a write shows whether the table accepts the rows and their undo: it has triggers, partitions,
+    defaults or computed values, constraints on columns that the output lacks, unique indexes that ``row_problems`` does
+    not compare, constraints that its old rows may violate, or rows of others that are deleted or changed with its own.
+    """
     family = "with family as (select %(table)s::oid as oid union select relid from pg_partition_tree(%(table)s)) "
     values = {"table": table.oid, "columns": sorted(columns)}
     row = connection.execute(family + _UNCHECKED, values).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -213,11 +238,13 @@ def _duplicate_problems(
 def _foreign_key_problems(
     connection: PgConnection,
     stage: sql.Identifier,
+    among: sql.Identifier | None,
     name: str,
     parent: str,
     referencing: list[str],
     referenced: list[str],
 ) -> Iterator[str]:
+    """``among``: rows that refer to rows of the same table may also refer to those that are written with them."""
     pairs = zip(referencing, referenced, strict=True)
     same = sql.SQL(" and ").join(
         sql.SQL("{} = {}").format(sql.Identifier("s", column), sql.Identifier("p", other)) for column, other in pairs
@@ -225,13 +252,18 @@ def _foreign_key_problems(
     present = sql.SQL(" and ").join(
         sql.SQL("{} is not null").format(sql.Identifier("s", column)) for column in referencing
     )
+    parents = sql.SQL(parent)  # pyright: ignore[reportArgumentType]  # regclass has quoted it
+    absent = sql.SQL(" and ").join(
+        sql.SQL("not exists (select from {} as p where {})").format(rows, same)
+        for rows in (parents, among)
+        if rows is not None
+    )
     missing = _count(
         connection,
-        "select count(*) from {stage} as s where {present} and not exists (select from {parent} as p where {same})",
+        "select count(*) from {stage} as s where {present} and {absent}",
         stage=stage,
+        absent=absent,
         present=present,
-        parent=sql.SQL(parent),  # pyright: ignore[reportArgumentType]  # regclass has quoted it
-        same=same,
     )
     if missing:
         yield f"{missing} rows reference no row of {parent} ({name})"

@@ -199,17 +199,20 @@ def where_clause(where: Mapping[str, Any], alias: str | None = None, *, typed: b
             parts.append(sql.SQL("{} IS NULL").format(column))
         elif isinstance(value, list):
             # Literals of their own: an array would need values of the same type, and 1.10 and 2 differ.
-            items = [sql.Literal(item if typed else _literal_text(item)) for item in value if item is not None]
+            items = [sql.Literal(item) if typed else value_literal(item) for item in value if item is not None]
             choices = [sql.SQL("{} IN ({})").format(column, sql.SQL(", ").join(items))] if items else []
             choices += [sql.SQL("{} IS NULL").format(column)] if None in value else []
             parts.append(sql.SQL("({})").format(sql.SQL(" OR ").join(choices)) if choices else sql.SQL("false"))
         else:
-            parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value if typed else _literal_text(value))))
+            parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value) if typed else value_literal(value)))
     return sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
 
 
-def _literal_text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+def value_literal(value: Any) -> sql.Composable:
+    """An untyped literal, which takes the type of the column that it is compared with, or null."""
+    if value is None:
+        return sql.SQL("null")
+    return sql.Literal(("true" if value else "false") if isinstance(value, bool) else str(value))
 
 
 def _column_definition(name: str, type: str, not_null: bool = False) -> sql.Composed:

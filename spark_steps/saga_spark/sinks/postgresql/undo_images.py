@@ -23,6 +23,7 @@ from saga_spark.sinks.postgresql.tables import (
     database_message,
     identifiers,
     keys_equal,
+    value_literal,
     where_clause,
 )
 from saga_spark.sinks.sink import UndoConflict
@@ -31,6 +32,24 @@ from sagas.errors import Rejected
 ROW_HASH = "saga_row_hash"
 SAMPLES = 20
 """Maximum number of rows in a report."""
+
+
+_WRITTEN = (
+    "select t.*, t.tableoid as saga_part, t.ctid as saga_place from {table} as t join {after} as a on {same} "
+    "where not {replaced}"
+)
+"""The rows that the undo deletes."""
+
+_CASCADES = """
+select c.conrelid::regclass::text, c.conrelid,
+       (select array_agg(a.attname::text order by k.place) from unnest(c.conkey) with ordinality as k(number, place)
+        join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
+       (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
+        join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
+from pg_constraint c
+where c.contype = 'f' and c.confrelid = %s and c.conparentid = 0 and c.confdeltype in ('c', 'n', 'd')
+"""
+"""Foreign keys that delete or change the rows that refer to a deleted row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +134,14 @@ class TableChange:
             )
         self._check_unchanged("{after}", "a.{hash}", "were changed or deleted after the publication")
         updated = self._restore_updated() if self.mode == "merge" else 0
+        self._check_unreferenced()
+        written = self._fetch_number("select count(*) from {after} as a where not {replaced}", **self._written_parts())
         deleted = self._delete_written()
+        if kept := written - deleted:
+            raise UndoConflict(
+                f"{kept} rows of {self.table.qualified_name} were kept by a trigger when they were deleted",
+                {"table": self.table.qualified_name, "rows": kept},
+            )
         restored = 0
         if self.mode != "merge":
             writable = identifiers([column.name for column in self.table.columns if not column.generated])
@@ -191,14 +217,42 @@ class TableChange:
             same=keys_equal("t", "b", self.key),
         )
 
+    def _check_unreferenced(self) -> None:
+        """Check that no row of others refers to a row that the undo deletes, and would be deleted or changed with it.
+
+        Raises UndoConflict.
+        """
+        for name, child, referencing, referenced in self.connection.execute(_CASCADES, (self.table.oid,)).fetchall():
+            parts = self._written_parts()
+            self._execute("lock table {table} in exclusive mode")  # a new reference would need a lock of its row
+            pairs = sql.SQL(" and ").join(
+                sql.SQL("{} = {}").format(sql.Identifier("c", column), sql.Identifier("w", other))
+                for column, other in zip(referencing, referenced, strict=True)
+            )
+            others = f"select count(*) from {{child}} as c where exists (select from ({_WRITTEN}) as w where {{pairs}})"
+            if child == self.table.oid:
+                others += f" and (c.tableoid, c.ctid) not in (select saga_part, saga_place from ({_WRITTEN}) as w)"
+            label = sql.SQL(name)  # pyright: ignore[reportArgumentType]  # regclass has quoted it
+            if count := self._fetch_number(others, child=label, pairs=pairs, **parts):
+                raise UndoConflict(
+                    f"{count} rows of {name} refer to rows of {self.table.qualified_name} that the undo deletes, and "
+                    "would be deleted or changed with them",
+                    {"table": self.table.qualified_name, "references": name, "rows": count},
+                )
+
+    def _written_parts(self) -> dict[str, sql.Composable]:
+        """The placeholders of ``_WRITTEN``."""
+        if not self.key:
+            return {"same": self._compose("{row} = a.{hash}"), "replaced": sql.SQL("false")}
+        still = keys_equal("b", "a", self.key)
+        replaced = self._compose("exists (select from {before} as b where {still})", still=still)
+        same = keys_equal("t", "a", self.key)
+        return {"same": same, "replaced": replaced if self.mode == "merge" else sql.SQL("false")}
+
     def _delete_written(self) -> int:
         if self.key:
             return self._execute(
-                "delete from {table} as t using {after} as a where {same} "
-                "and not ({merge} and exists (select from {before} as b where {still}))",
-                merge=sql.SQL("true" if self.mode == "merge" else "false"),
-                same=keys_equal("t", "a", self.key),
-                still=keys_equal("b", "a", self.key),
+                "delete from {table} as t using {after} as a where {same} and not {replaced}", **self._written_parts()
             )
         # Rows without a key are interchangeable if equal: only the number of deleted rows matters.
         return self._execute(
@@ -240,13 +294,25 @@ class TableChange:
         return row[0]
 
 
-def may_overlap(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether two conditions (`where`) can match the same row: not if they require different values of one column."""
+def may_overlap(
+    connection: PgConnection, table: TargetTable, left: Mapping[str, Any], right: Mapping[str, Any]
+) -> bool:
+    """Whether two conditions (`where`) can match the same row: not if they require different values of one column.
 
-    def values(value: Any) -> set[str]:
-        return {str(item) for item in (value if isinstance(value, list) else [value])}
-
-    return all(values(left[name]) & values(right[name]) for name in left.keys() & right.keys())
+    The database compares the values, as values of the column: 1.0 equals 1, and 'A' may equal 'a'.
+    """
+    for name in left.keys() & right.keys():
+        values = left[name] if isinstance(left[name], list) else [left[name]]
+        column = sql.SQL("select {} from {} where false").format(sql.Identifier(name), table.sql)
+        # Each row of the union has the type and the collation of the column.
+        rows = [sql.SQL("select {}").format(value_literal(value)) for value in values]
+        overlap = sql.SQL("select exists (select from ({}) as v where {})").format(
+            sql.SQL(" union all ").join([column, *rows]), where_clause({name: right[name]})
+        )
+        row = connection.execute(overlap).fetchone()
+        if row is None or not row[0]:
+            return False
+    return True
 
 
 def constraint_conflict(table: TargetTable, error: psycopg.IntegrityError) -> UndoConflict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import UnreadableInput
+from sagas.errors import InfrastructureError
 from tests.helpers.database_servers import DatabaseServer
 
 USUAL, WHOLE = pa.decimal128(38, 18), pa.decimal128(38, 0)
@@ -33,8 +35,8 @@ def url(postgres_server: DatabaseServer) -> str:
     return url
 
 
-def read(url: str, query: str, folder: Path) -> pa.Table:
-    wanted = DatabaseInput("rows", {"query": query}, (folder / "rows" / "part.parquet").as_uri())
+def read(url: str, query: str, folder: Path, **more: Any) -> pa.Table:
+    wanted = DatabaseInput("rows", {"query": query, **more}, (folder / "rows" / "part.parquet").as_uri())
     extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
     assert [path.name for path in (folder / "rows").iterdir()] == ["part.parquet"], "no text is left behind"
     return pq.read_table(folder / "rows" / "part.parquet")
@@ -107,6 +109,59 @@ def test_a_value_that_spark_cannot_hold_is_refused_with_its_column(
     assert str(refused.value).startswith("the input rows ")
 
 
+@pytest.mark.parametrize(
+    ("sql", "value", "ids"),
+    [
+        ("n = any(:v)", [Decimal("1.10"), 2], [1, 2]),
+        ("n = any(:v)", [2, None, Decimal("1.1")], [1, 2]),
+        ("n = any(:v)", [Decimal("12345678901234567890.123456789012345678"), 2], [2, 3]),
+        ("n = any(:v::numeric[])", [], []),
+        ("n = any(:v)", [None], []),
+        ("array[n] <@ :v", [[Decimal("1.10")], [2]], [1, 2]),
+        ("word = any(:v)", ["a,b", None, 'it\'s "x"\\'], [1, 3]),
+        ("n = any(:v)", ["1.10", 2], "`:v` of an input is a list of strings and other values; write all of them as"),
+        ("n = any(:v)", [True, 2], "`:v` of an input is a list of strings and other values"),
+        ("n = any(:v)", [{"a": 1}], "`:v` of an input is an object; give it a string, number or list"),
+        ("word = :v", "a\x00b", r"the input rows cannot be read: .*NUL .*; correct its `params` or its `where`"),
+        (
+            "word = :v",
+            "a\ud800b",
+            r"the input rows cannot be read: .*surrogates.*; correct its `params` or its `where`",
+        ),
+        ("n = :v", "x", "invalid input syntax for type numeric"),
+        (
+            "n > nextval('numbers') and 0 < :v",
+            1,
+            "cannot execute nextval.. in a read-only transaction; correct its SQL",
+        ),
+        ("repeat(word, 1000000000) = :v", "x", "out of memory|requested length too large|invalid memory|exceed"),
+    ],
+)
+def test_the_parameters_of_a_query(sql: str, value: Any, ids: list[int] | str, url: str, tmp_path: Path) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("""drop table if exists p; create sequence if not exists numbers;
+            create table p (id int, n numeric, word text);
+            insert into p values (1, 1.1, 'a,b'), (2, 2.00, null), (3, 12345678901234567890.123456789012345678, ''),
+                                 (4, null, null)""")
+        connection.execute("update p set word = %s where id = 3", ('it\'s "x"\\',))
+    query = f"select id from p where {sql}"
+    if isinstance(ids, list):
+        assert sorted(read(url, query, tmp_path, params={"v": value}).column("id").to_pylist()) == ids
+        return
+    with pytest.raises(UnreadableInput, match=ids):
+        read(url, query, tmp_path, params={"v": value})
+
+
+def test_a_where_that_the_driver_cannot_send_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match="the input rows cannot be read: cannot adapt type 'dict'"):
+        read(url, "select 1 as n", tmp_path, where={"n": {"a": 1}})
+
+
+def test_a_lost_connection_is_tried_again(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="terminating connection"):
+        read(url, "select pg_terminate_backend(pg_backend_pid()) as n", tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["numeric", "numeric(5,2)"])
 def test_a_refused_value_is_shown_with_its_row(kind: str, url: str, tmp_path: Path) -> None:
     query = f"select 'ada' as owner, 1::{kind} as n union all select 'bob', 'NaN'::{kind}"
@@ -139,6 +194,34 @@ def test_a_refused_value_is_shown_with_its_row(kind: str, url: str, tmp_path: Pa
         ("'a'::char(3)", "a  "),
         ("E'line\\n\"quoted\", x'", 'line\n"quoted", x'),
         ("'0001-01-01'::date::text", "0001-01-01"),
+        ("'0001-01-01'::date", date(1, 1, 1)),
+        ("'9999-12-31'::date", date(9999, 12, 31)),
+        ("'1582-10-10'::date", date(1582, 10, 10)),
+        ("'0001-01-01 00:00+00'::timestamptz", datetime(1, 1, 1, tzinfo=UTC)),
+        ("'9999-12-31 23:59:59.999999+00'::timestamptz", datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+        ("'2026-10-25 02:30+01'::timestamptz", datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
+        ("'1883-11-18 12:03:57.5'::timestamp", datetime(1883, 11, 18, 12, 3, 57, 500000)),
+        ("9223372036854775807", 2**63 - 1),
+        ("'-32768'::int2", -32768),
+        ("'-0'::float8", -0.0),
+        ("5e-324::float8", 5e-324),
+        ("'4294967295'::oid", "4294967295"),
+        ("B'0101'", "0101"),
+        ("'infinity'::interval", "infinity"),
+        ("array['infinity'::timestamptz]", "{infinity}"),
+        ("tstzrange('2026-10-25 02:30+02', null)", '["2026-10-25 00:30:00+00",)'),
+        ("'{[1,3)}'::int4multirange", "{[1,3)}"),
+        ("'a=>1'::text", "a=>1"),
+        ("'10.0.0.1/8'::inet", "10.0.0.1/8"),
+        ("row(1.10, 'x')", "(1.10,x)"),
+        ("'(1,2.5)'::point", "(1,2.5)"),
+        ("true", True),
+        ("''", ""),
+        ("'\\x'::bytea", b""),
+        (r"'\N'", r"\N"),
+        ("E'\\r\\n'", "\r\n"),
+        ("'NaN'", "NaN"),
+        (r"'\.'", r"\."),
     ],
 )
 def test_other_types_are_read_as_they_are(expression: str, value: Any, url: str, tmp_path: Path) -> None:
@@ -153,3 +236,4 @@ def test_other_types_are_read_as_they_are(expression: str, value: Any, url: str,
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("alter role current_user reset all")
     assert (str(seen) if value == "nan" else seen) == value
+    assert not isinstance(value, float) or str(seen) == str(value)

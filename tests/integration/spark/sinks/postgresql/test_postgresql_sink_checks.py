@@ -75,6 +75,17 @@ def test_referenced_rows_are_not_replaced(warehouse: Warehouse) -> None:
     assert problems(warehouse, warehouse.output("append"), id=1) == []
 
 
+def test_a_merge_does_not_change_keys_that_rows_of_others_would_forget(warehouse: Warehouse) -> None:
+    warehouse.run("""alter table sales add unique (note);
+                     create table refund (id bigint, note text references sales (note) on update set null)""")
+    output = warehouse.output("merge", key="id")
+    assert problems(warehouse, output, id=1, amount=Decimal(1)) == []
+    assert problems(warehouse, output, id=1, note="x") == [
+        "refund loses its references to note of public.sales when a merge changes them (SET NULL or SET DEFAULT), and "
+        "an undo could not restore them; use ON UPDATE CASCADE, or leave the columns out"
+    ]
+
+
 def test_something_other_than_a_table_is_refused(warehouse: Warehouse) -> None:
     warehouse.run("create view seen as select * from sales")
     assert problems(warehouse, warehouse.output(table="seen"), id=1) == ["public.seen is not a table"]
@@ -283,6 +294,38 @@ REHEARSED = {
         "append",
         "alter table sales add share int generated always as (1 / (id - 8)) stored",
         "division by zero",
+    ),
+    "a trigger that keeps what the undo deletes": (
+        "append",
+        TRIGGER.format(body="if old.id = 8 then return null; end if; return old;", event="before delete"),
+        "publication to public.sales could not be undone: 1 rows of public.sales were kept by a trigger",
+    ),
+    "a trigger that forbids deletes": (
+        "append",
+        TRIGGER.format(body="raise exception ''sales stay'';", event="after delete"),
+        "publication to public.sales could not be undone: sales stay",
+    ),
+    "a trigger that changes what the undo restores": (
+        "overwrite",
+        TRIGGER.format(body="new.note = ''seen''; return new;", event="before insert"),
+        "could not be undone: 2 rows of public.sales were changed by a trigger when they were restored",
+    ),
+    "a trigger that changes what the undo of a merge restores": (
+        "merge",
+        "update sales set id = 8 where id = 2; "
+        + TRIGGER.format(body="new.note = coalesce(new.note, ''?''); return new;", event="before update"),
+        "could not be undone: 1 rows of public.sales were changed by a trigger when they were restored",
+    ),
+    "an old row that a check does not allow": (
+        "overwrite",
+        "update sales set amount = -5 where id = 1; alter table sales add check (amount > 0) not valid",
+        "could not be undone: .*violates check constraint",
+    ),
+    "an old row that a foreign key does not allow": (
+        "overwrite",
+        "create table shops (note text primary key); "
+        "alter table sales add foreign key (note) references shops not valid",
+        "could not be undone: .*violates foreign key constraint",
     ),
     "a missing partition": (
         "append",
