@@ -17,14 +17,13 @@ do not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructType
 
 SECOND_WORD_SALT = 0x2D31_3238
@@ -80,8 +79,8 @@ def fingerprint_aggregates(words: tuple[str, str], prefix: str = "", *, wrapping
     """Aggregate expressions over the words of :func:`row_words`, for ``agg``, after ``groupBy``, or for an observation.
 
     The halves of a word are summed separately and as signed numbers, so that nothing overflows before 2³² equal rows,
-    even in ANSI mode. ``wrapping`` is for use inside :func:`wrapping_sums`: each word is then one sum, which is faster
-    and the same modulo 2⁶⁴.
+    even in ANSI mode. ``wrapping`` is for frames outside ANSI mode: each word is then one sum, which is faster and
+    the same modulo 2⁶⁴.
     """
     from pyspark.sql import functions as F
 
@@ -99,22 +98,6 @@ def signed_halves(word: str) -> tuple[str, str]:
     """The halves of a bigint as SQL: low + high · 2³² is the word. Sums of the halves do not overflow."""
     # One more where low is negative.
     return f"shiftright(shiftleft({word}, 32), 32)", f"(shiftright({word}, 32) + (shiftright({word}, 31) & 1))"
-
-
-@contextmanager
-def wrapping_sums(spark: SparkSession) -> Iterator[None]:
-    """Sums of bigints in frames created inside the block wrap around instead of failing, whenever the frames run.
-
-    Only for classic sessions, which fix ANSI mode when a frame is created; Spark Connect decides when the frame runs.
-    """
-    name = "spark.sql.ansi.enabled"
-    before = spark.conf.get(name)
-    assert before is not None  # it has a default
-    spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
 
 
 def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[Column, Column]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sagas.builtins.spark import FIXED_CONF, SESSION_ZONE
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
@@ -17,11 +18,8 @@ from sagas.settings.kafka import KafkaSettings
 DEFAULT_RETENTION = "7d"
 DEFAULT_WORK = ".saga/spark"
 
-STAGING_SQL_CONF = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-"""Properties that staged files depend on: timestamps mean the same everywhere, in a unit that every reader supports."""
+STAGING_SQL_CONF: Mapping[str, str] = {SESSION_ZONE: "UTC", **FIXED_CONF}
+"""The properties of each session before the `conf` of a step, which may set another time zone for its job."""
 
 
 @dataclass(frozen=True, slots=True)

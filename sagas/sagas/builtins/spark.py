@@ -29,6 +29,13 @@ JOB_ATTEMPTS = 3
 PUBLISH_TIMEOUT = 600.0
 """Seconds that one attempt to publish or to revert a publication may take."""
 
+SESSION_ZONE = "spark.sql.session.timeZone"
+FIXED_CONF: Mapping[str, str] = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""Properties that staged files depend on: every reader finds the same times in them, also before 1582."""
+
 MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
 
 _NAME_OR_LIST = {"anyOf": [NAME, {"type": "array", "items": NAME, "minItems": 1}]}

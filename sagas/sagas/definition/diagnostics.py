@@ -366,7 +366,7 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`",
     ),
     "SAGA417": _error(
-        "a program on a Spark Connect server",
+        "a program, or a time zone, on a Spark Connect server",
         "write the job as SQL or as a Python function, or configure `master` instead of `remote` under [spark]",
     ),
     "SAGA420": _error(

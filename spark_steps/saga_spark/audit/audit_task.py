@@ -17,7 +17,9 @@ from saga_spark.audit.checks import (
 from saga_spark.inputs.frozen_inputs import open_frozen_input, open_inputs
 from saga_spark.job.job_spec import Check, Job
 from saga_spark.manifest import Manifest
+from saga_spark.session_conf import apply_conf
 from saga_spark.storage import create_folder, write_once
+from sagas.builtins.spark import SESSION_ZONE
 from sagas.presentation.html_page import html_page
 from sagas.text.exact_json import readable_json
 from sagas.text.markdown import markdown_code_block, markdown_text
@@ -33,6 +35,8 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     """Evaluate all checks. ``sink_problems`` are messages of the sinks: reasons why publishing would be refused."""
     job = Job.parse(request["arguments"])
     manifests = {name: Manifest.from_json(manifest) for name, manifest in request["manifests"].items()}
+    if isinstance(job.code, str) or "sql" in job.code:
+        apply_conf(context.spark, {name: value for name, value in job.conf.items() if name != SESSION_ZONE})
     rows = _LazyFrames(context, manifests, request["inputs"])
     results = [_sink_problem(message, number) for number, message in enumerate(request.get("sink_problems", ()), 1)]
     for number, check in enumerate(job.audit, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -14,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from saga_spark.inputs.frozen_inputs import filter_condition
+from saga_spark.inputs.column_values import filter_condition, has_value
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
 from saga_spark.job.sql_parameters import sql_parameters
 from saga_spark.job_errors import JobFailed, first_line
@@ -102,12 +101,12 @@ def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Colum
             broken = ~F.expr(check.spec)
         case other:
             raise ValueError(f"{other} does not check single rows")
-    return F.coalesce(broken & row_filter(check.where), F.lit(False))
+    return F.coalesce(broken & _row_filter(check, frame), F.lit(False))
 
 
-def row_filter(filter: Any) -> Column:
+def _row_filter(check: Check, frame: DataFrame) -> Column:
     """The filter of a check; true for every row if there is none."""
-    return F.lit(True) if filter is None else filter_condition(filter)
+    return filter_condition(check.where, frame.schema, f"`where` of the check {check.name}")
 
 
 def checked_columns(check: Check) -> tuple[str, ...]:
@@ -119,13 +118,10 @@ def _check_metrics(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column
     match check.kind:
         case "rows":
             if check.where is not None:
-                yield metric_name(check), F.count_if(row_filter(check.where))
+                yield metric_name(check), F.count_if(_row_filter(check, frame))
         case "sum":
-            column = F.col(quote_name(check.spec["column"]))
-            yield (
-                metric_name(check),
-                F.sum(F.when(row_filter(check.where), exact_number(column, check, frame))).cast("string"),
-            )
+            number = exact_number(F.col(quote_name(check.spec["column"])), check, frame)
+            yield metric_name(check), F.sum(F.when(_row_filter(check, frame), number)).cast("string")
         case _:
             for part in checked_columns(check):
                 yield metric_name(check, part), F.count_if(violation_condition(check, frame, part))
@@ -157,25 +153,9 @@ def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
 
 def _is_accepted(check: Check, frame: DataFrame) -> Column:
     """Whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
-    kind, values = _column_type(check, frame), check.spec["values"]
-    column = F.col(quote_name(check.spec["column"]))
-    match kind:
-        case T.FloatType() | T.DoubleType():
-            accepted = [F.lit(float(number)).cast(kind) for number in _numbers(values)]
-        case T.NumericType():
-            accepted = [F.lit(number) for number in _numbers(values)]
-        case _:
-            column, accepted = column.cast("string"), [_as_string(value) for value in values]
-    return F.when(column.isNotNull(), column.isin(accepted))
-
-
-def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
-    """The values that are numbers, also those written as strings. A numeric column cannot contain any other value."""
-    for value in values:
-        with contextlib.suppress(InvalidOperation):
-            number = Decimal(str(value))
-            if number.is_finite():
-                yield number
+    name = check.spec["column"]
+    accepted = has_value(name, _column_type(check, frame), check.spec["values"], f"the check {check.name}")
+    return F.when(F.col(quote_name(name)).isNotNull(), accepted)
 
 
 def _column_type(check: Check, frame: DataFrame) -> T.DataType:
@@ -209,10 +189,6 @@ def _named_columns(check: Check) -> tuple[str, ...]:
 
 def _unknown_column(check: Check, name: str, frame: DataFrame) -> JobFailed:
     return JobFailed(f"the check {check.name} names the column {name}; the output has {', '.join(frame.columns)}")
-
-
-def _as_string(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # Evaluation of metrics from the write pass, without Spark.
@@ -366,7 +342,7 @@ def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
     _require_columns(check, frame, as_names(check.spec))
     present = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in columns))
     duplicates = (
-        frame.where(row_filter(check.where) & present)
+        frame.where(_row_filter(check, frame) & present)
         .groupBy(*columns)
         .agg(F.count("*").alias("rows"))
         .where(F.col("rows") > 1)
@@ -385,7 +361,7 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
     _require_columns(check, frame, (column,))
     _require_columns(check, other, (field,), "the other side")
     known = other.select(F.col(quote_name(field)).alias(KNOWN_VALUES)).distinct()
-    own = frame.where(row_filter(check.where) & F.col(quote_name(column)).isNotNull())
+    own = frame.where(_row_filter(check, frame) & F.col(quote_name(column)).isNotNull())
     orphans = own.join(known, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
     count = orphans.count()
     if not count:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from saga_spark.inputs.column_values import filter_condition
 from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import JobFailed
@@ -18,7 +19,7 @@ from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_json import encode_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
@@ -141,18 +142,18 @@ class JobInputs(Mapping[str, "DataFrame"]):
 
 def open_inputs(spark: SparkSession, frozen: Mapping[str, Mapping[str, Any]]) -> JobInputs:
     """The result of the task ``freeze`` as DataFrames."""
-    return JobInputs({name: open_frozen_input(spark, frozen_input) for name, frozen_input in frozen.items()})
+    return JobInputs({name: open_frozen_input(spark, source, f"the input {name}") for name, source in frozen.items()})
 
 
-def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFrame:
-    """One frozen input with its filter and its columns. Raises JobFailed if a column does not exist."""
+def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any], label: str = "an input") -> DataFrame:
+    """One frozen input with its filter and its columns. Raises JobFailed if a column does not exist, UsageError."""
     from pyspark.sql.types import StructType
 
     reader = spark.read
     schema = None if frozen.get("schema") is None else StructType.fromJson(dict(frozen["schema"]))
     if not frozen["files"]:
         if schema is None:
-            raise JobFailed("an input has neither files nor a schema")
+            raise JobFailed(f"{label} has neither files nor a schema")
         frame = spark.createDataFrame([], schema)
     else:
         if frozen.get("base"):
@@ -161,26 +162,10 @@ def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFra
             reader = reader.schema(schema)
         frame = reader.parquet(*(spark_path(uri) for uri in frozen["files"]))
     if frozen.get("where") is not None:
-        frame = frame.where(filter_condition(frozen["where"]))
+        frame = frame.where(filter_condition(frozen["where"], frame.schema, f"`where` of {label}"))
     if frozen.get("columns") is not None:
         for name in frozen["columns"]:
             if name not in frame.columns:
-                raise JobFailed(f"an input has no column {name}{did_you_mean(name, tuple(frame.columns))}")
+                raise JobFailed(f"{label} has no column {name}{did_you_mean(name, tuple(frame.columns))}")
         frame = frame.select(*(quote_name(name) for name in frozen["columns"]))
     return frame
-
-
-def filter_condition(where: str | Mapping[str, Any]) -> Column:
-    """A filter of the definition as a condition: SQL, or for each column a value, a list of values, or null."""
-    from pyspark.sql import functions as F
-
-    if isinstance(where, str):
-        return F.expr(where)
-    combined = F.lit(True)
-    for name, value in where.items():
-        column = F.col(quote_name(name))
-        if value is None:
-            combined &= column.isNull()
-        else:
-            combined &= column.isin(value) if isinstance(value, list) else column == F.lit(value)
-    return combined

@@ -22,8 +22,10 @@ from saga_spark.runner.java import require_java
 from saga_spark.runner.runner_process import kill_tree
 from saga_spark.runner.runner_protocol import SourcesChanged
 from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, write_properties_file
+from saga_spark.session_conf import apply_conf
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
+from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
 from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import encode_json
@@ -52,8 +54,11 @@ def run_job(
     Raises UsageError (the function does not exist, or does not accept the arguments), JobFailed (it raised, or its
     return value is wrong), InfrastructureError.
     """
-    for name, value in job.conf.items():
-        _set_conf(spark, name, value)
+    if settings.remote and str(job.conf.get(SESSION_ZONE, "UTC")) != "UTC":
+        raise UsageError(
+            f"conf: over Spark Connect {SESSION_ZONE} must stay UTC, because checks would use that zone; remove it"
+        )
+    apply_conf(spark, job.conf)
     if isinstance(job.code, str):
         function = load_function(job.code, settings)
         check_signature(function, job.code, spark, inputs, job.params)
@@ -177,19 +182,6 @@ def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> 
         return spark.sql(text, args=parameters)
     except Exception as error:
         raise to_job_error(error, job_label(job)) from error
-
-
-def _set_conf(spark: SparkSession, name: str, value: Any) -> None:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    try:
-        spark.conf.set(name, text)
-    except Exception as error:
-        if "CANNOT_MODIFY" in str(error):
-            raise UsageError(
-                f"conf: {name} applies to the whole Spark session and cannot be set by a step",
-                help="put it under [spark.conf] in saga.toml",
-            ) from None
-        raise to_job_error(error, f"conf {name}") from error
 
 
 def _record_sources(folders: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.builtins.spark import CHECK_KINDS, SPARK
+from sagas.builtins.spark import CHECK_KINDS, FIXED_CONF, SPARK
 from sagas.builtins.sql_places import check_spark_sql
 from sagas.errors import UsageError
 
@@ -132,6 +132,9 @@ class Job:
         if "job" not in arguments:
             raise UsageError("a spark step needs `job` or `sql`")
         check_spark_sql(SPARK, arguments)
+        for name, value in FIXED_CONF.items():
+            if str(arguments.get("conf", {}).get(name, value)) != value:
+                raise UsageError(f"conf: {name} must stay {value}, because staged files rely on it; remove it")
         outputs = {name: Output.parse(name, data) for name, data in arguments.get("outputs", {}).items()}
         if not outputs:
             raise UsageError("a spark step needs `output` or `outputs`")

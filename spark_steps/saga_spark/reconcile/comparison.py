@@ -14,7 +14,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from saga_spark.inputs.frozen_inputs import filter_condition, freeze_inputs, open_inputs
+from saga_spark.inputs.column_values import filter_condition
+from saga_spark.inputs.frozen_inputs import freeze_inputs, open_inputs
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import (
     Fingerprint,
@@ -287,7 +288,7 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
                 known = did_you_mean(name, tuple(frame.columns))
                 raise UsageError(f"the {side} side has no column {name}{known}")
     if spec.filter is not None:
-        left, right = left.where(filter_condition(spec.filter)), right.where(filter_condition(spec.filter))
+        left, right = (side.where(filter_condition(spec.filter, side.schema, "`filter`")) for side in (left, right))
     types = {
         name: common_type(name, left.schema[name].dataType, right.schema[name].dataType)
         for name in (*spec.key, *compare)

@@ -16,6 +16,7 @@ from saga_spark.manifest import Manifest, StagedFile
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.runner.spark_session import TaskContext
+from saga_spark.session_conf import apply_conf, changed_conf, in_utc
 from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.staging.parquet_metrics import can_count
 from saga_spark.staging.partitioning import PARTITION_COLUMN, partition_key
@@ -29,6 +30,7 @@ from saga_spark.storage import (
     null_counts,
     spark_path,
 )
+from sagas.builtins.spark import FIXED_CONF, SESSION_ZONE
 from sagas.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -116,9 +118,14 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     costs less. Spark's row count is checked against the footers of the files: if it counted a task twice or not at all,
     it reads the files again.
     """
+    context.raise_if_cancelled()
+    with in_utc(context.spark) as zone:
+        return _write_in_utc(context, staging, frame, zone)
+
+
+def _write_in_utc(context: TaskContext, staging: OutputStaging, frame: DataFrame, zone: str) -> Manifest:
     from pyspark.sql import Observation
 
-    context.raise_if_cancelled()
     schema = frame.schema
     _check_names(staging.output, schema)
     metrics = WriteMetrics(schema, metric_aggregates(staging.checks, staging.output.name, frame))
@@ -133,7 +140,8 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     if staging.output.kind == "topic":
         writer = writer.option("maxRecordsPerFile", ROWS_PER_TRANSACTION)
     counting_files = count_in_background(staging.folder, schema) if from_files else nullcontext()
-    with counting_files as background_count:
+    with counting_files as background_count, changed_conf(context.spark, SESSION_ZONE, zone):
+        apply_conf(context.spark, FIXED_CONF)  # the job may have changed them
         writer.partitionBy(*([] if partition is None else [PARTITION_COLUMN])).parquet(spark_path(staging.folder))
     context.raise_if_cancelled()
     files = list_staged_files(staging.folder)

@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from saga_spark.manifest import MAX_SUM_PRECISION, ManifestColumn, ManifestMetric, StagedFile
-from saga_spark.row_fingerprint import (
-    Fingerprint,
-    fingerprint_aggregates,
-    quote_name,
-    read_fingerprint,
-    row_words,
-    wrapping_sums,
-)
+from saga_spark.row_fingerprint import Fingerprint, fingerprint_aggregates, quote_name, read_fingerprint, row_words
+from saga_spark.session_conf import changed_conf
 from saga_spark.staging.parquet_metrics import FileMetrics, count_files
 from saga_spark.storage import local_path
 
@@ -75,7 +69,7 @@ class WriteMetrics:
                 else frame
             )
         if classic:
-            with wrapping_sums(frame.sparkSession):
+            with changed_conf(frame.sparkSession, "spark.sql.ansi.enabled", "false"):
                 frame = frame.observe(base, *self._base_expressions(wrapping=True))
         else:
             frame = frame.observe(base, *self._base_expressions(wrapping=False))

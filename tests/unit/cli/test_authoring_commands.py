@@ -76,6 +76,22 @@ def test_validate_uses_the_settings(
     assert document(capsys, "validate") == []
 
 
+@pytest.mark.parametrize(
+    ("spark", "message"),
+    [
+        ('conf = {"spark.sql.session.timeZone" = "CET"}', "spark.conf.spark.sql.session.timeZone must stay UTC"),
+        ('remote = "spark:15002"', "spark.remote must be the address of a Spark Connect server"),
+    ],
+)
+def test_validate_refuses_what_a_worker_would(
+    spark: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saga.toml").write_text(f"[spark]\n{spark}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["validate"]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_validate_reports_a_name_that_another_file_of_the_project_has(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,10 +28,12 @@ def validate(
 
     With PATHs only their diagnostics are printed; nested definitions are looked up in the project.
     """
+    from saga_spark.settings import spark_settings
     from sagas.definition.diagnostics import format_diagnostics
     from sagas.definition.diagnostics import with_warnings_as_errors as hardened
 
     settings = load_settings()
+    spark_settings(settings)  # the worker would refuse them
     files, found = _check_files(settings, [Path(path) for path in paths or ()])
     if not files:
         where = ", ".join(paths or [str(_relative_path(path)) for path in settings.definitions])

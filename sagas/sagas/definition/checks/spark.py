@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sagas.builtins.registry import is_spark_job
-from sagas.builtins.spark import CHECK_KINDS, SPARK
+from sagas.builtins.spark import CHECK_KINDS, FIXED_CONF, SESSION_ZONE, SPARK
 from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.parser.draft import SagaDraft, StepDraft
@@ -71,6 +71,7 @@ def _check_step(
         and "main" in (job := children_of(given.get("job")))
     ):
         report.add("SAGA417", job["main"], f"`{step.id}` submits a program, which Spark Connect cannot do")
+    _check_conf(draft, step, children_of(given.get("conf")), report)
     position = step.operations[0].arguments or step.parsed.node
     _exactly_one(given, ("job", "sql"), position, f"`{step.id}` needs", report)
     _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)
@@ -84,6 +85,17 @@ def _check_step(
     audit = given.get("audit")
     for check in audit.value if audit is not None and isinstance(audit.value, list) else ():
         _check_check(draft, step, check, tuple(outputs), report)
+
+
+def _check_conf(draft: SagaDraft, step: StepDraft, conf: dict[str, YamlNode], report: Report) -> None:
+    for name, value in FIXED_CONF.items():
+        if name in conf and str(conf[name].value) != value:
+            message = f"`{name}` must stay {value}, because staged files rely on it"
+            report.add("SAGA408", conf[name], message, f"remove `{name}` from `conf`")
+    remote = draft.project.spark is not None and draft.project.spark.remote
+    if remote and SESSION_ZONE in conf and str(conf[SESSION_ZONE].value) != "UTC":
+        message = f"`{step.id}` sets `{SESSION_ZONE}`, which over Spark Connect would hold for its checks, too"
+        report.add("SAGA417", conf[SESSION_ZONE], message, "convert times in the job, with from_utc_timestamp")
 
 
 def _check_names(node: YamlNode | None, report: Report) -> None:

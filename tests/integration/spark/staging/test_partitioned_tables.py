@@ -50,9 +50,9 @@ COLUMNS: dict[str, tuple[IcebergType, str]] = {
     "raw": (BinaryType(), "binary"),
 }
 TIMES = [
-    datetime(2026, 10, 25, 0, 30, tzinfo=UTC),  # the repeated hour of Europe/Berlin, twice
-    datetime(2026, 10, 25, 1, 30, 0, 1, tzinfo=UTC),
-    datetime(2026, 3, 29, 2, 30, tzinfo=UTC),
+    datetime(2026, 11, 1, 5, 30, tzinfo=UTC),  # the repeated hour of America/New_York, twice
+    datetime(2026, 11, 1, 6, 30, 0, 1, tzinfo=UTC),
+    datetime(2026, 4, 4, 14, 40, tzinfo=UTC),  # the one of Pacific/Chatham, on the next day there
     datetime(2026, 2, 1, 23, 30, tzinfo=UTC),
     datetime(2025, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
     datetime(2026, 1, 1, tzinfo=UTC),
@@ -191,11 +191,15 @@ MORE = [
 )
 def test_every_transform_in_every_zone(partitions: list[tuple[str, str]], lake: Lake, spark: SparkSession) -> None:
     create(lake, partitions)
-    zones = ["Europe/Berlin", "America/St_Johns"]
-    for number, zone in enumerate(zones):
-        write(lake, spark, rows(1 + number * 100), zone, f"s{number}")
+    zones = ["UTC", "Asia/Kolkata", "America/New_York", "Pacific/Chatham"]
+    written = [write(lake, spark, rows(1 + at * 100), zone, f"s{at}") for at, zone in enumerate(zones)]
     assert assert_partitions_are_right(lake) > 2
-    assert lake.rows("s.d") == [*rows(1), *rows(101)]
+    assert lake.rows("s.d") == [row for at in range(4) for row in rows(1 + at * 100)]
+    assert len({publication.manifest.hash for publication in written}) == 4
+    lake.unpublish(written[1])
+    lake.unpublish(written[2])
+    assert lake.rows("s.d") == [*rows(1), *rows(301)]
+    assert_partitions_are_right(lake)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +210,9 @@ def test_every_transform_in_every_zone(partitions: list[tuple[str, str]], lake: 
 def test_replacing_modes_and_their_undo(partitions: list[tuple[str, str]], lake: Lake, spark: SparkSession) -> None:
     create(lake, partitions)
     before = rows(1)
-    write(lake, spark, before, "Asia/Tokyo", "first")
+    write(lake, spark, before, "Pacific/Chatham", "first")
     changed = [{**row, "id": row["id"] + 1000} for row in before[3:5]]
-    overwrite = write(lake, spark, changed, "Asia/Tokyo", "second", mode="overwrite_partitions")
+    overwrite = write(lake, spark, changed, "Asia/Kolkata", "second", mode="overwrite_partitions")
     table = lake.table("s.d")
 
     def partition(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -228,7 +232,7 @@ def test_replacing_modes_and_their_undo(partitions: list[tuple[str, str]], lake:
     assert lake.rows("s.d") == before
 
     merged = [{**row, "raw": b"merged"} for row in before[5:7]]
-    merge = write(lake, spark, merged, "Asia/Tokyo", "third", mode="merge", key=["id"])
+    merge = write(lake, spark, merged, "America/New_York", "third", mode="merge", key=["id"])
     assert lake.rows("s.d") == [next((new for new in merged if new["id"] == row["id"]), row) for row in before]
     assert_partitions_are_right(lake)
     lake.unpublish(merge)

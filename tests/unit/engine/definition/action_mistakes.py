@@ -260,6 +260,20 @@ ACTION_MISTAKES = [
         saga("  - {id: a, uses: spark, with: {job: {main: ⟦x.py}, output: {parquet: x}}}\n"),
         spark=SparkResources("shop", remote=True),
     ),
+    Mistake(
+        "SAGA417",
+        "a time zone over Spark Connect",
+        saga(
+            "  - {id: a, uses: spark, with: {sql: select 1 as a, output: {parquet: x}, "
+            "conf: {spark.sql.session.timeZone: ⟦CET}}}\n"
+        ),
+        spark=SparkResources("shop", remote=True),
+    ),
+    Mistake(
+        "SAGA408",
+        "a property that staged files rely on",
+        spark("output: {parquet: x}, conf: {spark.sql.parquet.outputTimestampType: ⟦INT96}"),
+    ),
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
     Mistake("SAGA140", "an action of the engine", saga(BOOK, NOTIFY.format(one="uses: ⟦wait, with: {for: 1s}"))),
     Mistake(

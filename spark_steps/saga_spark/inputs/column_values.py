@@ -1,0 +1,142 @@
+"""Values of a definition (`where`, `accepted_values`) as values of a column's type: compared exactly, or refused.
+
+Spark would compare both sides as one wider type, which can round a decimal, and would read times in the session's zone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from saga_spark.row_fingerprint import quote_name
+from sagas.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+_LONGER_THAN_MICROSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_EXACT = Context(prec=80)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def filter_condition(where: str | Mapping[str, Any] | None, schema: StructType, what: str) -> Column:
+    """A filter of the definition as a condition on rows with this schema; true for every row if there is none.
+
+    SQL, or for each column a value, a list of values, or null. ``what`` is the subject of errors. Raises UsageError for
+    a column that does not exist, and for a value that its type cannot have.
+    """
+    from pyspark.sql import functions as F
+
+    if isinstance(where, str):
+        return F.expr(where)
+    combined = F.lit(True)
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, value in (where or {}).items():
+        if name not in types:
+            raise UsageError(f"{what} names the column {name}, which does not exist{did_you_mean(name, tuple(types))}")
+        values = value if isinstance(value, list) else [value]
+        equal = has_value(name, types[name], values, what)
+        combined &= equal | F.col(quote_name(name)).isNull() if None in values else equal
+    return combined
+
+
+def has_value(name: str, kind: DataType, values: Sequence[Any], what: str) -> Column:
+    """Whether the column of this type has one of the values, without nulls.
+
+    Raises UsageError for a value that it cannot have.
+    """
+    from pyspark.sql import functions as F
+
+    try:
+        literals = [_literal(kind, value) for value in values if value is not None]
+    except _Unsuitable as error:
+        help = "quote it" if isinstance(kind, _texts()) else "correct the value"
+        raise UsageError(
+            f"{what}: the column {name} is {kind.simpleString()} and cannot be {error.args[0]}; {help}"
+        ) from None
+    return F.col(quote_name(name)).isin([literal for literal in literals if literal is not None])
+
+
+class _Unsuitable(Exception):
+    """The column can never have this value."""
+
+
+class _NoEqual(Exception):
+    """No value of the column's type equals the value."""
+
+
+def _texts() -> tuple[type[DataType], ...]:
+    from pyspark.sql import types as T
+
+    return (T.StringType, T.VarcharType, T.CharType)
+
+
+def _literal(kind: DataType, value: Any) -> Column | None:
+    """The value in the column's type; None if no value of the type equals it. Raises _Unsuitable."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    try:
+        match kind:
+            case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
+                number, limit = _number(value), 1 << (_BITS[kind.typeName()] - 1)
+                fits = number == number.to_integral_value() and -limit <= number < limit
+                return F.lit(int(number)).cast(kind) if fits else None
+            case T.DecimalType():
+                number = _number(value)
+                if number and number.adjusted() >= kind.precision - kind.scale:
+                    return None
+                exact = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+                return F.lit(exact).cast(kind) if exact == number else None
+            case T.FloatType() | T.DoubleType():
+                number = float(_number(value))
+                return F.lit(number).cast(kind) if math.isfinite(number) else None
+            case T.BooleanType():
+                return F.lit({"true": True, "false": False}[str(value).lower()])
+            case T.DateType():
+                return F.lit(date.fromisoformat(_text(value)).isoformat()).cast(kind)
+            case T.TimestampType():
+                at = _time(value)
+                microseconds = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+                return F.timestamp_micros(F.lit(microseconds))
+            case T.TimestampNTZType():
+                at = _time(value)
+                if at.tzinfo is not None:
+                    raise ValueError
+                return F.lit(at.isoformat()).cast(kind)
+            case _:
+                return F.lit(_text(value)).cast(kind)
+    except _NoEqual:
+        return None
+    except (ValueError, KeyError, InvalidOperation):
+        raise _Unsuitable(value) from None
+
+
+def _number(value: Any) -> Decimal:
+    if isinstance(value, bool):
+        raise ValueError
+    number = Decimal(str(value))
+    if not number.is_finite():
+        raise ValueError
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _time(value: Any) -> datetime:
+    """ISO 8601; UTC if it has no zone."""
+    text = _text(value).upper()
+    if _LONGER_THAN_MICROSECONDS.search(text):  # Python would cut it off
+        datetime.fromisoformat(text)
+        raise _NoEqual
+    return datetime.fromisoformat(text)
