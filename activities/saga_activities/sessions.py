@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
 _POSTGRESQL = {
@@ -48,18 +49,20 @@ def session_arguments(url: URL) -> dict[str, Any]:
     match url.get_backend_name():
         case "postgresql":
             own = url.query.get("options") or ""
-            return {"options": postgresql_options([own] if isinstance(own, str) else own)}
+            return {"options": _postgresql_options([own] if isinstance(own, str) else own)}
         case "mysql" | "mariadb":
             _ignore_duplicates()
             return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}"}
     return {}
 
 
-def postgresql_options(own: Sequence[str] = ()) -> str:
-    """The `options` of a connection: its ``own``, else PGOPTIONS, and the settings above.
+def psycopg_arguments(url: str) -> dict[str, Any]:
+    """The arguments of ``psycopg.connect`` that open a session with these settings. Raises psycopg.ProgrammingError."""
+    return {"options": _postgresql_options([str(conninfo_to_dict(url).get("options") or "")])}
 
-    The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any.
-    """
+
+def _postgresql_options(own: Sequence[str]) -> str:
+    """The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any."""
     given = [option for option in own if option] or [os.environ.get("PGOPTIONS", "")]
     return " ".join([*filter(None, given), *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())])
 

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from saga_activities.guard.statement_errors import healing_of_postgresql
-from saga_activities.sessions import postgresql_options
+from saga_activities.sessions import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem
@@ -62,12 +61,12 @@ def extract_database_inputs(
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:
-        options = postgresql_options([str(conninfo_to_dict(url).get("options") or "")])
+        arguments = psycopg_arguments(url)
     except psycopg.ProgrammingError:
         # psycopg's message would quote the password.
         raise UsageError("the `url` of a connection that Spark steps read is not a valid PostgreSQL URL") from None
     try:
-        with psycopg.connect(url, options=options) as connection:
+        with psycopg.connect(url, **arguments) as connection:
             on_cancel(connection.cancel)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
+from saga_activities.sessions import psycopg_arguments
 from saga_spark.job_errors import JobFailed
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 BATCH_TABLE = "saga_stream_batch"
 _CREATE = f"""
@@ -48,7 +51,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
     writer = _copy_into(write) if isinstance(write, str) else write
 
     def batch(frame: DataFrame, number: int) -> None:
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(url, **psycopg_arguments(url)) as connection:
             _create_batch_table(connection)
             # The number first: a concurrent duplicate blocks here until the other transaction ends, then finds the row.
             taken = connection.execute(
@@ -67,7 +70,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
 
 def delete_batches(url: str, query: str, before: int) -> int:
     """Delete the records of batches below a number, which Spark will not send again; returns how many there were."""
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, **psycopg_arguments(url)) as connection:
         _create_batch_table(connection)
         return connection.execute(
             f"DELETE FROM {BATCH_TABLE} WHERE query = %s AND batch < %s", (query, before)
@@ -88,6 +91,7 @@ def _copy_into(table: str) -> BatchWriter:
 
     def write(connection: psycopg.Connection[Any], frame: DataFrame) -> int:
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in frame.columns)
+        kinds = [field.dataType for field in frame.schema.fields]
         rows = 0
         try:
             with (
@@ -95,10 +99,21 @@ def _copy_into(table: str) -> BatchWriter:
                 cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, columns)) as copy,
             ):
                 for row in frame.toLocalIterator():
-                    copy.write_row(tuple(row))
+                    copy.write_row([_with_zone(value, kind) for value, kind in zip(row, kinds, strict=True)])
                     rows += 1
         except psycopg.DataError as error:
             raise JobFailed(f"the batch does not fit into {table}: {str(error).splitlines()[0]}") from error
         return rows
 
     return write
+
+
+def _with_zone(value: Any, kind: DataType) -> Any:
+    """Spark gives the instants of timestamps without their zone, which is that of this process."""
+    from pyspark.sql import types as T
+
+    if value is None:
+        return None
+    if isinstance(kind, T.ArrayType):
+        return [_with_zone(item, kind.elementType) for item in value]
+    return value.astimezone(UTC) if isinstance(kind, T.TimestampType) else value

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import psycopg
 from psycopg import errors, sql
-from psycopg.conninfo import conninfo_to_dict
 
-from saga_activities.sessions import postgresql_options
+from saga_activities.sessions import psycopg_arguments
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
@@ -276,9 +275,8 @@ class PostgreSqlSink:
         try:
             name = f"saga-sink-{os.getpid()}"
             # The hash of a row is that of its text, which must not depend on the settings of a role.
-            options = postgresql_options([str(conninfo_to_dict(url).get("options") or "")])
             with psycopg.connect(
-                url, connect_timeout=CONNECT_TIMEOUT, application_name=name, options=options
+                url, connect_timeout=CONNECT_TIMEOUT, application_name=name, **psycopg_arguments(url)
             ) as connection:
                 for setting, value in timeouts.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,3 +84,28 @@ def test_a_repeated_batch_writes_nothing(spark: SparkSession, server: DatabaseSe
     assert streaming.delete_batches(url, "readings", 1) == 1
     with pytest.raises(UsageError, match="is not a name of a query"):
         streaming.write_batch_once(url, "", "readings")
+
+
+def test_a_timestamp_is_the_same_instant_in_every_zone(
+    spark: SparkSession, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the zone of the process, of the session of Spark, and of the role of the database."""
+    url = server.url()
+    with psycopg.connect(url) as connection:
+        connection.execute("drop table if exists moments; create table moments (at timestamptz, more timestamptz[])")
+        connection.execute("alter role current_user set timezone = 'Asia/Kolkata'")
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        instants = "timestamp'2026-11-01 05:30:00Z' as at, array(timestamp'2026-11-01 06:30:00Z') as more"
+        streaming.write_batch_once(url, "moments", "moments")(spark.sql(f"select {instants}"), 0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+        with psycopg.connect(url) as connection:
+            connection.execute("alter role current_user reset all")
+    with psycopg.connect(url) as connection:
+        connection.execute("set timezone = 'UTC'")
+        assert connection.execute("select at::text, more::text from moments").fetchall() == [
+            ("2026-11-01 05:30:00+00", '{"2026-11-01 06:30:00+00"}')
+        ]
