@@ -15,14 +15,13 @@ from pyspark.sql import types as T
 
 from saga_spark.inputs.column_values import filter_condition, has_value
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
-from saga_spark.job.sql_parameters import sql_parameters
+from saga_spark.job.sql_parameters import run_sql
 from saga_spark.job_errors import JobFailed, first_line
 from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
-from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import decode_json
 
 CheckStatus = Literal["pass", "warn", "fail"]
@@ -379,9 +378,7 @@ def _check_sql(
 ) -> CheckResult:
     for name, table in {**inputs, **frames, "output": frame}.items():
         table.createOrReplaceTempView(quote_name(name))
-    # Only those that it names: the job may also have parameters that are no SQL values.
-    named = sql_parameters({name: params[name] for name in parse_sql(check.spec, "spark").parameters})
-    violations = frame.sparkSession.sql(check.spec, args=named)
+    violations = run_sql(frame.sparkSession, check.spec, params)
     count = violations.count()
     if not count:
         return CheckResult(check, False, "the query found no row")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 
 from saga_spark.job.job_spec import Job
-from saga_spark.job.sql_parameters import sql_parameters
+from saga_spark.job.sql_parameters import run_sql
 from saga_spark.job_errors import JobFailed, last_error_line, to_job_error
 from saga_spark.runner.java import require_java
 from saga_spark.runner.runner_process import kill_tree
@@ -27,7 +27,6 @@ from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
-from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import encode_json
 
 if TYPE_CHECKING:
@@ -174,12 +173,12 @@ def check_signature(
 
 def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> DataFrame:
     assert not isinstance(job.code, str)
-    text = job.code["sql"]
-    parameters = sql_parameters({name: job.params[name] for name in parse_sql(text, "spark").parameters})
     try:
         for name, frame in inputs.items():
             frame.createOrReplaceTempView(name)
-        return spark.sql(text, args=parameters)
+        return run_sql(spark, job.code["sql"], job.params)
+    except UsageError:
+        raise
     except Exception as error:
         raise to_job_error(error, job_label(job)) from error
 
