@@ -99,13 +99,6 @@ _MAX_QUOTED = 120
 """Characters of the statement in a message; its details have more."""
 _MAX_MESSAGE = 500
 
-_OUTDATED_TABLE = re.compile(
-    r'of relation "saga_(outbox|request)" does not exist|column saga_request\.\w+ does not exist'  # PostgreSQL
-    r"|table saga_(outbox|request) has no column|no such column: saga_request\."  # SQLite
-    r"|Unknown column '(saga_request\.)?reply_topic'"  # MySQL; of the outbox it reports a missing newer table first
-)
-"""A column is missing: the table is older than this engine."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedError:
@@ -166,11 +159,8 @@ def _is_refused_by_the_driver(error: sa.SQLAlchemyError, origin: Any) -> bool:
 
 
 def _concerns_engine_tables(origin: Any, code: str | int) -> bool:
-    """Whether a table of the engine is missing, or older than this engine."""
-    sentence = _sentence(origin)
-    return (code in _MISSING_TABLE_CODES and _ENGINE_TABLE.search(sentence) is not None) or (
-        _OUTDATED_TABLE.search(sentence) is not None
-    )
+    """True if a table of the engine is missing."""
+    return code in _MISSING_TABLE_CODES and _ENGINE_TABLE.search(_sentence(origin)) is not None
 
 
 def is_lock_timeout(error: BaseException) -> bool:
@@ -221,7 +211,7 @@ def _healing_in_postgresql(origin: Any, code: str) -> Healing | None:
 
 def _missing_tables() -> ClassifiedError:
     return ClassifiedError(
-        "run `saga setup`: the guard's tables are missing in this database, or older than this engine",
+        "run `saga setup`: the guard's tables are missing in this database",
         infrastructure=True,
     )
 

@@ -40,12 +40,10 @@ FROM (SELECT o.*, CAST(CASE WHEN o.status = 'SUSPENDED' THEN 'NEW' WHEN o.status
 
 # The relay requires the last of these tables, so it comes last.
 POSTGRESQL_OUTBOX_DDL: Sequence[str] = (
-    # The default is computed once for the rows that exist, which have the transaction of the upgrade then.
     "ALTER TABLE saga_outbox ADD COLUMN IF NOT EXISTS xid xid8 NOT NULL DEFAULT pg_current_xact_id()",
     "CREATE INDEX IF NOT EXISTS saga_outbox_written ON saga_outbox (shard, xid, id) WHERE status = 'NEW'",
     "CREATE INDEX IF NOT EXISTS saga_outbox_set_aside ON saga_outbox (status, shard, id) "
     "WHERE status NOT IN ('NEW', 'PUBLISHED')",
-    "DROP INDEX IF EXISTS saga_outbox_waiting",
     # Whoever releases or republishes an event only sets its status: the row is then new in the window of now.
     "CREATE OR REPLACE FUNCTION saga_outbox_requeue() RETURNS trigger LANGUAGE plpgsql AS "
     "'BEGIN NEW.xid := pg_current_xact_id(); "
@@ -71,6 +69,6 @@ def outbox_source(dialect: str) -> sa.Table:
 
 
 def needed_tables(dialect: str) -> frozenset[str]:
-    """The names of the tables that a database of this version has."""
+    """The names of the tables that a database has."""
     tables = frozenset(metadata.tables)
     return tables | {PASSED_TABLE, PROGRESS_TABLE} if dialect == "postgresql" else tables

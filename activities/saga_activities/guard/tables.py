@@ -243,7 +243,7 @@ request_table = sa.Table(
     sa.Column("token", long_text()),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("answered_at", sa.Double),
-    # What a reply must have: the topic it comes in, and the secret of the command. Null: written before version 4.
+    # What a reply must have: the topic it comes in, and the secret of the command. Null: no command was sent.
     sa.Column("reply_topic", sa.String(255)),
     sa.Column("reply_token", sa.String(64)),
     **TABLE_OPTIONS,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from saga_activities.guard.schema import DIALECTS, NewerTables
-from saga_activities.guard.tables import version_table
+from saga_activities.guard.schema import DIALECTS, has_version, insert_once, insert_version
 from saga_activities.ledger.partitions import (
     DEFAULT_PARTITION,
     TABLE,
@@ -22,10 +21,7 @@ from saga_activities.ledger.partitions import (
 )
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
-LEDGER_VERSION = 3
-
-_VERSION_OF_CLAIMS = 2
-_VERSION_OF_USE = 3
+LEDGER_VERSION = 1
 
 _MYSQL_DIALECTS = ("mysql", "mariadb")
 _SETUP_LOCK = 5_347_108
@@ -40,33 +36,16 @@ END $$"""
 
 
 async def create_ledger(engine: AsyncEngine) -> None:
-    """Create the table and the partitions of the months to come; idempotent, and safe to run concurrently.
+    """Create the tables and the partitions of the months to come; idempotent, and safe to run concurrently.
 
     The guard's tables must exist. Raises :class:`NewerTables` if the database was set up by a newer engine.
     """
     async with alone(engine) as connection:
-        version = (
-            await connection.execute(sa.select(version_table.c.version).where(version_table.c.part == "ledger"))
-        ).scalar()
-        if version is not None and version > LEDGER_VERSION:
-            raise NewerTables(
-                f"the ledger has version {version}, this engine supports {LEDGER_VERSION}: update the engine"
-            )
-        if version is None:
+        if not await has_version(connection, "ledger", LEDGER_VERSION):
             for statement in _table_ddl(connection.dialect):
                 await connection.exec_driver_sql(statement)
-        if version is None or version < _VERSION_OF_CLAIMS:
-            for statement in _claim_ddl(connection.dialect):
-                await connection.exec_driver_sql(statement)
-        elif version < _VERSION_OF_USE:
-            await _add_use(connection)
         await add_months(connection, datetime.now(UTC))
-        if version is None:
-            with suppress(IntegrityError):  # another worker is setting up the same database; its row is equal
-                await connection.execute(sa.text(_INSERT_VERSION))
-        elif version < LEDGER_VERSION:
-            newer = sa.update(version_table).where(version_table.c.part == "ledger").values(version=LEDGER_VERSION)
-            await connection.execute(newer)
+        await insert_once(connection, insert_version("ledger", LEDGER_VERSION))
 
 
 @asynccontextmanager
@@ -107,20 +86,6 @@ async def add_months(connection: AsyncConnection, now: datetime) -> list[str]:
     return created
 
 
-async def _add_use(connection: AsyncConnection) -> None:
-    """Add the column that says when a definition was last used: now, for those that are there."""
-    column = definition_table.c.used_at
-    kind = column.type.compile(connection.dialect)
-    try:
-        await connection.exec_driver_sql(f"ALTER TABLE {definition_table.name} ADD COLUMN {column.name} {kind}")
-    except DBAPIError:
-        columns = await connection.run_sync(lambda sync: sa.inspect(sync).get_columns(definition_table.name))
-        if column.name not in {one["name"] for one in columns}:
-            raise  # else another worker has added it meanwhile
-    unknown = sa.update(definition_table).where(column.is_(None))
-    await connection.execute(unknown.values(used_at=datetime.now(UTC)))
-
-
 _ROWS_IN_DEFAULT = "23514"
 _SAME_PARTITION = 1517
 
@@ -136,9 +101,6 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     if dialect.name == "postgresql":
         yield _STORY_COMPRESSION  # before the partitions, which inherit it
         yield f"CREATE TABLE IF NOT EXISTS {DEFAULT_PARTITION} PARTITION OF {TABLE} DEFAULT"
-
-
-def _claim_ddl(dialect: sa.Dialect) -> Iterator[str]:
     yield from _create(claim_table, dialect)
     yield from _create(definition_table, dialect)
 
@@ -157,19 +119,13 @@ def _create(table: sa.Table, dialect: sa.Dialect) -> Iterator[str]:
         yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
 
 
-_INSERT_VERSION = (
-    f"insert into saga_version select 'ledger', {LEDGER_VERSION} from (select 1 as one) as this_row"
-    " where not exists (select 1 from saga_version where part = 'ledger')"
-)
-
-
 def ledger_ddl(dialect: str, now: datetime | None = None) -> str:
-    """The same as :func:`create_ledger` for a new ledger, as SQL for a database administrator.
+    """The same as :func:`create_ledger` as SQL for a database administrator.
 
     Raises ``KeyError`` for an unknown dialect.
     """
     compiled = DIALECTS[dialect]()
-    parts = [*_table_ddl(compiled), *_claim_ddl(compiled)]
+    parts = [*_table_ddl(compiled)]
     if dialect == "postgresql":
         parts += [create_statement(dialect, month) for month in months_from(now or datetime.now(UTC))]
-    return ";\n\n".join([*parts, _INSERT_VERSION]) + ";\n"
+    return ";\n\n".join([*parts, insert_version("ledger", LEDGER_VERSION)]) + ";\n"

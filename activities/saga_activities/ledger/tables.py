@@ -128,7 +128,7 @@ definition_table = sa.Table(
     sa.Column("digest", sa.String(80), primary_key=True),
     sa.Column("definition", CompressedJson(), nullable=False),
     # When a bulk workflow has claimed sagas with it, to the hour.
-    sa.Column("used_at", UtcTime()),
+    sa.Column("used_at", UtcTime(), nullable=False),
     **TABLE_OPTIONS,
 )
 """The definitions of bulk workflows, whose sagas are stored without them."""

@@ -86,6 +86,7 @@ class KafkaRequestAction:
             if is_repeated:  # a late copy of the first reply must not answer the second command
                 row = replace(row, reply_topic=reply_topic, reply_token=new_token())
             if row.is_new or is_repeated:
+                assert row.reply_token is not None
                 event = replace(with_token(command, row.reply_token), id=command_id(invocation, resend=is_repeated))
                 await insert_events(sql, [event], invocation, self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, replace(row, waiter=waiter))
@@ -183,9 +184,9 @@ def build_command(invocation: Invocation, reply_topic: Any, traceparent: str | N
     return Event(topic, written, given.get("value"), {**headers, **ours}, type=COMMAND_TYPE)
 
 
-def with_token(command: Event, token: str | None) -> Event:
-    """The command with the token that its reply returns; None: an older version has written it without one."""
-    return command if token is None else replace(command, headers={**command.headers, REPLY_TOKEN_HEADER: token})
+def with_token(command: Event, token: str) -> Event:
+    """The command with the token that its reply returns."""
+    return replace(command, headers={**command.headers, REPLY_TOKEN_HEADER: token})
 
 
 def new_token() -> str:

@@ -173,19 +173,6 @@ async def test_definitions_that_no_saga_needs_are_deleted(ledger: RunLedger) -> 
     assert await purge(timedelta(0)) == {"fresh", "again"}, "the row is gone; both were used within a day"
 
 
-async def test_an_older_ledger_learns_when_its_definitions_were_used(ledger: RunLedger) -> None:
-    await claims.claim(ledger.engine, [], saga="s", bulk_id="bulk~1", at=NOW, definition={"digest": "d"})
-    async with ledger.engine.begin() as connection:
-        await connection.execute(text("alter table saga_definition drop column used_at"))
-        await connection.execute(text("update saga_version set version = 2 where part = 'ledger'"))
-    await asyncio.gather(*(create_ledger(ledger.engine) for _ in range(2)))
-    async with ledger.engine.connect() as connection:
-        [used] = (await connection.execute(select(definition_table.c.used_at))).scalars()
-        assert abs(datetime.now(UTC) - used) < timedelta(minutes=5)
-        version = await connection.execute(text("select version from saga_version where part = 'ledger'"))
-        assert version.scalar() == 3
-
-
 async def test_a_month_that_is_over_is_dropped_as_a_partition(ledger: RunLedger) -> None:
     if ledger.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has no partitions")

@@ -147,7 +147,7 @@ _OLDEST = (
 
 
 async def has_outbox(connection: AsyncConnection) -> bool:
-    """Whether the database has an outbox, with the tables of this version where older ones cannot be read."""
+    """True if the database has an outbox, with all of its tables."""
     needed = _statements(connection.dialect.name).needed_table
     return await connection.run_sync(lambda sync: inspect(sync).has_table(needed))
 

@@ -21,9 +21,9 @@ from sagas.text.exact_json import decode_json, encode_json
 READ_TIMEOUT = 30.0
 """Seconds to read the end of one partition."""
 
-VERSION = 2
-"""The highest version of a record that this relay reads. A relay whose records an older one cannot read raises it: the
-older relay then stops instead of publishing events twice. Version 2 says that published rows have no marks.
+VERSION = 1
+"""The version of the records that this relay writes, and the highest that it reads. A change that an older relay cannot
+read raises it: the older relay then stops instead of publishing events twice.
 """
 
 HANGING_AFTER = 5.0
@@ -59,25 +59,27 @@ class ProgressRecord:
     previous_event_ids: Sequence[str] = ()
 
 
-def encode_progress(shard: int, progress: ProgressRecord, version: int) -> tuple[bytes, bytes]:
+def encode_progress(shard: int, progress: ProgressRecord) -> tuple[bytes, bytes]:
     """Key and value of the record. All records of a shard have one key, so compaction keeps the last."""
-    value: dict[str, Any] = {"version": version} if version > 1 else {}  # the first relays wrote none
-    value |= {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
-    if progress.previous_event_ids:
-        value["before"] = list(progress.previous_event_ids)
+    value = {
+        "version": VERSION,
+        "shard": shard,
+        "batch": progress.batch,
+        "event_ids": list(progress.event_ids),
+        "previous_event_ids": list(progress.previous_event_ids),
+    }
     return str(shard).encode(), encode_json(value)
 
 
 def decode_progress(value: bytes) -> ProgressRecord:
-    """Decode a record; without a version it is version 1. Raises NewerRelay."""
+    """Decode a record. Raises NewerRelay."""
     data = decode_json(value)
-    version = data.get("version", 1)
-    if version > VERSION:
+    if data["version"] > VERSION:
         raise NewerRelay(
-            f"a newer relay has published this outbox (its progress record has version {version}, this one reads up to "
-            f"{VERSION}); run the newer relay"
+            f"a newer relay has published this outbox (its progress record has version {data['version']}, this one "
+            f"reads up to {VERSION}); run the newer relay"
         )
-    return ProgressRecord(data["batch"], data["ids"], data.get("before", ()))
+    return ProgressRecord(data["batch"], data["event_ids"], data["previous_event_ids"])
 
 
 def read_last_progress(settings: KafkaSettings, topic: str, shard: int) -> ProgressRecord:

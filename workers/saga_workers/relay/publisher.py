@@ -48,14 +48,12 @@ class Publisher:
         settings: KafkaSettings,
         identity: OutboxIdentity,
         shard: int,
-        record_version: int,
         *,
         track_delivery: bool = False,
     ) -> None:
         self._settings, self._identity, self._shard = settings, identity, shard
         self._topic = progress_topic(settings, identity.outbox_id)
         self._producer = TransactionalProducer(settings, transactional_id(settings, identity.outbox_id, shard))
-        self._record_version = record_version
         self.track_delivery = track_delivery
         self.cancelled = self._producer.cancelled
         self._checked_topics: set[str] = set()
@@ -121,7 +119,7 @@ class Publisher:
         else:
             producer.produce_all((row.topic, record) for row, record in events)
         made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unrecorded])
-        key, value = progress_record.encode_progress(self._shard, made, self._record_version)
+        key, value = progress_record.encode_progress(self._shard, made)
         producer.produce(self._topic, value, key, partition=self._shard, confirm_delivery=self.track_delivery)
         producer.commit()
         self.track_delivery = False

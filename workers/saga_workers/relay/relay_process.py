@@ -116,10 +116,8 @@ async def _publish_outbox(
         if stop.is_set():
             return True
         if requested_connection is not None:
-            raise UsageError(
-                f"the database of the connection {name} has no outbox, or an outdated one", help="saga setup"
-            )
-        log.info("no outbox, or an outdated one; `saga setup` creates it", extra=fields(connection=name))
+            raise UsageError(f"the database of the connection {name} has no outbox", help="saga setup")
+        log.info("no outbox; `saga setup` creates it", extra=fields(connection=name))
         return False
     if outbox.identity.shards != settings.kafka.shards:
         log.info(

@@ -101,7 +101,6 @@ class Shard:
                 self._outbox.settings,
                 self._outbox.identity,
                 self._number,
-                self._reader.record_version,
                 track_delivery=watching,
             )
             pause = 0.0

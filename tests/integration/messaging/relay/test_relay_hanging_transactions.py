@@ -75,6 +75,6 @@ def write_and_sleep(env: OutboxEnvironment, topic: str, ids: list[str], progress
         record = record_codec.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")
         producer.produce(topic, record.value, record.key, record.headers)
     if progress:
-        key, value = encode_progress(shard, ProgressRecord(1, ids), 2)
+        key, value = encode_progress(shard, ProgressRecord(1, ids))
         producer.produce(progress_topic(env.kafka, home), value, key, partition=shard)
     producer.flush()

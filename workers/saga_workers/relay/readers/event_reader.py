@@ -27,9 +27,6 @@ class Superseded(SagaError):
 class EventReader(Protocol):
     """Reads one shard for one producer. Every method raises SQLAlchemyError and TimeoutError, ``record`` Superseded."""
 
-    record_version: int
-    """The version of the progress records in Kafka that go with it."""
-
     async def claim(self) -> None:
         """Begin to read. Nobody who claimed the shard before can record anything any more."""
         ...

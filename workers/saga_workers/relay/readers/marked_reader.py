@@ -52,8 +52,6 @@ _REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE
 class MarkedReader:
     """The new events of one shard, an :class:`saga_workers.relay.readers.event_reader.EventReader`."""
 
-    record_version = 1
-
     def __init__(self, engine: AsyncEngine, shard: int) -> None:
         self._engine, self._shard = engine, shard
         self._found: list[int] = []

@@ -167,8 +167,6 @@ _ADOPT = (
 class WindowReader:
     """The new events of one shard, an :class:`saga_workers.relay.readers.event_reader.EventReader`."""
 
-    record_version = 2
-
     def __init__(self, engine: AsyncEngine, shard: int) -> None:
         self._engine, self._shard, self._reader = engine, shard, ""
         nothing = Snapshot(NOTHING_DONE)
