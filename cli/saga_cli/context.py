@@ -12,6 +12,7 @@ from sagas.errors import UsageError
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
 T = TypeVar("T")
@@ -104,6 +105,18 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
         return await work(await connect(settings), settings)
 
     return asyncio.run(connected())
+
+
+def with_locator(work: Callable[[Locator, Settings], Awaitable[T]]) -> T:
+    """The same with what finds the sagas of the project, wherever they live."""
+
+    async def locating(client: Client, settings: Settings) -> T:
+        from saga_workers.location.locator import using_locator
+
+        async with using_locator(client, settings) as locator:
+            return await work(locator, settings)
+
+    return with_client(locating)
 
 
 def target_line(settings: Settings) -> str:

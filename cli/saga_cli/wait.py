@@ -15,10 +15,8 @@ from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
-    from temporalio.client import Client as Temporal
-
     from saga_workers.client import Client
-    from saga_workers.ledger.run_ledger import RunLedger
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
 
 DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
@@ -57,9 +55,7 @@ def parse_deadline(timeout: str | None) -> float | None:
         raise UsageError(f"--timeout: {error}", help="for example --timeout 1m") from None
 
 
-async def follow_saga(
-    temporal: Temporal, saga_id: str, *, web_ui: str | None, ledger: RunLedger | None = None
-) -> AsyncGenerator[SagaView]:
+async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> AsyncGenerator[SagaView]:
     """The view again and again, the first at once, later ones soon after something may have changed.
 
     The caller decides when it has seen enough; after a final state nothing more comes, nor from the ledger.
@@ -68,13 +64,14 @@ async def follow_saga(
     from temporalio.service import RPCError, RPCStatusCode
 
     from saga_activities.concurrency import Backoff
-    from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of, with_blocking_checked
+    from saga_workers.views.saga_view import read_view, with_blocking_checked
+    from sagas.protocol.saga_view import FINAL_STATES
 
     async def end() -> None:
-        running = await running_of(temporal, saga_id)
+        running = (await locator.within_temporal().locate(saga_id)).open_run
         id = saga_id if running is None else running.run.id
         try:
-            await temporal.get_workflow_handle(id).result()
+            await locator.temporal.get_workflow_handle(id).result()
         except WorkflowFailureError:
             return  # how it ended is in the view
         except RPCError as error:
@@ -85,8 +82,8 @@ async def follow_saga(
     follows_run, ended = True, False
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
-            view = await read_view(temporal, saga_id, web_ui=web_ui, ledger=ledger)
-            view = await with_blocking_checked(temporal, view)
+            view = await read_view(locator, saga_id, web_ui=web_ui)
+            view = await with_blocking_checked(locator, view)
             ended = view.state in FINAL_STATES or view.source == "ledger"
             yield view
             if ended:
@@ -164,21 +161,15 @@ async def wait_for_end(client: Client, saga_id: str, timeout: str | None, *, war
     ``warned``: somebody has said that no worker polls.
     """
     web_ui = client.project.settings.temporal.web_ui
-    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui, ledger=client.ledger, warned=warned)
+    return await wait_for_saga(client.locator, saga_id, timeout, web_ui=web_ui, warned=warned)
 
 
 async def wait_for_saga(
-    temporal: Temporal,
-    saga_id: str,
-    timeout: str | None,
-    *,
-    web_ui: str | None,
-    ledger: RunLedger | None = None,
-    warned: bool = False,
+    locator: Locator, saga_id: str, timeout: str | None, *, web_ui: str | None, warned: bool = False
 ) -> SagaView:
-    """The same, with Temporal's client."""
+    """The same, without a client of the project."""
     end = parse_deadline(timeout)
-    views = follow_saga(temporal, saga_id, web_ui=web_ui, ledger=ledger)
+    views = follow_saga(locator, saga_id, web_ui=web_ui)
     async with contextlib.aclosing(views):
         view = await anext(views)
         if exit_code(view) != STILL_RUNNING or view.source is not None:

@@ -19,15 +19,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.concurrency import Backoff
 from saga_workers.control import interventions
 from saga_workers.control.shared_starts import SharedStarts
-from saga_workers.control.start import SagaStarter, StartRequest, StartResult, no_ledger_error
-from saga_workers.ledger.run_ledger import open_ledger
+from saga_workers.control.start import SagaStarter, StartRequest, StartResult
+from saga_workers.ledger.run_ledger import RunLedger, open_ledger
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
-from saga_workers.views.saga_view import FINAL_STATES, read_view
+from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 
@@ -72,7 +73,7 @@ class SagaHandle:
             except WorkflowFailureError as error:
                 view, cause = await self.client.view(self.id), error
             except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND or self.client.ledger is None:
+                if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
                 view, cause = await self.client.view(self.id), error
             if view.bulk_workflow is None or view.state in FINAL_STATES:
@@ -93,8 +94,8 @@ class Client:
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = with_exact_numbers(temporal)
         self.project = project
-        self.ledger = open_ledger(project.settings)
-        """None if the project has none."""
+        self.locator = Locator(self.temporal, open_ledger(project.settings))
+        """Finds the sagas of the project, wherever they run."""
         self._search_attributes: tuple[str, ...] | None = None
         self._starters: dict[str, SagaStarter] = {}
 
@@ -126,13 +127,12 @@ class Client:
             attributes = await self.search_attributes()
             queue = settings.temporal.task_queue
             found = SagaStarter(
-                self.temporal,
+                self.locator,
                 definition,
                 task_queue=queue,
                 keys=settings.definition_keys(),
                 variables=settings.vars,
                 attributes=attributes,
-                ledger=self.ledger,
             )
             self._starters[saga] = found
         return found
@@ -146,11 +146,10 @@ class Client:
         """
         starter = await self.starter(saga)
         requests = [starter.make_request(input) for input in inputs]
-        if bulk and self.ledger is None:
-            raise no_ledger_error()
         shared = None
-        if bulk and self.ledger is not None:
-            shared = SharedStarts(starter, self.ledger, limit=_BULK_SIZE, wait=_GATHERED_FOR)
+        if bulk:
+            self.ledger.require()
+            shared = SharedStarts(starter, limit=_BULK_SIZE, wait=_GATHERED_FOR)
         places = asyncio.Semaphore(len(requests) or 1 if bulk else _STARTED_AT_ONCE)
 
         async def start(request: StartRequest) -> StartResult:
@@ -177,7 +176,7 @@ class Client:
     async def view(self, saga_id: str) -> SagaView:
         """The `saga show` document as a typed value. Raises UsageError if there is no such saga."""
         web_ui = self.project.settings.temporal.web_ui
-        return await read_view(self.temporal, saga_id, web_ui=web_ui, ledger=self.ledger)
+        return await read_view(self.locator, saga_id, web_ui=web_ui)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
         """Request the rollback of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
@@ -185,18 +184,18 @@ class Client:
 
         Raises RefusedError past the point of no return, or if the saga has ended.
         """
-        return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)).answer
+        return (await interventions.cancel(self.locator, saga_id, reason=reason, who=who)).answer
 
     async def pause(self, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
         """Stop a running saga from starting calls, in either direction, until :meth:`resume`; those in flight go on.
 
         Returns the view afterwards. Raises RefusedError if the saga has ended, SagaError if no worker answers.
         """
-        return await interventions.pause(self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger)
+        return await interventions.pause(self.locator, saga_id, reason=reason, who=who)
 
     async def resume(self, saga_id: str, *, who: str | None = None) -> SagaView:
         """Let a paused saga go on; returns the view afterwards. Raises like :meth:`pause`, and if it is not paused."""
-        return await interventions.resume(self.temporal, saga_id, who=who, ledger=self.ledger)
+        return await interventions.resume(self.locator, saga_id, who=who)
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
@@ -206,19 +205,17 @@ class Client:
         Raises UsageError if no `wait` of the saga has this name, or if the data could not be read. If the saga cannot
         be queried, the name is not checked.
         """
-        await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject, ledger=self.ledger)
+        await interventions.signal(self.locator, saga_id, name, data, who=who, reject=reject)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a parked step. Raises RefusedError if the decision is not possible."""
         keys = self.project.settings.definition_keys()
-        return (await interventions.resolve(self.temporal, saga_id, decision, keys, ledger=self.ledger)).to_json()
+        return (await interventions.resolve(self.locator, saga_id, decision, keys)).to_json()
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Undo a completed saga. Raises RefusedError if it cannot be undone."""
         queue = self.project.settings.temporal.task_queue
-        run_id = await interventions.undo(
-            self.temporal, saga_id, reason=reason, who=who, ledger=self.ledger, task_queue=queue
-        )
+        run_id = await interventions.undo(self.locator, saga_id, reason=reason, who=who, task_queue=queue)
         link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
         return SagaHandle(run_id, "", True, link, self)
 
@@ -230,8 +227,12 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections to the ledger; without one there is nothing to close."""
-        if self.ledger is not None:
-            await self.ledger.close()
+        await self.ledger.close()
+
+    @property
+    def ledger(self) -> RunLedger:
+        """The ledger of the project; in one without, it knows nothing."""
+        return self.locator.ledger
 
     async def search_attributes(self) -> tuple[str, ...]:
         """The search attributes of the engine that this namespace has; cached."""

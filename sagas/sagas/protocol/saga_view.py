@@ -25,6 +25,8 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
 
+FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
+
 Phase = Literal["forward", "committed", "backward"]
 StepState = Literal[
     "PENDING",

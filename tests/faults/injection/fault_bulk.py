@@ -359,10 +359,9 @@ async def terminated(env: CellEnvironment) -> None:
     await env.sessions_are_over(worker.pid)
     env.fault_is_over()
     client, members = await env.client(), bulk(env).members
-    assert client.ledger is not None
-    left = await find_left_claims(client.temporal, client.ledger, "bank")
+    left = await find_left_claims(client.locator, "bank")
     assert {one.saga_id for one in left} == set(members)
-    said = [continue_claimed(client.temporal, client.ledger, id, "tester", "the test continues it") for id in members]
+    said = [continue_claimed(client.locator, id, "tester", "the test continues it") for id in members]
     assert all(one.startswith("continued; it is ") for one in await asyncio.gather(*said))
 
 

@@ -16,7 +16,6 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.control import acceptance, shared_starts
 from saga_workers.control import start as saga_start
-from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi, bulk_wait_seconds
 from saga_workers.serve.api_tokens import Callers
@@ -37,14 +36,12 @@ async def serving(project: Project, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     serve = {"tokens": {"shop": token}, "bulk_wait": "100ms", "starts_per_second": 1000}
     settings = replace(project.settings, serve=serve)
     client = Client(await connect(settings), Project(settings))
-    async with using_ledger(settings) as ledger:
-        wait = bulk_wait_seconds(settings)
-        api = SagaApi(client.temporal, Callers(settings), client, ledger=ledger, bulk_wait=wait)
-        async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
-            headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
-            url = f"http://{HOST}:{server.port}"
-            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=limits) as caller:
-                yield caller
+    api = SagaApi(client.locator, Callers(settings), client, bulk_wait=bulk_wait_seconds(settings))
+    async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
+        headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
+        url = f"http://{HOST}:{server.port}"
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=limits) as caller:
+            yield caller
     await client.close()
 
 
@@ -167,8 +164,7 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
     monkeypatch.setattr(saga_start, "MAX_BULK_INPUT", 16_000_000)
     bank.open_accounts(4)
     starter = await bank.client.starter("withdrawal")
-    assert bank.client.ledger is not None
-    shared = shared_starts.SharedStarts(starter, bank.client.ledger, limit=4, wait=0.2)
+    shared = shared_starts.SharedStarts(starter, limit=4, wait=0.2)
 
     async def start(number: int, size: int) -> shared_starts.StartResult:
         request = starter.make_request({**withdrawal(number)["input"], "note": "x" * size})

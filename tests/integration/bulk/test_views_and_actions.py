@@ -78,12 +78,12 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
         assert view.bulk_workflow == bulk.id
         assert view.labels == {"from": "a1"}
         assert view.steps[0].state == "RUNNING"
-        asked = query_sagas(bank.client.temporal, SagaFilter(), limit=1000, ledger=bank.client.ledger)
+        asked = query_sagas(bank.client.locator, SagaFilter(), limit=1000)
         listed = {one.id: one.state async for one in asked}  # with those of other tests
         assert {f"t-{n}": listed.get(f"t-{n}") for n in (1, 2, 3)} == {f"t-{n}": "RUNNING" for n in (1, 2, 3)}
         assert not [id for id in listed if id.startswith("bulk~")]
         of_one = SagaFilter("transfer", ("RUNNING",), labels={"from": "a2"})
-        asked = query_sagas(bank.client.temporal, of_one, limit=10, ledger=bank.client.ledger, ask_running=True)
+        asked = query_sagas(bank.client.locator, of_one, limit=10, ask_running=True)
         assert [(one.id, len(one.steps)) async for one in asked] == [("t-2", 3)]
         with pytest.raises(RefusedError, match="t-3 is RUNNING; only a COMPLETED saga"):
             await bank.client.undo("t-3", reason="test", who="me")
@@ -226,9 +226,8 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
 ) -> None:
     """The first request is refused, and the answer to the second one is lost: the bulk workflow gets one update."""
     bank.open_accounts(200)
-    temporal, ledger = bank.client.temporal, bank.client.ledger
-    assert ledger is not None
-    service, sent = temporal.workflow_service, 0
+    locator = bank.client.locator
+    service, sent = locator.temporal.workflow_service, 0
     send = service.update_workflow_execution
 
     async def answer(*request: Any, **options: Any) -> Any:
@@ -246,7 +245,7 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
         await wait_until(bank, "t-2", "RUNNING")
         monkeypatch.setattr(service, "update_workflow_execution", answer)
         if together:
-            response = asyncio.ensure_future(cancel_members(temporal, ledger, ["t-2"], {"reason": "busy", "who": "me"}))
+            response = asyncio.ensure_future(cancel_members(locator, ["t-2"], {"reason": "busy", "who": "me"}))
         else:
             response = asyncio.ensure_future(bank.client.cancel("t-2", reason="busy", who="me"))
         await asked_to_leave(bulk)
@@ -267,7 +266,7 @@ async def _is_asked_to_let_go(bulk: WorkflowHandle[Any, Any]) -> bool:
 
 async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.open_accounts(200)
-    temporal = bank.client.temporal
+    locator = bank.client.locator
     async with blocked_accounts(bank):
         bulk = await start_bulk(bank, "transfer", [transfer(1), transfer(2)])
         await wait_until(bank, "t-1", "RUNNING")
@@ -278,25 +277,23 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, mon
         assert "by mistake" in (view.reason.message or "")
     with pytest.raises(RefusedError, match="was terminated with its bulk workflow"):
         await bank.client.cancel("t-1")
-    stuck = [one async for one in list_stuck(temporal, SagaFilter(), limit=1000, ledger=bank.client.ledger)]
+    stuck = [one async for one in list_stuck(locator, SagaFilter(), limit=1000)]
     assert {one.id for one in stuck} >= {"t-1", "t-2"}  # with those of other tests
-    ledger = bank.client.ledger
-    assert ledger is not None
-    left = await find_left_claims(temporal, ledger, "bank")
+    left = await find_left_claims(locator, "bank")
     assert {one.saga_id for one in left} == {"t-1", "t-2"}
-    [told] = await check_claims(temporal, bank.project.settings)
+    [told] = await check_claims(locator.temporal, bank.project.settings)
     assert told.ok, "the claims are younger than a minute"
     monkeypatch.setattr(checks, "_MIN_CLAIM_AGE", 0.0)
-    [told] = await check_claims(temporal, bank.project.settings)
+    [told] = await check_claims(locator.temporal, bank.project.settings)
     assert not told.ok
     assert sorted(told.message.split()[4:6]) == ["t-1,", "t-2"]
     assert told.help == "saga reconcile --repair"
-    assert await continue_claimed(temporal, ledger, "t-1", "me", "test") == "continued; it is COMPENSATED"
+    assert await continue_claimed(locator, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
     await eventually(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))
     assert bank.query("select saga_id from saga_claim") == [("t-2",)]
-    known = sagas_of_bulk_workflows(temporal, ledger, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
+    known = sagas_of_bulk_workflows(locator, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
     views = {one.id: one async for one in known}
     assert {id: (one.state, bool(one.incomplete)) for id, one in views.items()} == {
         "t-1": ("COMPENSATED", False),

@@ -257,7 +257,7 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert reason.startswith("the release of its locks was attempted ")
         assert "shop" in reason
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
-        listed = [one async for one in stuck.list_stuck(client.temporal, SagaFilter(saga="order"), limit=10)]
+        listed = [one async for one in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=10)]
         assert [advice in (one.stuck or ()) for one in listed if one.id == saga] == [True]
         told = await check_releases(client.temporal)
         assert [one.help for one in told if saga in one.message] == [release_command(saga)]
@@ -271,14 +271,14 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert (view["state"], view["operator"][0]["step"], view.get("stuck")) == ("COMPLETED", "saga.release", None)
         with pytest.raises(RefusedError, match="has already ended"):
             await client.resolve(saga, {**decision, "decision": "skip"})
-        (left,) = await list_orphans(client.temporal, before.settings)
+        (left,) = await list_orphans(client.locator, before.settings)
         assert left.owner == saga
         told = await check_locks(client.temporal, before.settings)
         assert (told.ok, told.message) == (False, f"{saga} is over and holds k")
 
 
 async def _stuck(client: Any, saga: str) -> SagaView | None:
-    shown = await stuck.read_view_with_stuck(client.temporal, saga)
+    shown = await stuck.read_view_with_stuck(client.locator, saga)
     return shown if shown.stuck else None
 
 
@@ -291,12 +291,12 @@ async def test_the_lock_of_a_terminated_saga_is_found_and_released(locks: Enviro
         second = await begin(client, "order", {"keys": ["k"]})
         await until(lambda: _waits_for(client, second))
         settings = client.project.settings
-        assert await list_orphans(client.temporal, settings) == []
+        assert await list_orphans(client.locator, settings) == []
         await handle(client, first).terminate("test")
         go.set()
-        (left,) = await list_orphans(client.temporal, settings)
+        (left,) = await list_orphans(client.locator, settings)
         assert (left.owner, left.keys, left.waits) == (first, ("k",), False)
         assert await release_orphan(client.temporal, settings, left.owner, left.holder) is None
         assert (await finished(client, second))["state"] == "COMPLETED"
-        assert await list_orphans(client.temporal, settings) == []
+        assert await list_orphans(client.locator, settings) == []
     assert await nothing_is_left(locks)

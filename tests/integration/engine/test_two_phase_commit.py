@@ -107,7 +107,7 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
     assert env.project is not None
     settings = env.project.settings
     assert await stuck_prepared(env.project) == {}
-    assert await find_unowned(client.temporal, settings, id, {}) == []
+    assert await find_unowned(client.locator, settings, id, {}) == []
     monkeypatch.setattr(prepared_transactions, "STUCK_AFTER", -1.0)
     reasons = (await stuck_prepared(env.project))[id]
     assert [one.partition(" for ")[0] for one in reasons] == [
@@ -115,11 +115,11 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
         "debit#1 has a prepared transaction on bank: prepared",
     ]
     assert "two_phase_goods (RowExclusiveLock)" in reasons[0]
-    view = await with_stuck_prepared(settings, await read_view(client.temporal, id))
+    view = await with_stuck_prepared(settings, await read_view(client.locator, id))
     assert len(view.stuck or ()) == len(reasons)
 
     async def listed() -> list[Any]:  # Temporal's visibility store lags
-        found = list_stuck(client.temporal, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
+        found = list_stuck(client.locator, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
         return [one.stuck async for one in found if one.id == id]
 
     assert await until(listed) == [tuple(reasons)]
@@ -133,11 +133,11 @@ async def test_a_prepared_transaction_of_nobody_is_reported(env: Environment, ba
         await connection.exec_driver_sql("BEGIN")
         await connection.exec_driver_sql(f"INSERT INTO two_phase_goods VALUES ('{uuid.uuid4()}', 1)")
         await connection.exec_driver_sql(f"PREPARE TRANSACTION '{literal}'")
-        found = await find_unowned(client.temporal, env.project.settings, None, {})
+        found = await find_unowned(client.locator, env.project.settings, None, {})
         [mine] = [one for one in found if (one.row or {})["id"] == gid]
         assert (mine.kind, repair_command(mine, {})) == ("prepared_unowned", f"bank: ROLLBACK PREPARED '{literal}';")
         await connection.exec_driver_sql(mine.details["rollback"])
-        assert await find_unowned(client.temporal, env.project.settings, None, {}) == []
+        assert await find_unowned(client.locator, env.project.settings, None, {}) == []
 
 
 async def test_a_failure_before_the_commit_point_rolls_back(env: Environment, bank: AsyncEngine) -> None:

@@ -108,11 +108,10 @@ async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: Prox
     assert proxied.query("select 1 from saga_run") == []
 
     async with using_ledger(proxied.project.settings) as ledger, running_worker(proxied.project) as client:
-        assert ledger is not None
         states = {run.id: "COMPLETED", "open": "RUNNING", "refused": "FAILED"}
         [finding] = await check_ledger(ledger, "books", states)
         assert (finding.kind, finding.saga_id, finding.details) == ("ledger_differs", run.id, {"ledger": None})
-        assert await write_row(client.temporal, ledger, run.id) == "its row is written as COMPLETED"
+        assert await write_row(client.locator, run.id) == "its row is written as COMPLETED"
         assert await check_ledger(ledger, "books", states) == []
         row = await ledger.find(run.id)
         assert row is not None
@@ -129,7 +128,6 @@ async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: Prox
 async def test_a_terminated_saga_replaces_its_parked_row(proxied: ProxiedStay) -> None:
     proxied.break_undo(True)
     async with using_ledger(proxied.project.settings) as ledger, running_worker(proxied.project) as client:
-        assert ledger is not None
         run = await client.start("outing", {"city": fresh("oslo")})
         await finished(client, run.id)
         await proxied.wait_for_row(run.id, "PARKED")
@@ -137,6 +135,6 @@ async def test_a_terminated_saga_replaces_its_parked_row(proxied: ProxiedStay) -
         await client.temporal.get_workflow_handle(run.id).terminate("a mistake")
         [finding] = await check_ledger(ledger, "books", {run.id: "TERMINATED"})
         assert finding.details == {"ledger": "PARKED"}
-        assert await write_row(client.temporal, ledger, run.id) == "its row is written as TERMINATED"
+        assert await write_row(client.locator, run.id) == "its row is written as TERMINATED"
         assert proxied.query("select state, ended_at is null from saga_run") == [("TERMINATED", False)]
         await client.close()

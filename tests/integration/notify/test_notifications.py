@@ -36,12 +36,12 @@ ID = "notify-0-completed"
 
 async def stuck(client: Client, **wanted: Any) -> list[SagaView]:
     queue = client.project.settings.temporal.task_queue
-    return [one async for one in list_stuck(client.temporal, SagaFilter(task_queue=queue, **wanted), limit=10)]
+    return [one async for one in list_stuck(client.locator, SagaFilter(task_queue=queue, **wanted), limit=10)]
 
 
 async def listed(client: Client) -> list[str]:
     queue = client.project.settings.temporal.task_queue
-    return [one.id async for one in query_sagas(client.temporal, SagaFilter(task_queue=queue), limit=10)]
+    return [one.id async for one in query_sagas(client.locator, SagaFilter(task_queue=queue), limit=10)]
 
 
 async def test_a_receiver_that_was_down_is_notified_once(env: Environment, receiver: Receiver) -> None:
@@ -236,7 +236,7 @@ async def test_a_terminated_notification_can_be_resent(env: Environment, receive
         story = await run_saga(client, "told")
         run = story["notifications"][0]["run"]
         with pytest.raises(UsageError, match=f"is a notification of {story['id']}, not a saga"):
-            await read_view(client.temporal, run)
+            await read_view(client.locator, run)
         await handle(client, run).terminate(reason="enough")
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "STOPPED"}

@@ -17,9 +17,10 @@ from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.control.bulk_updates import update_bulk_workflow
 from saga_workers.control.interventions import ask_each
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import count_pollers, describe_run, first_input, list_runs, visible_state
-from saga_workers.views.saga_view import FINAL_STATES
+from saga_workers.location.location import BulkMember
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import visible_state
+from saga_workers.temporal.temporal_runs import count_pollers, describe_run, first_input, list_runs
 from sagas.bulk.wire_format import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.machine import CancelResponse
@@ -75,18 +76,16 @@ class CancelReport:
     ended: list[str] = field(default_factory=list)
 
 
-async def running_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> list[str]:
+async def running_sagas(locator: Locator, batch: str, task_queue: str) -> list[str]:
     """The ids of the sagas of a batch that run, also in bulk workflows. Nested sagas follow their parents."""
     query = sagas_query(batch, task_queue, "ExecutionStatus = 'Running'")
-    ids = [run.id async for run in list_runs(temporal, query) if run.parent_id is None]
-    if ledger is not None:
-        ids += await ledger.running_in_bulk(batch)
+    ids = [run.id async for run in list_runs(locator.temporal, query) if run.parent_id is None]
+    ids += await locator.ledger.running_in_bulk(batch)
     return list(dict.fromkeys(ids))
 
 
 async def cancel(
-    temporal: Temporal,
-    ledger: RunLedger | None,
+    locator: Locator,
     batch: str,
     task_queue: str,
     by: str | None,
@@ -98,6 +97,7 @@ async def cancel(
 
     The running sagas are listed until a list has no new ones, after the command has stopped.
     """
+    temporal = locator.temporal
     record = await describe_run(temporal, BATCH_PREFIX + batch)
     if record is not None and record.run.running:
         handle = temporal.get_workflow_handle(BATCH_PREFIX + batch)
@@ -107,10 +107,10 @@ async def cancel(
     seen: set[str] = set()
     quiet = 0
     while quiet < 2:
-        new = [id for id in await running_sagas(temporal, ledger, batch, task_queue) if id not in seen]
+        new = [id for id in await running_sagas(locator, batch, task_queue) if id not in seen]
         seen.update(new)
         quiet = 0 if new else quiet + 1
-        answers = {} if ledger is None else await cancel_members(temporal, ledger, new, {"reason": reason, "who": by})
+        answers = await cancel_members(locator, new, {"reason": reason, "who": by})
         for id, answer in answers.items():
             if answer == PAST_COMMIT:
                 report.refused[id] = f"{id} is {answer}"
@@ -118,7 +118,7 @@ async def cancel(
                 report.asked.append(id)
         alone = [id for id in new if id not in answers]
         for id, answer in zip(alone, await ask_each(alone, cancel_one), strict=True):
-            if isinstance(answer, SagaError) and await _has_ended(temporal, ledger, id):
+            if isinstance(answer, SagaError) and (await locator.locate(id)).kind in ("ended", "terminated"):
                 report.ended.append(id)
             elif isinstance(answer, SagaError):
                 report.refused[id] = answer.message
@@ -127,13 +127,6 @@ async def cancel(
         if quiet < 2:
             await asyncio.sleep(_SETTLE_INTERVAL)
     return report
-
-
-async def _has_ended(temporal: Temporal, ledger: RunLedger | None, saga_id: str) -> bool:
-    described = await describe_run(temporal, saga_id)
-    if described is not None:
-        return not described.run.running
-    return ledger is not None and (await ledger.states([saga_id])).get(saga_id) in FINAL_STATES
 
 
 async def _wait_until_closed(temporal: Temporal, batch: str) -> None:
@@ -164,32 +157,30 @@ class FailedSagas:
     record: BatchRecord | None
 
 
-async def failed_sagas(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> FailedSagas:
+async def failed_sagas(locator: Locator, batch: str, task_queue: str) -> FailedSagas:
     """The sagas of a batch that ended COMPENSATED or RESIDUE. Raises UsageError if there is no such batch."""
-    record = await read_record(temporal, batch)
+    record = await read_record(locator.temporal, batch)
     sagas: list[FailedSaga] = []
     lost: list[str] = []
-    if ledger is None:
-        await _failed_in_temporal(temporal, batch, task_queue, sagas)
+    if locator.ledger.configured:
+        await _failed_in_ledger(locator, batch, sagas, lost)
     else:
-        await _failed_in_ledger(temporal, ledger, batch, sagas, lost)
-    if record is None and not sagas and not lost and not await running_sagas(temporal, ledger, batch, task_queue):
+        await _failed_in_temporal(locator.temporal, batch, task_queue, sagas)
+    if record is None and not sagas and not lost and not await running_sagas(locator, batch, task_queue):
         raise unknown_batch_error(batch)
     return FailedSagas(sagas, lost, record)
 
 
-async def _failed_in_ledger(
-    temporal: Temporal, ledger: RunLedger, batch: str, sagas: list[FailedSaga], lost: list[str]
-) -> None:
+async def _failed_in_ledger(locator: Locator, batch: str, sagas: list[FailedSaga], lost: list[str]) -> None:
     criteria = RunFilter(states=("COMPENSATED", "RESIDUE"), labels={BATCH_LABEL: batch})
-    while page := await ledger.list(criteria, _PAGE):
+    while page := await locator.ledger.list(criteria, _PAGE):
         for row in page:
             view = row.view
             input = view.input
             if row.input_digest != input_digest(input):
                 # A story keeps a long input only in part, and nothing sensitive.
-                described = await describe_run(temporal, view.id)
-                input = None if described is None else await first_input(temporal, described)
+                run = (await locator.within_temporal().locate(view.id)).run
+                input = None if run is None else await first_input(locator.temporal, run)
             if row.input_digest == input_digest(input):
                 sagas.append(FailedSaga(view.id, view.saga, input))
             else:
@@ -212,31 +203,28 @@ async def _failed_in_temporal(temporal: Temporal, batch: str, task_queue: str, s
             sagas.append(FailedSaga(run.id, run.workflow_type, await first_input(temporal, described)))
 
 
-async def cancel_members(
-    temporal: Temporal, ledger: RunLedger, saga_ids: Sequence[str], request: Mapping[str, Any]
-) -> dict[str, str]:
+async def cancel_members(locator: Locator, saga_ids: Sequence[str], request: Mapping[str, Any]) -> dict[str, str]:
     """Cancel those of the sagas that bulk workflows run; returns what the cancel means for each of them.
 
     Those that have left or ended, and those whose bulk workflow does not answer, are missing: they have to be asked one
     by one. ``request``: as the update `cancel` of a single saga takes it. Raises LedgerUnavailable.
     """
-    members: dict[str, list[str]] = {}
-    for id, claim in (await ledger.claims(saga_ids)).items():
-        if claim.bulk_id is not None:
-            members.setdefault(claim.bulk_id, []).append(id)
-    answers = await asyncio.gather(
-        *(_cancel_members_of(temporal, bulk_id, ids, request) for bulk_id, ids in members.items())
-    )
+    members: dict[str, list[BulkMember]] = {}
+    for one in await locator.members(list((await locator.ledger.claims(saga_ids)).values())):
+        members.setdefault(one.bulk_id, []).append(one)
+    answers = await asyncio.gather(*(_cancel_members_of(locator.temporal, some, request) for some in members.values()))
     return {id: answer for one in answers for id, answer in one.items()}
 
 
 async def _cancel_members_of(
-    temporal: Temporal, bulk_id: str, saga_ids: Sequence[str], request: Mapping[str, Any]
+    temporal: Temporal, members: Sequence[BulkMember], request: Mapping[str, Any]
 ) -> Mapping[str, str]:
-    described = await describe_run(temporal, bulk_id)
-    if described is None or not described.run.running or not await count_pollers(temporal, described.run.task_queue):
+    """The same for the members of one bulk workflow."""
+    bulk = members[0].bulk
+    if bulk is None or not bulk.run.running or not await count_pollers(temporal, bulk.run.task_queue):
         return {}
+    saga_ids = [one.claim.saga_id for one in members]
     try:
-        return await update_bulk_workflow(temporal, bulk_id, CANCEL_UPDATE, [list(saga_ids), request]) or {}
+        return await update_bulk_workflow(temporal, bulk.run.id, CANCEL_UPDATE, [saga_ids, request]) or {}
     except (TimeoutError, WorkflowUpdateFailedError):
         return {}

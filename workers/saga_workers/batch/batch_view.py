@@ -12,14 +12,15 @@ from temporalio.client import Client as Temporal
 from saga_activities.ledger.batches import BATCH_LABEL
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.reporter import read_record
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, visible_state
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import closed_view, visible_state
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
-from saga_workers.views.saga_view import FINAL_STATES, closed_view, iso_time
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
-from sagas.protocol.saga_view import ReasonView
+from sagas.protocol.saga_view import FINAL_STATES, ReasonView
 from sagas.text.printable import printable_line
 
 MAX_FAILURES_READ = 200
@@ -114,10 +115,10 @@ def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
     }
 
 
-async def read_batch(temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> BatchView:
+async def read_batch(locator: Locator, batch: str, task_queue: str) -> BatchView:
     """One batch with all of its sagas. Raises UsageError if there is none, LedgerUnavailable without the ledger."""
-    record = await read_record(temporal, batch)
-    reader = _Reader(temporal, ledger, batch, task_queue)
+    record = await read_record(locator.temporal, batch)
+    reader = _Reader(locator, batch, task_queue)
     sagas = await reader.count()
     if record is None and not sagas:
         raise unknown_batch_error(batch)
@@ -153,9 +154,9 @@ def sagas_query(batch: str, task_queue: str, more: str | None = None) -> str:
 
 
 class _Reader:
-    def __init__(self, temporal: Temporal, ledger: RunLedger | None, batch: str, task_queue: str) -> None:
-        self._temporal = temporal
-        self._ledger = ledger
+    def __init__(self, locator: Locator, batch: str, task_queue: str) -> None:
+        self._temporal = locator.temporal
+        self._ledger = locator.ledger
         self._batch = batch
         self._task_queue = task_queue
         self._failed: list[RunInfo] = []
@@ -163,7 +164,7 @@ class _Reader:
 
     async def count(self) -> dict[str, int]:
         """The sagas by state; each counts once, with the state of its newest run."""
-        if self._ledger is None:
+        if not self._ledger.configured:
             return await self._count_in_temporal()
         counts = Counter(
             {
@@ -198,10 +199,9 @@ class _Reader:
     async def failures(self) -> tuple[tuple[FailureGroup, ...], int]:
         """The groups of the sagas that :meth:`count` has counted, and how many of them were read."""
         reasons: list[tuple[str, str, ReasonView | None]] = []
-        if self._ledger is not None:
-            criteria = RunFilter(states=("COMPENSATED", "RESIDUE"), labels={BATCH_LABEL: self._batch})
-            for row in await self._ledger.list(criteria, MAX_FAILURES_READ):
-                reasons.append((row.view.id, row.view.state, row.view.reason))
+        criteria = RunFilter(states=("COMPENSATED", "RESIDUE"), labels={BATCH_LABEL: self._batch})
+        for row in await self._ledger.list(criteria, MAX_FAILURES_READ):
+            reasons.append((row.view.id, row.view.state, row.view.reason))
         for run in self._failed:
             view = await closed_view(run)
             reasons.append((run.id, visible_state(run), view.reason if view else None))

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -16,13 +15,11 @@ from saga_workers.batch.single_starts import final_state, wait_for_either
 from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
 from saga_workers.control.acceptance import refusal_of, wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import RunDescription, describe_run
-from saga_workers.views.saga_view import FINAL_STATES
+from saga_workers.temporal.temporal_runs import describe_run
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
-from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
 from sagas.text.exact_json import encode_json
 
 DEFAULT_BULK_SIZE = 500
@@ -56,13 +53,11 @@ def bulk_size(size: int, limits: StartLimits) -> int:
 
 
 class BulkStarter:
-    """Starts the rows of one batch. ``ledger`` is that of the project, which keeps the ends of its sagas."""
+    """Starts the rows of one batch in a project with a ledger, which keeps the ends of its sagas."""
 
     def __init__(
         self,
-        temporal: Temporal,
         starter: SagaStarter,
-        ledger: RunLedger,
         tally: Tally,
         gate: StartGate,
         *,
@@ -72,9 +67,9 @@ class BulkStarter:
         again: bool,
         progress: Callable[[Tally], None],
     ) -> None:
-        self._temporal = temporal
         self._starter = starter
-        self._ledger = ledger
+        self._locator = starter.locator
+        self._ledger = starter.locator.ledger
         self._tally = tally
         self._gate = gate
         self._batch = batch
@@ -139,8 +134,10 @@ class BulkStarter:
         """Count the rows that the ledger knows; returns the others. Claims decide in the end, see saga.claim."""
         known = await self._ledger.known([row.id for row in part])
         claimed = [id for id, saga in known.items() if saga.alone]
-        for id, run in zip(claimed, await self._describe(claimed), strict=True):
-            if run is None:
+        in_temporal = self._locator.within_temporal()
+        locations = await asyncio.gather(*(in_temporal.locate(id) for id in claimed))
+        for id, location in zip(claimed, locations, strict=True):
+            if location.home is None:
                 del known[id]  # the command that claimed it has not started it; now the bulk workflow does
         new: list[StartRow] = []
         waiting: list[str] = []
@@ -287,10 +284,8 @@ class BulkStarter:
                     await asyncio.sleep(_POLL_INTERVAL)
 
     async def _open_workflows(self, ids: Collection[str]) -> set[str]:
-        return {one.run.id for one in await self._describe(ids) if one is not None and one.run.running}
-
-    async def _describe(self, ids: Collection[str]) -> list[RunDescription | None]:
-        return await asyncio.gather(*(describe_run(self._temporal, id) for id in ids))
+        described = await asyncio.gather(*(describe_run(self._locator.temporal, id) for id in ids))
+        return {one.run.id for one in described if one is not None and one.run.running}
 
     def _waits(self) -> None:
         task = asyncio.current_task()
@@ -298,5 +293,5 @@ class BulkStarter:
         self._waiting.add(task)
 
     async def _wait_alone(self, id: str) -> None:
-        self._tally.count_ended(await final_state(self._temporal, id))
+        self._tally.count_ended(await final_state(self._locator, id))
         self._progress(self._tally)

@@ -12,8 +12,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow, Tally
 from saga_workers.control.start import AlreadyEnded, SagaStarter
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, visible_state
-from saga_workers.views.saga_view import closed_state, read_view, with_blocking_checked
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import closed_state, visible_state
+from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.views.saga_view import read_view, with_blocking_checked
 from sagas.errors import SagaError
 
 _POLL_INTERVAL = 2.0
@@ -21,7 +23,6 @@ _POLL_INTERVAL = 2.0
 
 
 async def start_all(
-    temporal: Temporal,
     starter: SagaStarter,
     rows: Sequence[StartRow],
     tally: Tally,
@@ -68,7 +69,7 @@ async def start_all(
                 task = asyncio.current_task()
                 assert task is not None
                 waiting.add(task)
-                tally.count_ended(await final_state(temporal, order.id))
+                tally.count_ended(await final_state(starter.locator, order.id))
         finally:
             places.release()
             progress(tally)
@@ -107,20 +108,20 @@ async def wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, Any
         waiting.cancel()
 
 
-async def final_state(temporal: Temporal, saga_id: str) -> str:
+async def final_state(locator: Locator, saga_id: str) -> str:
     """The state in which a saga ended, or PARKED."""
-    closed = asyncio.ensure_future(_wait_until_closed(temporal, saga_id))
+    closed = asyncio.ensure_future(_wait_until_closed(locator.temporal, saga_id))
     try:
         while True:
             await asyncio.wait({closed}, timeout=_POLL_INTERVAL)
             had_closed = closed.done()  # it may close while it is described
-            described = await describe_run(temporal, saga_id)
+            described = (await locator.within_temporal().locate(saga_id)).run
             if described is None:
                 return "TERMINATED"
             state = visible_state(described.run)
             if not described.run.running:
                 return await closed_state(described.run)
-            if state == "PARKED" or await _is_blocked(temporal, described.run):
+            if state == "PARKED" or await _is_blocked(locator, described.run):
                 return "PARKED"
             if had_closed:
                 closed.result()
@@ -129,11 +130,11 @@ async def final_state(temporal: Temporal, saga_id: str) -> str:
         closed.cancel()
 
 
-async def _is_blocked(temporal: Temporal, run: RunInfo) -> bool:
+async def _is_blocked(locator: Locator, run: RunInfo) -> bool:
     """Whether a parked nested saga blocks it. Only a saga that has been blocked has the search attribute."""
     if "SagaStep" not in run.attributes:
         return False
-    return (await with_blocking_checked(temporal, await read_view(temporal, run.id))).waits_for_a_person
+    return (await with_blocking_checked(locator, await read_view(locator, run.id))).waits_for_a_person
 
 
 async def _wait_until_closed(temporal: Temporal, saga_id: str) -> None:

@@ -10,13 +10,13 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.claims import Claim
 from saga_workers.control.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.location import BulkMember, Location
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
     START_WORKER_HELP,
     NoAnswer,
     count_pollers,
-    describe_run,
     no_poller_message,
 )
 from sagas.bulk.wire_format import DETACH_UPDATE
@@ -25,32 +25,27 @@ from sagas.text.shell import saga_command
 
 
 async def leave_bulk_workflow(
-    temporal: Temporal, ledger: RunLedger | None, saga_id: str, *, cancel: Mapping[str, Any] | None = None
-) -> bool:
-    """Let a saga leave the bulk workflow that runs it, if one does; False if none does.
+    locator: Locator, member: BulkMember, *, cancel: Mapping[str, Any] | None = None
+) -> Location:
+    """Let a saga leave the bulk workflow that runs it; returns where it is afterwards.
 
     ``cancel``: a request as the saga's own update `cancel` takes it, which is processed before the saga leaves.
 
-    Afterwards the saga has a workflow of its own, or it has ended and is in the ledger. Raises RefusedError if its bulk
-    workflow was closed by Temporal, NoAnswer if no worker answers, LedgerUnavailable.
+    Then it has a workflow of its own, or it has ended and is in the ledger. Raises RefusedError if its bulk workflow
+    was closed by Temporal, NoAnswer if no worker answers, LedgerUnavailable.
     """
-    claim = None if ledger is None else await ledger.bulk_claim(saga_id)
-    if ledger is None or claim is None or claim.bulk_id is None:
-        return False
-    described = await describe_run(temporal, claim.bulk_id)
-    if described is None or not described.run.running:
-        if await ledger.bulk_claim(saga_id) != claim:
-            return True  # it has left or ended, and then its bulk workflow was over
+    saga_id = member.claim.saga_id
+    if member.bulk is None or not member.open:
         raise RefusedError(
-            f"{saga_id} was terminated with its bulk workflow {claim.bulk_id}",
+            f"{saga_id} was terminated with its bulk workflow {member.bulk_id}",
             help=f"{saga_command('reconcile', '--repair')}    continues it, backward or forward",
         )
-    queue = described.run.task_queue
-    if not await count_pollers(temporal, queue):
+    queue = member.bulk.run.task_queue
+    if not await count_pollers(locator.temporal, queue):
         message = f"{no_poller_message(queue)}, so {saga_id} cannot leave its bulk workflow"
         raise NoAnswer(message, help=START_WORKER_HELP)
-    await _request(temporal, claim, cancel)
-    return True
+    await _request(locator.temporal, member.claim, cancel)
+    return await locator.locate(saga_id)
 
 
 async def _request(temporal: Temporal, claim: Claim, cancel: Mapping[str, Any] | None) -> None:

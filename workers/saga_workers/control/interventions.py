@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.control.detach_request import leave_bulk_workflow
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -34,11 +34,11 @@ from saga_workers.temporal.temporal_runs import (
     read_definition,
 )
 from saga_workers.views.run_facts import web_ui_link
-from saga_workers.views.saga_view import FINAL_STATES, read_view, running_of
+from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.settings.model import DEFAULT_TASK_QUEUE
 from sagas.text.json_values import json_problem
@@ -73,28 +73,26 @@ def _just_ended_error(saga_id: str) -> _JustEnded:
     return _JustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
 
 
-async def cancel(
-    temporal: Temporal,
-    saga_id: str,
-    *,
-    reason: str = "",
-    who: str | None = None,
-    ledger: RunLedger | None = None,
-) -> CancelResult:
+async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
     """Request the rollback of a running saga.
 
     A worker answers at once what the cancel means for the saga. If none answers, it is sent as Temporal's own cancel
     request, which the run's history records; the saga takes whichever of the two it processes first. Raises
     RefusedError past the point of no return or if the saga has ended, UsageError if there is no such saga.
 
-    ``ledger`` finds sagas of bulk workflows, here and below: such a saga leaves its bulk workflow first.
+    A saga of a bulk workflow leaves that first, here and below.
     """
+    temporal = locator.temporal
     request = {"reason": reason, "who": who}
-    # A saga that leaves a bulk workflow takes its cancel along: it could end before another one arrives.
-    described, left = await _find_open_run(temporal, saga_id, ledger, cancel=request)
+    location = await locator.locate_known(saga_id)
+    left = location.kind == "in bulk"
+    if location.member is not None and location.open_run is None:
+        # It takes its cancel along: it could end before another one arrives.
+        location = await leave_bulk_workflow(locator, location.member, cancel=request)
+    described = location.open_run
     try:
         if described is None:
-            raise await _ended_error(temporal, saga_id, ledger, _JustEnded if left else RefusedError)
+            raise await _ended_error(locator, saga_id, _JustEnded if left else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
@@ -103,7 +101,7 @@ async def cancel(
             return await _request_cancel(temporal, described, reason, who)
     except _JustEnded:
         # This cancel may have ended the saga before its answer arrived.
-        view = await read_view(temporal, saga_id, ledger=ledger)
+        view = await read_view(locator, saga_id)
         if view.reason and view.reason.kind == "cancelled":
             return CancelResult("accepted", f"it was cancelled and is {view.state}")
         raise
@@ -138,22 +136,16 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
 
 
 async def signal(
-    temporal: Temporal,
-    saga_id: str,
-    name: str,
-    data: Any = None,
-    *,
-    who: str | None = None,
-    reject: str | None = None,
-    ledger: RunLedger | None = None,
+    locator: Locator, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
 ) -> bool:
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
     Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
     the saga has ended, UsageError if there is no such saga, it has no `wait` of that name, or cannot read ``data``.
     """
+    temporal = locator.temporal
     message = signal_message(name, data, by=who or temporal.identity, reject=reject)
-    described = await _open_run(temporal, saga_id, ledger)
+    described = await _open_run(locator, saga_id)
     definition = await read_definition(temporal, described.run)
     if definition is not None:
         check_signal(definition, name)
@@ -186,40 +178,34 @@ def check_signal(definition: Definition, name: str) -> None:
     )
 
 
-async def pause(
-    temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None, ledger: RunLedger | None = None
-) -> SagaView:
+async def pause(locator: Locator, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
     """Stop a running saga from starting calls, in either direction, until :func:`resume`; returns the view afterwards.
 
     What is in flight goes on. Raises RefusedError if the saga has ended, UsageError if there is no such saga.
     """
-    request = {"reason": reason, "who": who or temporal.identity}
-    return await _answered_update(temporal, saga_id, "pause", request, ledger)
+    request = {"reason": reason, "who": who or locator.temporal.identity}
+    return await _answered_update(locator, saga_id, "pause", request)
 
 
-async def resume(
-    temporal: Temporal, saga_id: str, *, who: str | None = None, ledger: RunLedger | None = None
-) -> SagaView:
+async def resume(locator: Locator, saga_id: str, *, who: str | None = None) -> SagaView:
     """Let a paused saga go on; returns the view afterwards. Raises like :func:`pause`, and if it is not paused."""
-    return await _answered_update(temporal, saga_id, "resume", {"who": who or temporal.identity}, ledger)
+    return await _answered_update(locator, saga_id, "resume", {"who": who or locator.temporal.identity})
 
 
-async def _answered_update(
-    temporal: Temporal, saga_id: str, update: str, request: Mapping[str, Any], ledger: RunLedger | None
-) -> SagaView:
-    described = await _open_run(temporal, saga_id, ledger)
+async def _answered_update(locator: Locator, saga_id: str, update: str, request: Mapping[str, Any]) -> SagaView:
+    temporal = locator.temporal
+    described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     answer = await _execute_update(temporal, described.run.id, update, request, UPDATE_TIMEOUT)
     return SagaView.from_json(answer)
 
 
 async def resolve(
-    temporal: Temporal,
+    locator: Locator,
     saga_id: str,
     decision: Mapping[str, Any],
     keys: DefinitionKeys | None = None,
     *,
-    ledger: RunLedger | None = None,
     web_ui: str | None = None,
 ) -> SagaView:
     """Decide about a parked step; returns the view afterwards. ``keys`` sign new arguments and definitions.
@@ -228,7 +214,8 @@ async def resolve(
 
     Raises RefusedError if the decision is not possible.
     """
-    described = await _open_run(temporal, saga_id, ledger)
+    temporal = locator.temporal
+    described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     request = dict(decision)
     if keys is not None:
@@ -238,9 +225,7 @@ async def resolve(
     return replace(SagaView.from_json(answer), web_ui=link)
 
 
-async def preview_decision(
-    temporal: Temporal, saga_id: str, decision: Mapping[str, Any], *, ledger: RunLedger | None = None
-) -> list[str]:
+async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
     """The immediate consequences of a decision, in words, computed on a copy of the saga's state machine.
 
     Raises RefusedError if the decision is not possible.
@@ -248,7 +233,8 @@ async def preview_decision(
     from sagas.machine.machine import Machine
     from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
 
-    described = await _open_run(temporal, saga_id, ledger)
+    temporal = locator.temporal
+    described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     handle = temporal.get_workflow_handle(described.run.id)
     try:
@@ -289,31 +275,24 @@ async def preview_decision(
     return consequences
 
 
-async def undo(
-    temporal: Temporal,
-    saga_id: str,
-    *,
-    reason: str,
-    who: str,
-    ledger: RunLedger | None = None,
-    task_queue: str = DEFAULT_TASK_QUEUE,
-) -> str:
+async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str = DEFAULT_TASK_QUEUE) -> str:
     """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone.
 
     A saga that only the ledger knows is undone on ``task_queue``.
     """
-    view = await require_undoable(temporal, saga_id, ledger=ledger)
-    if view.bulk_workflow is not None:
-        await leave_bulk_workflow(temporal, ledger, saga_id)  # its end is in the ledger then
-    described = await describe_run(temporal, saga_id)
-    queue = task_queue if described is None else described.run.task_queue
+    temporal = locator.temporal
+    view = await require_undoable(locator, saga_id)
+    location = await locator.locate(view.id)
+    if location.member is not None:
+        location = await leave_bulk_workflow(locator, location.member)  # its end is in the ledger then
+    queue = task_queue if location.run is None else location.run.run.task_queue
     await _require_poller(temporal, queue, view.id)
     return await start_undo(temporal, view.id, view.saga, queue, reason=reason, who=who)
 
 
-async def require_undoable(temporal: Temporal, saga_id: str, *, ledger: RunLedger | None = None) -> SagaView:
+async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
     """The view of a completed saga that can be undone. Raises RefusedError if it cannot, UsageError if unknown."""
-    view = await read_view(temporal, saga_id, ledger=ledger)
+    view = await read_view(locator, saga_id)
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
@@ -349,29 +328,19 @@ async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: st
     return undo_id
 
 
-async def _open_run(temporal: Temporal, saga_id: str, ledger: RunLedger | None) -> RunDescription:
+async def _open_run(locator: Locator, saga_id: str) -> RunDescription:
     """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
-    described, _ = await _find_open_run(temporal, saga_id, ledger)
-    if described is None:
-        raise await _ended_error(temporal, saga_id, ledger)
-    return described
+    location = await locator.locate_known(saga_id)
+    if location.member is not None and location.open_run is None:
+        location = await leave_bulk_workflow(locator, location.member)
+    if location.open_run is None:
+        raise await _ended_error(locator, saga_id)
+    return location.open_run
 
 
-async def _find_open_run(
-    temporal: Temporal, saga_id: str, ledger: RunLedger | None, *, cancel: Mapping[str, Any] | None = None
-) -> tuple[RunDescription | None, bool]:
-    """The open run, and whether the saga has just left a bulk workflow, with the request ``cancel``, or ended there."""
-    running = await running_of(temporal, saga_id)
-    if running is not None or not await leave_bulk_workflow(temporal, ledger, saga_id, cancel=cancel):
-        return running, False
-    return await running_of(temporal, saga_id), True
-
-
-async def _ended_error(
-    temporal: Temporal, saga_id: str, ledger: RunLedger | None, kind: type[RefusedError] = RefusedError
-) -> RefusedError:
-    """What to raise about a saga without an open run. Raises UsageError if it is unknown."""
-    view = await read_view(temporal, saga_id, ledger=ledger)
+async def _ended_error(locator: Locator, saga_id: str, kind: type[RefusedError] = RefusedError) -> RefusedError:
+    """What to raise about a saga without an open run."""
+    view = await read_view(locator, saga_id)
     return kind(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 
 

@@ -15,9 +15,7 @@ from temporalio.service import RPCError
 from saga_activities.ledger.claims import Claim
 from saga_workers.control.acceptance import NotClaimed, wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
-from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.temporal.refusals import refusal_reason
-from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
@@ -59,9 +57,9 @@ class SharedStarts:
     they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
     """
 
-    def __init__(self, starter: SagaStarter, ledger: RunLedger, *, limit: int, wait: float) -> None:
+    def __init__(self, starter: SagaStarter, *, limit: int, wait: float) -> None:
         self._starter = starter
-        self._ledger = ledger
+        self._ledger = starter.locator.ledger
         self._limit = limit
         self._wait = wait
         self._open: _Batch | None = None
@@ -148,7 +146,7 @@ class SharedStarts:
                 waiting.setdefault(noted.bulk_id, []).append(one)
             else:
                 _fail([one], NotClaimed(one.id))
-        bulk_handle = self._starter.temporal.get_workflow_handle
+        bulk_handle = self._starter.locator.temporal.get_workflow_handle
         await asyncio.gather(
             self._start_bulk(new),
             self._answer_each([one for one in starts if one.id in known], known),
@@ -224,16 +222,12 @@ class SharedStarts:
 
     async def _answer_each(self, starts: Sequence[_Start], known: Mapping[str, Claim | None]) -> None:
         """Answer starts that share nothing with others; ``known``: their claims."""
-        claims = {one.id: claim for one in starts if (claim := known.get(one.id)) is not None}
-        described = {
-            id: await describe_run(self._starter.temporal, id)
-            for id in {claim.bulk_id for claim in claims.values() if claim.bulk_id is not None}
-        }
-        running = {id for id, one in described.items() if one is not None and one.run.running}
+        claims = [claim for one in starts if (claim := known.get(one.id)) is not None]
+        members = {member.claim.saga_id: member for member in await self._starter.locator.members(claims)}
         for one in starts:
-            claim = claims.get(one.id)
-            if claim is not None and claim.bulk_id in running:
-                self._answer_running(one, claim, claim.bulk_id)
+            member = members.get(one.id)
+            if member is not None and member.open:
+                self._answer_running(one, member.claim, member.bulk_id)
         others = [one for one in starts if not one.result.done()]
         await asyncio.gather(*(self._answer_alone(one) for one in others))
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHandle
 from temporalio.common import (
     SearchAttributeKey,
@@ -24,11 +23,13 @@ from temporalio.service import RPCError
 from saga_activities.guard.tables import MAX_SAGA_ID
 from saga_activities.ledger.claims import Claim, NewClaim
 from saga_activities.ledger.rows import RunRow
-from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.temporal.run_states import closed_state
 from saga_workers.temporal.temporal_client import start_headers, to_header
-from saga_workers.temporal.temporal_runs import describe_run, first_input
-from saga_workers.views.saga_view import FINAL_STATES, closed_state, may_be_undone, read_view
+from saga_workers.temporal.temporal_runs import first_input
+from saga_workers.views.saga_view import read_view
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
@@ -45,7 +46,7 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
     input_digest,
 )
-from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
@@ -107,22 +108,22 @@ class SagaStarter:
     """Starts sagas of one definition; what all starts share is prepared once.
 
     ``attributes``: those of the engine's search attributes that the namespace has. ``variables``: the project's.
-    ``keys`` sign the definition for the workers. ``ledger`` knows ids that Temporal has forgotten.
+    ``keys`` sign the definition for the workers.
     """
 
     def __init__(
         self,
-        temporal: Temporal,
+        locator: Locator,
         definition: Definition,
         *,
         task_queue: str,
         keys: DefinitionKeys,
         variables: Mapping[str, Any] | None = None,
         attributes: tuple[str, ...] = (),
-        ledger: RunLedger | None = None,
     ) -> None:
-        self._ledger = ledger
-        self._temporal = temporal
+        self._locator = locator
+        self._ledger = locator.ledger
+        self._temporal = locator.temporal
         self._definition = definition
         self._task_queue = task_queue
         self._variables = dict(variables or {})
@@ -178,14 +179,14 @@ class SagaStarter:
         claim = None if given is None else await self._claim(saga_id, request, labels)
         if claim is not None and claim.bulk is not None:
             return await self._run_in_bulk(claim.bulk, request.input)
-        past = None if claim is None else await self._forgotten_run(claim)
+        past = None if claim is None or claim.row is None else (await self._locator.locate(saga_id)).row
         headers = dict(self._headers)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if past is not None and not (again and past.view.state in STARTED_AGAIN):
             await self._give_up(claim)
             return self._run_in_ledger(past, request.input)
         if again:
-            generation = await _next_generation(self._temporal, saga_id, past)
+            generation = await _next_generation(self._locator, saga_id, past)
             if generation is not None:
                 headers[GENERATION_HEADER] = generation
                 reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
@@ -215,8 +216,8 @@ class SagaStarter:
         return self._definition
 
     @property
-    def temporal(self) -> Temporal:
-        return self._temporal
+    def locator(self) -> Locator:
+        return self._locator
 
     def new_id(self) -> str:
         """An id for a saga whose definition and start give none."""
@@ -234,8 +235,7 @@ class SagaStarter:
 
         Raises UsageError if there is no ledger, an id or a label is not valid, or an input is too large.
         """
-        if self._ledger is None:
-            raise no_ledger_error()
+        self._ledger.require()
         for one in sagas:
             if (size := len(encode_json(one.request.input))) > MAX_BULK_INPUT:
                 raise UsageError(
@@ -274,11 +274,11 @@ class SagaStarter:
         return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword_list("SagaLabels"), values)])
 
     async def _claim(self, saga_id: str, request: StartRequest, labels: Mapping[str, str] | None) -> _ClaimedId | None:
-        """Claim the id in the ledger, so that no bulk workflow runs it too. None without a ledger.
+        """Claim the id in the ledger, so that no bulk workflow runs it too. None if it does not answer.
 
         Raises LedgerUnavailable if it does not answer, and Temporal does not know the id.
         """
-        if self._ledger is None or len(saga_id) > MAX_SAGA_ID:
+        if len(saga_id) > MAX_SAGA_ID:
             return None
         new = NewClaim(saga_id, input_digest(request.input), {**request.labels, **(labels or {})})
         at = datetime.now(UTC)
@@ -287,25 +287,15 @@ class SagaStarter:
             bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
             return _ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
         except LedgerUnavailable as error:
-            if await describe_run(self._temporal, saga_id) is not None:
+            if (await self._locator.within_temporal().locate(saga_id)).home is not None:
                 return None
             raise LedgerUnavailable(
                 f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
             ) from error
 
-    async def _forgotten_run(self, claim: _ClaimedId) -> RunRow | None:
-        """What the ledger has of this id, if Temporal does not know it any more, or only an earlier generation."""
-        if claim.row is None:
-            return None
-        described = await describe_run(self._temporal, claim.saga_id)
-        if described is None:
-            return claim.row
-        closed_at = described.run.close_time
-        return claim.row if closed_at is not None and claim.row.started_at > closed_at else None
-
     async def _give_up(self, claim: _ClaimedId | None) -> None:
         """Nothing was started under the id. Only with a row it is protected from bulk workflows without the claim."""
-        if self._ledger is not None and claim is not None and claim.made_at is not None and claim.row is not None:
+        if claim is not None and claim.made_at is not None and claim.row is not None:
             with suppress(LedgerUnavailable):  # it is deleted with the ledger's upkeep
                 await self._ledger.release_single(claim.saga_id, claim.made_at)
 
@@ -313,7 +303,7 @@ class SagaStarter:
         """The saga that a bulk workflow runs, if it may count as this start."""
         self.check_claim(claim, input)
         saga_id = claim.saga_id
-        view = await read_view(self._temporal, saga_id, ledger=self._ledger)
+        view = await read_view(self._locator, saga_id)
         if view.state not in FINAL_STATES:
             return StartResult(saga_id, "", False, bulk_id=view.bulk_workflow)
         if view.state != "COMPLETED":
@@ -340,22 +330,22 @@ class SagaStarter:
 
     async def _existing_run(self, input: Any, saga_id: str, claim: _ClaimedId | None) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start."""
-        described = await describe_run(self._temporal, saga_id)
-        if described is None:
+        location = await self._locator.within_temporal().locate(saga_id)
+        if location.run is None:
             raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
-        run = described.run
+        run = location.run.run
         if not run.running:
             await self._give_up(claim)
         if run.workflow_type != self._definition.saga:
             raise _other_saga_error(saga_id, run.workflow_type)
         # Compared as JSON: in Python true equals 1.
-        if input_digest(await first_input(self._temporal, described)) != input_digest(input):
+        if input_digest(await first_input(self._temporal, location.run)) != input_digest(input):
             raise _other_input_error(saga_id)
         if run.running:
             return StartResult(saga_id, run.run_id, False)
         state = await closed_state(run)
-        if may_be_undone(state):
-            state = (await read_view(self._temporal, saga_id)).state
+        if location.undo is not None:
+            state = (await read_view(self._locator.within_temporal(), saga_id)).state
         if state != "COMPLETED":
             raise AlreadyEnded(saga_id, state)
         return StartResult(saga_id, run.run_id, False, completed=True)
@@ -366,14 +356,6 @@ def id_text(value: Any) -> str | None:
     is_text = isinstance(value, str) or (isinstance(value, int | Decimal) and not isinstance(value, bool))
     text = value_text(value) if is_text else ""
     return text if text.strip() else None
-
-
-def no_ledger_error() -> UsageError:
-    """The error of bulk execution in a project without a ledger."""
-    return UsageError(
-        "bulk execution needs a ledger, which keeps the states of its sagas",
-        help="set [ledger] connection in saga.toml, and run saga setup",
-    )
 
 
 def _other_saga_error(saga_id: str, saga: str) -> RefusedError:
@@ -409,14 +391,15 @@ class AlreadyEnded(RefusedError):
             )
 
 
-async def _next_generation(temporal: Temporal, saga_id: str, past: RunRow | None) -> int | None:
+async def _next_generation(locator: Locator, saga_id: str, past: RunRow | None) -> int | None:
     """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again.
 
     ``past``: what the ledger has of a run that Temporal does not know.
     """
-    if past is None and await describe_run(temporal, saga_id) is None:
+    in_temporal = locator.within_temporal()
+    if past is None and (await in_temporal.locate(saga_id)).home is None:
         return None
-    view = await read_view(temporal, saga_id) if past is None else past.view
+    view = await read_view(in_temporal, saga_id) if past is None else past.view
     if view.state not in STARTED_AGAIN:
         return None
     return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1

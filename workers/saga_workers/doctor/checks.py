@@ -93,15 +93,15 @@ async def check_releases(client: Client) -> list[DoctorResult]:
 
 async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]:
     """Sagas whose bulk workflow was closed before they ended; empty without a ledger."""
-    from saga_workers.ledger.run_ledger import using_ledger
+    from saga_workers.location.locator import using_locator
     from saga_workers.reconcile.left_claims import list_left_claims
 
     before = datetime.now(UTC) - timedelta(seconds=_MIN_CLAIM_AGE)
     try:
-        async with asyncio.timeout(15), using_ledger(settings) as ledger:
-            if ledger is None:
+        async with asyncio.timeout(15), using_locator(client, settings) as locator:
+            if not locator.ledger.configured:
                 return []
-            left = await list_left_claims(client, ledger, before=before)
+            left = await list_left_claims(locator, before=before)
     except (SagaError, RPCError, TimeoutError) as error:
         message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
         return [DoctorResult("claims", False, message, "saga setup")]
@@ -121,11 +121,12 @@ _MAX_NAMED = 10
 
 async def check_locks(client: Client, settings: Settings) -> DoctorResult:
     """Locks that outlive their saga."""
+    from saga_workers.location.locator import using_locator
     from saga_workers.views.locks import list_orphans
 
     try:
-        async with asyncio.timeout(15):
-            left = await list_orphans(client, settings)
+        async with asyncio.timeout(15), using_locator(client, settings) as locator:
+            left = await list_orphans(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
         message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
         return DoctorResult("locks", False, message, "saga setup")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import cached_property
+from typing import NoReturn
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -40,9 +41,15 @@ class RunLedger:
     does not answer either: Temporal knows the sagas that run.
     """
 
+    configured = True
+    """Whether the project has a ledger."""
+
     def __init__(self, connection: str, open: Callable[[], AsyncEngine]) -> None:
         self._connection = connection
         self._open = open
+
+    def require(self) -> None:
+        """Raises UsageError in a project without a ledger, for what cannot be done without one."""
 
     @cached_property
     def engine(self) -> AsyncEngine:
@@ -99,7 +106,7 @@ class RunLedger:
         with self._readable():
             return await batches.running_in_bulk(self.engine, batch)
 
-    async def list(self, criteria: RunFilter, limit: int) -> list[RunRow]:
+    async def list(self, criteria: RunFilter, limit: int) -> builtins.list[RunRow]:
         """The newest rows that match."""
         with self._readable():
             return await rows.list_runs(self.engine, criteria, limit)
@@ -125,7 +132,7 @@ class RunLedger:
         with self._readable():
             await claims.release_unstarted(self.engine, claim)
 
-    async def bulk_claims(self, criteria: RunFilter, limit: int) -> list[Claim]:
+    async def bulk_claims(self, criteria: RunFilter, limit: int) -> builtins.list[Claim]:
         """The newest claims of bulk workflows that match; ``states`` of the filter do not count."""
         with self._readable():
             return await claims.list_claims(self.engine, criteria, limit)
@@ -156,23 +163,77 @@ class RunLedger:
             ) from error
 
 
-def open_ledger(settings: Settings) -> RunLedger | None:
-    """The ledger of the project; None if it has none. Nothing is connected before the first use."""
+class NoLedger(RunLedger):
+    """The ledger of a project without ``[ledger]``: it knows nothing, and keeps nothing."""
+
+    configured = False
+
+    def __init__(self) -> None:
+        super().__init__("", _open_nothing)
+
+    def require(self) -> NoReturn:
+        raise UsageError(
+            "bulk execution needs a ledger, which keeps the states of its sagas",
+            help="set [ledger] connection in saga.toml, and run saga setup",
+        )
+
+    async def find(self, saga_id: str) -> RunRow | None:
+        return None
+
+    async def find_all(self, saga_ids: Sequence[str]) -> dict[str, RunRow]:
+        return {}
+
+    async def claims(self, saga_ids: Sequence[str]) -> dict[str, Claim]:
+        return {}
+
+    async def machine(self, saga_id: str) -> str | None:
+        return None
+
+    async def states(self, saga_ids: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
+        return {}
+
+    async def count_batch(self, batch: str) -> dict[str, int]:
+        return {}
+
+    async def running_in_bulk(self, batch: str) -> builtins.list[str]:
+        return []
+
+    async def list(self, criteria: RunFilter, limit: int) -> builtins.list[RunRow]:
+        return []
+
+    async def bulk_claim(self, saga_id: str) -> Claim | None:
+        return None
+
+    async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
+        return SingleClaim(made=False, held=None, row=None)
+
+    async def bulk_claims(self, criteria: RunFilter, limit: int) -> builtins.list[Claim]:
+        return []
+
+
+def _open_nothing() -> NoReturn:
+    raise AssertionError("a project without a ledger has written to it")
+
+
+def open_ledger(settings: Settings) -> RunLedger:
+    """The ledger of the project. Nothing is connected before the first use."""
     name = settings.ledger.get("connection")
     if name is None:
-        return None
+        return NoLedger()
     return RunLedger(name, lambda: open_engine(name, settings.connection(name).url, _POOL_SIZE))
 
 
 @asynccontextmanager
-async def using_ledger(settings: Settings) -> AsyncIterator[RunLedger | None]:
+async def using_ledger(settings: Settings) -> AsyncIterator[RunLedger]:
     """The same for the time of the block."""
     ledger = open_ledger(settings)
     try:
         yield ledger
     finally:
-        if ledger is not None:
-            await ledger.close()
+        await ledger.close()
 
 
 def ledger_retention(settings: Settings) -> float:

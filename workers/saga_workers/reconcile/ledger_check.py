@@ -15,7 +15,8 @@ from saga_activities.guard.tables import MAX_SAGA_ID
 from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, first_input
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, first_input
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.protocol.payloads import compress_state, input_digest, unpack_state
 from sagas.protocol.saga_view import SagaView
@@ -57,16 +58,17 @@ async def _differing(ledger: RunLedger, states: Mapping[str, str]) -> dict[str, 
     return {saga_id: recorded.get(saga_id) for saga_id, state in states.items() if recorded.get(saga_id) != state}
 
 
-async def write_row(temporal: Temporal, ledger: RunLedger, saga_id: str) -> str:
+async def write_row(locator: Locator, saga_id: str) -> str:
     """Write the row of a saga that Temporal has; returns what was done, as a message for operators."""
-    described = await describe_run(temporal, saga_id)
+    temporal, ledger = locator.temporal, locator.ledger
+    location = await locator.within_temporal().locate(saga_id)
+    described = location.run
     if described is None:
         return "not repaired: Temporal has no run of it any more"
-    view = await read_view(temporal, saga_id)
+    view = await read_view(locator.within_temporal(), saga_id)
     if view.state not in RECORDED_STATES:
         return f"not repaired: it is {view.state} now"
-    undo = await describe_undo(temporal, described.run)
-    last = described.run if undo is None else undo.run
+    last = described.run if location.undo is None else location.undo.run
     machine = await _machine(temporal, described.run) if view.state == "COMPLETED" and view.can_undo else None
     record = make_record(
         view.to_json() | {"web_ui": None},

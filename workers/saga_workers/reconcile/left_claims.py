@@ -16,10 +16,11 @@ from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.control.interventions import start_undo
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
+from saga_workers.location.location import BulkMember
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, no_poller_message
 from saga_workers.views.answering import Workers
-from saga_workers.views.bulk_view import VANISHED, claimed_view, describe_bulk_workflows, view_in_bulk
+from saga_workers.views.bulk_view import VANISHED, claimed_view, view_in_bulk
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import compress_state, unpack_state
@@ -36,9 +37,7 @@ _SETTLE_TIME = 2.0
 _ROWS_AT_ONCE = 500
 
 
-async def find_left_claims(
-    temporal: Temporal, ledger: RunLedger, connection: str, saga_id: str | None = None
-) -> list[Finding]:
+async def find_left_claims(locator: Locator, connection: str, saga_id: str | None = None) -> list[Finding]:
     """The claims of bulk workflows that Temporal has closed or does not know. Raises LedgerUnavailable."""
     return [
         Finding(
@@ -49,43 +48,40 @@ async def find_left_claims(
             place=f"{connection}.saga_claim",
             details={"bulk_workflow": one.bulk_id},
         )
-        for one in await list_left_claims(temporal, ledger, saga_id)
+        for one in await list_left_claims(locator, saga_id)
     ]
 
 
 async def list_left_claims(
-    temporal: Temporal, ledger: RunLedger, saga_id: str | None = None, *, before: datetime | None = None
+    locator: Locator, saga_id: str | None = None, *, before: datetime | None = None
 ) -> list[Claim]:
     """The same, as claims. ``before``: only those that were made before this time."""
     claims = [
         one
-        for one in await ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
+        for one in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
         if saga_id in (None, one.saga_id) and (before is None or one.claimed_at < before)
     ]
-    left = [
-        one.claim
-        for one in await describe_bulk_workflows(temporal, claims)
-        if one.bulk is None or not one.bulk.run.running
-    ]
+    left = [one.claim for one in await locator.members(claims) if not one.open]
     if left:
         await asyncio.sleep(_SETTLE_TIME)
-        still = await ledger.claims([one.saga_id for one in left])
+        still = await locator.ledger.claims([one.saga_id for one in left])
         left = [one for one in left if still.get(one.saga_id) == one]
     return left
 
 
-async def continue_claimed(temporal: Temporal, ledger: RunLedger, saga_id: str, who: str, reason: str) -> str:
+async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str) -> str:
     """Continue such a saga where it stood: backward before its commit point, forward after it.
 
     Returns what was done, as a message for operators.
     """
-    claim = await ledger.bulk_claim(saga_id)
-    if claim is None or claim.bulk_id is None:
+    temporal = locator.temporal
+    member = (await locator.locate(saga_id)).member
+    if member is None:
         return "it has ended meanwhile"
-    described = await describe_run(temporal, claim.bulk_id)
-    if described is None:
+    claim = member.claim
+    if member.bulk is None:
         return f"not repaired: {VANISHED}; compare its rows in saga_guard, and delete its row of saga_claim"
-    run = described.run
+    run = member.bulk.run
     if run.running:
         return "not repaired: its bulk workflow is running"
     if not await count_pollers(temporal, run.task_queue):
@@ -95,15 +91,15 @@ async def continue_claimed(temporal: Temporal, ledger: RunLedger, saga_id: str, 
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         return f"not repaired: its bulk workflow cannot be queried: {error}"
     if state is None or state["started_at"] is None:
-        await ledger.release_unstarted(claim)
+        await locator.ledger.release_unstarted(claim)
         return "its claim is deleted, because it had not begun; start it again"
     if state["ended_at"] is not None:
-        return await _record_end(temporal, ledger, claim, state, run)
+        return await _record_end(locator, member, state, run)
     try:
         await start_undo(temporal, saga_id, claim.saga, run.task_queue, reason=reason, who=who)
     except RefusedError:
         return "it is already being undone"
-    return describe_continued(await _wait(temporal, ledger, saga_id), saga_id)
+    return describe_continued(await _wait(locator, saga_id), saga_id)
 
 
 def describe_continued(view: SagaView, saga_id: str) -> str:
@@ -122,11 +118,10 @@ async def _machine(temporal: Temporal, run: RunInfo, saga_id: str) -> Mapping[st
     return None if packed is None else unpack_state(packed)
 
 
-async def _record_end(
-    temporal: Temporal, ledger: RunLedger, claim: Claim, state: Mapping[str, object], run: RunInfo
-) -> str:
+async def _record_end(locator: Locator, member: BulkMember, state: Mapping[str, object], run: RunInfo) -> str:
     """Write the row of a saga that had ended, which its bulk workflow could not write any more."""
-    view = await view_in_bulk(temporal, claim, web_ui=None, timeout=QUERY_TIMEOUT, workers=Workers(temporal))
+    claim, temporal = member.claim, locator.temporal
+    view = await view_in_bulk(temporal, member, web_ui=None, timeout=QUERY_TIMEOUT, workers=Workers(temporal))
     record = make_record(
         replace(view, bulk_workflow=None, web_ui=None).to_json(),
         saga_id=claim.saga_id,
@@ -137,22 +132,22 @@ async def _record_end(
     )
     if record is None or view.incomplete:
         return f"not repaired: {view.incomplete or 'it has not started'}"
-    await ledger.write([record])
+    await locator.ledger.write([record])
     return f"its row is written as {view.state}"
 
 
-async def _wait(temporal: Temporal, ledger: RunLedger, saga_id: str) -> SagaView:
+async def _wait(locator: Locator, saga_id: str) -> SagaView:
     """The view when it has ended or is parked, or after the timeout."""
     until = time.monotonic() + UNDO_TIMEOUT
     while True:
-        view = await read_view(temporal, saga_id, ledger=ledger)
+        view = await read_view(locator, saga_id)
         if view.ended_at is not None or view.waits_for_a_person or time.monotonic() > until:
             return view
         await asyncio.sleep(0.5)
 
 
 async def sagas_of_bulk_workflows(
-    temporal: Temporal, ledger: RunLedger, ids: list[str], *, horizon: float, until: float
+    locator: Locator, ids: list[str], *, horizon: float, until: float
 ) -> AsyncIterator[SagaView]:
     """The views of those of the ids that Temporal has no run of, because a bulk workflow runs or has run them.
 
@@ -160,13 +155,13 @@ async def sagas_of_bulk_workflows(
     """
     for at in range(0, len(ids), _ROWS_AT_ONCE):
         part = ids[at : at + _ROWS_AT_ONCE]
-        claims = [one for one in (await ledger.claims(part)).values() if one.bulk_id is not None]
-        rows = await ledger.find_all(part)
+        claims = [one for one in (await locator.ledger.claims(part)).values() if one.bulk_id is not None]
+        rows = await locator.ledger.find_all(part)
         for row in rows.values():
             ended = None if row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at).timestamp()
             if ended is not None and ended >= horizon:
                 late = "it ended during the reconciliation" if ended >= until else row.view.incomplete
                 yield replace(row.view, incomplete=late)
-        for one in await describe_bulk_workflows(temporal, claims, without=rows):
-            view = claimed_view(temporal, one.claim, one.bulk, web_ui=None)
+        for one in await locator.members(claims, without=rows):
+            view = claimed_view(locator.temporal, one, web_ui=None)
             yield replace(view, incomplete="it was not asked for")

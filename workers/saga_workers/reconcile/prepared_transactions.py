@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from sqlalchemy.exc import SQLAlchemyError
-from temporalio.client import Client as Temporal
 
 from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
 from saga_spark.reconcile.findings import Finding
+from saga_workers.location.locator import Locator
 from saga_workers.reconcile.reconcile_input import current_view
 from saga_workers.runtime.databases import driver_message, open_engine
-from saga_workers.views.saga_view import FINAL_STATES
 from sagas.errors import SagaError
+from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 
 
 async def find_unowned(
-    temporal: Temporal, settings: Settings, saga_id: str | None, read: dict[str, int]
+    locator: Locator, settings: Settings, saga_id: str | None, read: dict[str, int]
 ) -> list[Finding]:
     """The findings of all connections, or only those of one saga; adds to ``read`` how many were read.
 
@@ -35,19 +35,19 @@ async def find_unowned(
             await engine.dispose()
         if prepared:
             read[f"{connection.name}.prepared"] = len(prepared)
-        found += [one for each in prepared if (one := await _judge(temporal, connection.name, each)) is not None]
+        found += [one for each in prepared if (one := await _judge(locator, connection.name, each)) is not None]
     return found
 
 
-async def _judge(temporal: Temporal, place: str, prepared: PreparedTransaction) -> Finding | None:
+async def _judge(locator: Locator, place: str, prepared: PreparedTransaction) -> Finding | None:
     """The finding about a transaction; None: its saga is open, or another database of the server knows it."""
     row = {"id": prepared.id}
     details = {"age": prepared.age, "locks": list(prepared.locks), "rollback": prepared.rollback}
     key = prepared.entry_key
     if key is None:
         return Finding("prepared_unowned", place=place, row=row, details=details) if prepared.is_foreign else None
-    view = await current_view(temporal, key.saga_id)
-    if view is not None and view.state not in FINAL_STATES and view.state != "TERMINATED":
+    view = await current_view(locator, key.saga_id)
+    if view is not None and view.state not in FINAL_STATES:
         return None
     kind = "open_effects" if view is not None and view.state == "TERMINATED" else "prepared_unowned"
     return Finding(

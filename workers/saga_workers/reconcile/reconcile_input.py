@@ -23,12 +23,13 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_spark.reconcile.reconcile_spec import EffectTable
-from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.databases import driver_message, open_engine
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
+from saga_workers.temporal.run_states import closed_view, may_be_undone
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query
-from saga_workers.views.saga_view import bare_view, closed_view, may_be_undone, with_undo
+from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -54,17 +55,17 @@ class ReconcileInput:
 
 
 async def read_input(
-    temporal: Temporal, settings: Settings, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+    locator: Locator, settings: Settings, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
 ) -> ReconcileInput:
     """Read all sources. Raises SagaError if a database does not answer, UsageError if a URL or a table is wrong."""
     material = ReconcileInput(folder, time.time())
-    material.horizon = material.started_at - await _namespace_retention(temporal)
+    material.horizon = material.started_at - await _namespace_retention(locator.temporal)
     engines = {one.name: open_engine(one) for one in settings.sql_connections()}
     try:
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
         with SagaExport(folder, mark) as journal:
             older: list[str] = []
-            async for view in _saga_views(temporal, settings, scope):
+            async for view in _saga_views(locator, settings, scope):
                 journal.add(view)
                 if scope.read_since is not None and _started_at(view) < scope.read_since:
                     older.append(view.id)
@@ -73,14 +74,12 @@ async def read_input(
                 mine = [one for one in effects if one.connection == name]
                 counts = await _read_connection(name, engine, mine, folder, scope)
                 material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
-            async for view in _orphans(temporal, folder, journal.states):
+            async for view in _orphans(locator, folder, journal.states):
                 journal.add(view)
-            async with using_ledger(settings) as ledger:
-                if ledger is not None:
-                    unknown = sorted(_guarded_ids(folder) - journal.states.keys())
-                    span = {"horizon": material.horizon, "until": material.started_at}
-                    async for view in sagas_of_bulk_workflows(temporal, ledger, unknown, **span):
-                        journal.add(view)
+            unknown = sorted(_guarded_ids(folder) - journal.states.keys())
+            span = {"horizon": material.horizon, "until": material.started_at}
+            async for view in sagas_of_bulk_workflows(locator, unknown, **span):
+                journal.add(view)
             material.states = journal.states
             material.rows["sagas"] = journal.count
     finally:
@@ -89,18 +88,17 @@ async def read_input(
     return material
 
 
-async def current_view(temporal: Temporal, saga_id: str) -> SagaView | None:
+async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
     """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id."""
-    base = await describe_run(temporal, saga_id)
-    if base is None:
+    location = await locator.within_temporal().locate(saga_id)
+    if location.run is None:
         return None
-    undo = await describe_undo(temporal, base.run)
-    return await _combined_view(base.run, undo.run if undo else None)
+    return await _combined_view(location.run.run, location.undo.run if location.undo else None)
 
 
-async def _saga_views(temporal: Temporal, settings: Settings, scope: ReconciliationScope) -> AsyncIterator[SagaView]:
+async def _saga_views(locator: Locator, settings: Settings, scope: ReconciliationScope) -> AsyncIterator[SagaView]:
     if scope.saga_id is not None:
-        async for view in _saga_and_nested(temporal, scope.saga_id):
+        async for view in _saga_and_nested(locator, scope.saga_id):
             yield view
         return
     where = None
@@ -110,24 +108,24 @@ async def _saga_views(temporal: Temporal, settings: Settings, scope: Reconciliat
     bases: dict[str, RunInfo] = {}
     undos: dict[str, RunInfo] = {}
     async for run in list_runs(
-        temporal, visibility_query(SagaFilter(where=where, task_queue=settings.temporal.task_queue))
+        locator.temporal, visibility_query(SagaFilter(where=where, task_queue=settings.temporal.task_queue))
     ):
         known = undos if run.id.endswith(UNDO_SUFFIX) else bases
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if saga_id not in known or known[saga_id].start_time < run.start_time:
             known[saga_id] = run
     for saga_id in undos.keys() - bases.keys():  # it ended before the window and was undone within it
-        if (base := await describe_run(temporal, saga_id)) is not None:
+        if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
         yield await _combined_view(run, undos.get(saga_id))
 
 
-async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[SagaView]:
+async def _saga_and_nested(locator: Locator, saga_id: str) -> AsyncIterator[SagaView]:
     """A saga and its nested sagas, at all levels."""
     queue = [saga_id]
     while queue:
-        view = await current_view(temporal, queue.pop())
+        view = await current_view(locator, queue.pop())
         if view is not None:
             queue += [child.id for child in view.children]
             yield view
@@ -150,14 +148,14 @@ async def _summary(run: RunInfo) -> SagaView:
     return await closed_view(run) or replace(bare, incomplete="the run has no view")
 
 
-async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
+async def _orphans(locator: Locator, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
     """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
     ids = _guarded_ids(folder) - known.keys()
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(saga_id: str) -> SagaView | None:
         async with gate:
-            return await current_view(temporal, saga_id)
+            return await current_view(locator, saga_id)
 
     for view in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
         if view is not None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from temporalio.client import Client as Temporal
 
 from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.messaging.outbox import NEW, PUBLISHED
@@ -30,7 +29,7 @@ from saga_spark.reconcile.output_checks import (
 from saga_spark.reconcile.reconcile_spec import parse_effect_tables
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
-from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.prepared_transactions import find_unowned
@@ -57,7 +56,7 @@ MAX_RECHECKED = 2_000
 
 
 async def reconcile(
-    temporal: Temporal, settings: Settings, scope: ReconciliationScope, runner: RunnerClient
+    locator: Locator, settings: Settings, scope: ReconciliationScope, runner: RunnerClient
 ) -> dict[str, Any]:
     """The report as JSON (see docs/how-to/reconcile.md). Raises SagaError."""
     spark = spark_settings(settings)
@@ -65,7 +64,7 @@ async def reconcile(
     folder = _work_folder(settings, spark)
     starting = start_spark(runner)
     try:
-        material = await read_input(temporal, settings, effects, folder, scope)
+        material = await read_input(locator, settings, effects, folder, scope)
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
         read = sum(material.rows.values())
         if topics is not None:
@@ -92,13 +91,13 @@ async def reconcile(
         raise SagaError(f"the reconciliation job failed: {error}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    published = await _check_outputs(temporal, settings, spark, scope, material)
-    published += await _check_locks(temporal, settings, scope)
-    published += await find_unowned(temporal, settings, scope.saga_id, material.rows)
-    recorded = await _check_ledger(temporal, settings, scope, material)
+    published = await _check_outputs(locator, settings, spark, scope, material)
+    published += await _check_locks(locator, settings, scope)
+    published += await find_unowned(locator, settings, scope.saga_id, material.rows)
+    recorded = await _check_ledger(locator, settings, scope, material)
     counts.update(one.kind for one in (*published, *recorded))
     findings = [*findings, *published, *recorded[:MAX_FINDINGS]]
-    findings, gone = await _recheck(temporal, settings, findings, material)
+    findings, gone = await _recheck(locator, settings, findings, material)
     counts.subtract(one.kind for one in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
 
@@ -116,7 +115,7 @@ def ledger_connection(settings: Settings, spark: SparkSettings) -> Connection | 
 
 
 async def _check_outputs(
-    temporal: Temporal, settings: Settings, spark: SparkSettings, scope: ReconciliationScope, inputs: ReconcileInput
+    locator: Locator, settings: Settings, spark: SparkSettings, scope: ReconciliationScope, inputs: ReconcileInput
 ) -> list[Finding]:
     connection = ledger_connection(settings, spark)
     if connection is None:
@@ -129,7 +128,7 @@ async def _check_outputs(
     inputs.rows["outputs"] = len(rows)
     states: dict[str, str] = dict(inputs.states)
     for saga_id in {row.target.saga_id for row in rows} - states.keys():
-        if (view := await current_view(temporal, saga_id)) is not None:
+        if (view := await current_view(locator, saga_id)) is not None:
             states[saga_id] = view.state
     evidence = [await asyncio.to_thread(collect_evidence, row, spark) for row in rows]
     found = [finding for one in evidence if (finding := check_output(one, states.get(one.row.target.saga_id)))]
@@ -138,7 +137,7 @@ async def _check_outputs(
     return found
 
 
-async def _check_locks(temporal: Temporal, settings: Settings, scope: ReconciliationScope) -> list[Finding]:
+async def _check_locks(locator: Locator, settings: Settings, scope: ReconciliationScope) -> list[Finding]:
     """The locks that no running saga will release."""
     if settings.lock_connection is None:
         return []
@@ -149,32 +148,31 @@ async def _check_locks(temporal: Temporal, settings: Settings, scope: Reconcilia
             place=f"{settings.lock_connection}.{'saga_lock_wait' if one.waits else 'saga_lock'}",
             details={"holder": one.holder, "keys": ", ".join(one.keys), "since": _iso_timestamp(one.since)},
         )
-        for one in await list_orphans(temporal, settings)
+        for one in await list_orphans(locator, settings)
         if scope.saga_id in (None, one.owner)
     ]
 
 
 async def _check_ledger(
-    temporal: Temporal, settings: Settings, scope: ReconciliationScope, inputs: ReconcileInput
+    locator: Locator, settings: Settings, scope: ReconciliationScope, inputs: ReconcileInput
 ) -> list[Finding]:
-    async with using_ledger(settings) as ledger:
-        if ledger is None:
-            return []
-        connection = settings.ledger["connection"]
-        left = await find_left_claims(temporal, ledger, connection, scope.saga_id)
-        claimed = {one.saga_id for one in left}
-        states = {saga_id: state for saga_id, state in inputs.states.items() if saga_id not in claimed}
-        return [*left, *await check_ledger(ledger, connection, states)]
+    if not locator.ledger.configured:
+        return []
+    connection = settings.ledger["connection"]
+    left = await find_left_claims(locator, connection, scope.saga_id)
+    claimed = {one.saga_id for one in left}
+    states = {saga_id: state for saga_id, state in inputs.states.items() if saga_id not in claimed}
+    return [*left, *await check_ledger(locator.ledger, connection, states)]
 
 
 async def _recheck(
-    temporal: Temporal, settings: Settings, findings: Sequence[Finding], inputs: ReconcileInput
+    locator: Locator, settings: Settings, findings: Sequence[Finding], inputs: ReconcileInput
 ) -> tuple[list[Finding], list[Finding]]:
     """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
     dialects = {one.name: sa.make_url(one.url).get_backend_name() for one in settings.sql_connections()}
     now: dict[str, SagaView | None] = {}
     for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
-        now[saga_id] = await current_view(temporal, saga_id)
+        now[saga_id] = await current_view(locator, saga_id)
     kept: list[Finding] = []
     gone: list[Finding] = []
     for one in findings:

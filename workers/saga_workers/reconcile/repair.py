@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.client import Client as Temporal
 
 from saga_activities.guard import EntryKey, Guard
 from saga_spark import ledger
@@ -20,13 +19,13 @@ from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.control.interventions import start_undo
-from saga_workers.ledger.run_ledger import RunLedger, using_ledger
+from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_databases, open_engine
-from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, describe_undo, no_poller_message
+from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import terminated_reasons
@@ -41,32 +40,25 @@ REASON = "the run was terminated with open effects"
 
 
 async def repair_findings(
-    temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], *, who: str
+    locator: Locator, settings: Settings, findings: Sequence[Mapping[str, Any]], *, who: str
 ) -> list[dict[str, Any]]:
     """Repair what is safe; returns one row per saga or output: ``saga_id``, ``class``, ``done`` (a message)."""
     done: list[dict[str, Any]] = []
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
-        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(temporal, saga_id, who)})
-    if unrecorded := _saga_ids_of_class(findings, "ledger_differs"):
-        async with using_ledger(settings) as ledger:
-            assert ledger is not None  # it was compared
-            for saga_id in unrecorded:
-                message = await write_row(temporal, ledger, saga_id)
-                done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
-    if left := _saga_ids_of_class(findings, "claim_left"):
-        async with using_ledger(settings) as ledger:
-            assert ledger is not None  # its claims were read
-            for saga_id in left:
-                message = await continue_claimed(temporal, ledger, saga_id, who, REASON)
-                done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
+        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(locator, saga_id, who)})
+    for saga_id in _saga_ids_of_class(findings, "ledger_differs"):
+        message = await write_row(locator, saga_id)
+        done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
+    for saga_id in _saga_ids_of_class(findings, "claim_left"):
+        message = await continue_claimed(locator, saga_id, who, REASON)
+        done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [one for one in findings if one["class"] == "event_held"]
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
-        async with using_ledger(settings) as ledger:
-            done += await _resolve_held_events(temporal, settings, ledger, held, out)
+        done += await _resolve_held_events(locator, settings, held, out)
     for one in findings:
         if one["class"] == "lock_left":
-            message = await _release_lock(temporal, settings, one["saga_id"], one["details"]["holder"])
+            message = await _release_lock(locator, settings, one["saga_id"], one["details"]["holder"])
             done.append({"saga_id": one["saga_id"], "class": "lock_left", "done": message})
     staged = [one for one in findings if one["class"] == "staged_left"]
     spark = spark_settings(settings)
@@ -87,9 +79,10 @@ def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list
     return [one["saga_id"] for one in findings if one["class"] == kind and one["saga_id"]]
 
 
-async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
+async def _undo_saga(locator: Locator, saga_id: str, who: str) -> str:
     """Continue a terminated saga where it stood: backward before its commit point, forward after it."""
-    described = await describe_run(temporal, saga_id)
+    temporal = locator.temporal
+    described = (await locator.within_temporal().locate(saga_id)).run
     if described is None:
         return "not repaired: Temporal has no run of it any more"
     if not await count_pollers(temporal, described.run.task_queue):
@@ -99,13 +92,12 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
         await start_undo(temporal, run.id, run.workflow_type, run.task_queue, reason=REASON, who=who)
     except RefusedError:
         return "it is already being undone"
-    return describe_continued(await _wait_for_undo(temporal, described.run), saga_id)
+    return describe_continued(await _wait_for_undo(locator, saga_id), saga_id)
 
 
 async def _resolve_held_events(
-    temporal: Temporal,
+    locator: Locator,
     settings: Settings,
-    ledger: RunLedger | None,
     findings: Sequence[Mapping[str, Any]],
     published_ids: Collection[str],
 ) -> list[dict[str, Any]]:
@@ -122,7 +114,7 @@ async def _resolve_held_events(
     try:
         for (name, address), events in entries.items():
             try:
-                view = await query_saga(temporal, address.saga_id, ledger)
+                view = await query_saga(locator, address.saga_id)
                 answer = entry_status(view, address.entry, address.generation)
             except SagaUnreachable as error:
                 raise SagaError(str(error)) from error
@@ -140,15 +132,15 @@ async def _resolve_held_events(
     return done
 
 
-async def _release_lock(temporal: Temporal, settings: Settings, saga_id: str, holder: str) -> str:
+async def _release_lock(locator: Locator, settings: Settings, saga_id: str, holder: str) -> str:
     """Release the locks of a saga that is over, unless its effects are still to be undone."""
-    if holder not in {one.holder for one in await list_orphans(temporal, settings)}:
+    if holder not in {one.holder for one in await list_orphans(locator, settings)}:
         return "its locks have been released meanwhile"
-    if await describe_run(temporal, saga_id) is not None:
-        view = await read_view(temporal, saga_id)
+    if (await locator.within_temporal().locate(saga_id)).home is not None:
+        view = await read_view(locator.within_temporal(), saga_id)
         if view.state == "TERMINATED" and terminated_reasons(view):
             return f"not released: its effects are still there; undo it first: {saga_command('undo', saga_id)}"
-    problem = await release_orphan(temporal, settings, saga_id, holder)
+    problem = await release_orphan(locator.temporal, settings, saga_id, holder)
     return "its locks are released" if problem is None else f"not released: {problem}"
 
 
@@ -162,13 +154,13 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
     return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
 
 
-async def _wait_for_undo(temporal: Temporal, run: RunInfo) -> SagaView:
+async def _wait_for_undo(locator: Locator, saga_id: str) -> SagaView:
     """The view when the undo has ended or parked, or after the timeout."""
     until = time.monotonic() + UNDO_TIMEOUT
     while True:
-        undo = await describe_undo(temporal, run)
-        view = await read_view(temporal, run.id)
-        if undo is None or not undo.run.running or view.waits_for_a_person or time.monotonic() > until:
+        location = await locator.within_temporal().locate(saga_id)
+        view = await read_view(locator.within_temporal(), saga_id)
+        if location.kind != "undoing" or view.waits_for_a_person or time.monotonic() > until:
             return view
         await asyncio.sleep(0.5)
 

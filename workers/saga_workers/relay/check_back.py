@@ -26,12 +26,13 @@ from saga_activities.concurrency import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
-from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
+from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.logs import fields
-from saga_workers.views.saga_view import FINAL_STATES, read_view
+from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError, UsageError
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
@@ -59,7 +60,7 @@ class CheckBack:
     def __init__(
         self,
         connect: Callable[[], Awaitable[Temporal]],
-        ledger: Callable[[], AbstractAsyncContextManager[RunLedger | None]] = nullcontext,
+        ledger: Callable[[], AbstractAsyncContextManager[RunLedger]] = lambda: nullcontext(NoLedger()),
         *,
         intervals: Backoff = CHECK_INTERVALS,
     ) -> None:
@@ -80,7 +81,7 @@ class CheckBack:
             await self._decide(name, engine, events, ledger)
         return len(events)
 
-    async def _decide(self, name: str, engine: AsyncEngine, events: Sequence[Any], ledger: RunLedger | None) -> None:
+    async def _decide(self, name: str, engine: AsyncEngine, events: Sequence[Any], ledger: RunLedger) -> None:
         views: dict[str, SagaView | None] = {}
         unreachable: str | None = None
         for entry in sorted({(one.saga_id, one.step, one.generation) for one in events}):
@@ -98,13 +99,13 @@ class CheckBack:
             mine = [one for one in events if (one.saga_id, one.step, one.generation) == entry]
             await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
 
-    async def _read_saga(self, saga_id: str, ledger: RunLedger | None) -> SagaView | None:
+    async def _read_saga(self, saga_id: str, ledger: RunLedger) -> SagaView | None:
         if self._temporal is None:
             try:
                 self._temporal = await self._connect()
             except (SagaError, OSError, RuntimeError) as error:
                 raise SagaUnreachable(f"Temporal does not answer: {error}") from error
-        return await query_saga(self._temporal, saga_id, ledger)
+        return await query_saga(Locator(self._temporal, ledger), saga_id)
 
     async def _claim(self, engine: AsyncEngine) -> list[Any]:
         """Claim the due events: their next check is moved on, so that no other relay checks them now."""
@@ -186,10 +187,10 @@ class SagaUnreachable(Exception):
     """Temporal or the ledger does not answer; further queries are useless now."""
 
 
-async def query_saga(temporal: Temporal, saga_id: str, ledger: RunLedger | None) -> SagaView | None:
+async def query_saga(locator: Locator, saga_id: str) -> SagaView | None:
     """The view of a saga, with that of its undo; None if nobody knows it. Raises SagaUnreachable."""
     try:
-        return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT, ledger=ledger)
+        return await read_view(locator, saga_id, timeout=QUERY_TIMEOUT)
     except UsageError:
         return None
     except LedgerUnavailable as error:

@@ -18,7 +18,6 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -26,7 +25,8 @@ from saga_workers.client import Client
 from saga_workers.control.acceptance import NotClaimed
 from saga_workers.control.shared_starts import SharedStarts
 from saga_workers.control.start import AlreadyEnded, SagaStarter, StartResult
-from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger, using_ledger
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.locator import Locator, using_locator
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
@@ -36,12 +36,12 @@ from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
 from saga_workers.temporal.temporal_client import connect
-from saga_workers.views.saga_view import FINAL_STATES, read_view
+from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.times import parse_duration
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 from sagas.settings.project import Project
 
@@ -75,26 +75,25 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class SagaApi:
-    """Answers requests. Without ``client`` no saga can be started. ``ledger`` knows what Temporal has forgotten.
+    """Answers requests. Without ``client`` no saga can be started.
 
     Starts that arrive within ``bulk_wait`` seconds share a workflow; that needs the ledger, and 0 switches it off.
     """
 
     def __init__(
         self,
-        temporal: Temporal,
+        locator: Locator,
         callers: Callers,
         client: Client | None = None,
         *,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        ledger: RunLedger | None = None,
         bulk_wait: float = 0.0,
     ) -> None:
-        self._temporal = temporal
+        self._locator = locator
+        self._temporal = locator.temporal
         self._bulk_wait = bulk_wait
-        self._outcomes = None if ledger is None else SharedOutcomes(temporal, ledger)
+        self._outcomes = SharedOutcomes(locator.temporal, locator.ledger)
         self._shared: dict[str, SharedStarts] = {}
-        self._ledger = ledger
         self._callers = callers
         self._client = client
         self._max_body_bytes = max_body_bytes
@@ -155,7 +154,7 @@ class SagaApi:
         return json_response(200, select(view))
 
     async def _read_view(self, saga_id: str) -> SagaView:
-        return await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT, ledger=self._ledger)
+        return await read_view(self._locator, saga_id, timeout=_QUERY_TIMEOUT)
 
     async def _show_openapi(self, request: Request) -> Response:
         caller: Caller = request.state.caller
@@ -212,13 +211,13 @@ class SagaApi:
         # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
         if (
             self._bulk_wait <= 0
-            or client.ledger is None
+            or not client.ledger.configured
             or why_no_member(definition)
             or why_not_batchable(definition.steps[0])
         ):
             return None
         if definition.saga not in self._shared:
-            self._shared[definition.saga] = SharedStarts(starter, client.ledger, limit=MAX_SHARED, wait=self._bulk_wait)
+            self._shared[definition.saga] = SharedStarts(starter, limit=MAX_SHARED, wait=self._bulk_wait)
         return self._shared[definition.saga]
 
     async def _started_response(self, started: StartResult, wait: float) -> Response:
@@ -239,7 +238,7 @@ class SagaApi:
 
     async def _wait_shared(self, bulk_id: str, saga_id: str, seconds: float) -> SagaView | None:
         """The view of a saga of a bulk workflow, if it ends within this time."""
-        if self._outcomes is None or self._wait_slots.locked():
+        if self._wait_slots.locked():
             return None
         began = time.monotonic()
         async with self._wait_slots:
@@ -323,10 +322,10 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
         await asyncio.to_thread(lambda: client.project.definitions)  # a mistake in them shows at the start
     max_body_bytes = settings.serve.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES)
     async with AsyncExitStack() as stack:
-        ledger = await stack.enter_async_context(using_ledger(settings))
+        locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        api = SagaApi(temporal, callers, client, max_body_bytes=max_body_bytes, ledger=ledger, bulk_wait=wait)
+        api = SagaApi(locator, callers, client, max_body_bytes=max_body_bytes, bulk_wait=wait)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

@@ -10,8 +10,7 @@ from temporalio.client import Client as Temporal
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
-from saga_workers.views.saga_view import FINAL_STATES
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 
 _FIRST_INTERVAL = 0.1
 _LONGEST_INTERVAL = 1.0

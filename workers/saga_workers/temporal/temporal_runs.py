@@ -36,8 +36,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import DETACHED_HEADER, UNDO_SUFFIX, unpack_state
-from sagas.protocol.saga_view import ViewState
+from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
@@ -63,6 +62,11 @@ class RunInfo:
     @property
     def running(self) -> bool:
         return self.status is WorkflowExecutionStatus.RUNNING
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether it was closed before the saga could end."""
+        return self.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 
     async def memo(self) -> dict[str, Any]:
         """The decoded memo."""
@@ -116,12 +120,6 @@ def _input_of_state(value: Any) -> Any:
         return unpack_state(value["machine"])["input"]
     except (KeyError, TypeError, ValueError):
         return value  # any client may send the header
-
-
-async def describe_undo(temporal: Temporal, run: RunInfo) -> RunDescription | None:
-    """The newest run that undoes this one; None if there is none."""
-    undo = await describe_run(temporal, run.id + UNDO_SUFFIX)
-    return undo if undo is not None and undoes(undo.run, run) else None
 
 
 def undoes(undo: RunInfo, run: RunInfo) -> bool:
@@ -185,27 +183,6 @@ def _run_info(temporal: Temporal, info: WorkflowExecutionInfo) -> RunInfo:
 
 def _to_datetime(timestamp: Any) -> datetime:
     return timestamp.ToDatetime().replace(tzinfo=UTC)
-
-
-def visible_state(run: RunInfo) -> ViewState:
-    """The saga's state as far as Temporal alone knows it.
-
-    Most runs never write their state: RUNNING and COMPLETED come from Temporal's own status. (A run past its commit
-    point is COMMITTED here only if it had an error there.)
-    """
-    written = run.attributes.get("SagaState")
-    match run.status:
-        case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
-            return written or "RUNNING"
-        case WorkflowExecutionStatus.COMPLETED:
-            undo = run.id.endswith(UNDO_SUFFIX)
-            return written if written == "RESIDUE" else "COMPENSATED" if undo else "COMPLETED"
-        case WorkflowExecutionStatus.CANCELED:
-            return "COMPENSATED"
-        case WorkflowExecutionStatus.FAILED:
-            return written if written in ("COMPENSATED", "RESIDUE") else "FAILED"
-        case _:
-            return "TERMINATED"
 
 
 # Pollers of a task queue.

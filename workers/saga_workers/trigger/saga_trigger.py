@@ -20,7 +20,7 @@ from saga_workers.control.start import AlreadyEnded, SagaStarter, id_text
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
-from saga_workers.temporal.temporal_runs import NoAnswer, describe_run
+from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
@@ -135,11 +135,11 @@ class SagaTrigger:
             self._metrics.started(self._definition.saga, message.topic)
 
     def _starts(self, one: _Trigger, starter: SagaStarter) -> SagaStarter | SharedStarts:
-        bulk, ledger = one.trigger.bulk, self._client.ledger
-        if bulk is None or ledger is None:
+        bulk = one.trigger.bulk
+        if bulk is None or not self._client.ledger.configured:
             return starter
         if one.shared is None:
-            one.shared = SharedStarts(starter, ledger, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
+            one.shared = SharedStarts(starter, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
         return one.shared
 
     async def _signal(
@@ -157,28 +157,24 @@ class SagaTrigger:
             sent = signal_message(trigger.signal, data, by=by, reject=reject)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
-        temporal, ledger = self._client.temporal, self._client.ledger
-        described = await describe_run(temporal, saga_id)
-        running = described is not None and described.run.running
-        if not running and await leave_bulk_workflow(temporal, ledger, saga_id):
-            described = await describe_run(temporal, saga_id)
-        if described is None:
-            row = None if ledger is None else await ledger.find(saga_id)
-            if row is not None:
-                raise PoisonMessage(f"{saga_id} has already ended {row.view.state}")
+        locator = self._client.locator
+        location = await locator.locate(saga_id)
+        if location.member is not None and location.open_run is None:
+            location = await leave_bulk_workflow(locator, location.member)
+        if location.home is None:
             raise SagaNotFound(f"there is no saga {saga_id}")
-        if described.run.workflow_type != self._definition.saga:
-            raise PoisonMessage(f"{saga_id} is a saga {described.run.workflow_type}, not {self._definition.saga}")
-        if described.run.running:
+        if location.run is not None and location.run.run.workflow_type != self._definition.saga:
+            raise PoisonMessage(f"{saga_id} is a saga {location.run.run.workflow_type}, not {self._definition.saga}")
+        if location.kind == "running":
             try:
-                await temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
+                await locator.temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
             else:
                 self._metrics.signalled(self._definition.saga, message.topic)
                 return
-        view = await read_view(temporal, saga_id, ledger=ledger)
+        view = await read_view(locator, saga_id)
         if not _already_received(view, by, reject):
             raise PoisonMessage(f"{saga_id} has already ended {view.state}")
 

@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from temporalio.client import Client as Temporal
-
 from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.views.bulk_view import describe_bulk_workflows
+from saga_workers.location.locator import Locator
 
 MAX_CLAIMS = 100_000
 
@@ -78,18 +75,16 @@ def parse_claim_filter(where: str) -> ClaimFilter | None:
         at = joined.end()
 
 
-async def claimed_sagas(
-    temporal: Temporal, ledger: RunLedger, claims: ClaimFilter, task_queue: str | None
-) -> list[str]:
+async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str | None) -> list[str]:
     """The ids of the sagas that running bulk workflows have now, and that match. Raises LedgerUnavailable, RPCError."""
     matching = [
         one
-        for one in await ledger.bulk_claims(claims.rows, MAX_CLAIMS)
+        for one in await locator.ledger.bulk_claims(claims.rows, MAX_CLAIMS)
         if all(condition(one) for condition in claims.others)
     ]
     return [
         one.claim.saga_id
-        for one in await describe_bulk_workflows(temporal, matching)
+        for one in await locator.members(matching)
         if one.bulk is not None and one.bulk.run.running and task_queue in (None, one.bulk.run.task_queue)
     ]
 

@@ -13,11 +13,10 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.locks import lock_list
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.locks.lock_list import LockedKey, OpenRequest
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.databases import driver_message, open_engine
 from saga_workers.temporal.temporal_client import signal_granted_saga
-from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings import Settings
 from sagas.settings.model import Connection
 
@@ -46,7 +45,7 @@ async def list_locks(settings: Settings, keys: Sequence[str] = ()) -> list[Locke
         await engine.dispose()
 
 
-async def list_orphans(temporal: Temporal, settings: Settings) -> list[OpenRequest]:
+async def list_orphans(locator: Locator, settings: Settings) -> list[OpenRequest]:
     """The requests whose workflow, and its undo, is not running any more. Raises SagaError, RPCError."""
     connection = lock_connection(settings)
     engine = open_engine(connection)
@@ -54,12 +53,7 @@ async def list_orphans(temporal: Temporal, settings: Settings) -> list[OpenReque
 
     async def is_over(request: OpenRequest) -> bool:
         async with gate:
-            saga_id = request.workflow_id.removesuffix(UNDO_SUFFIX)
-            for id in (saga_id, saga_id + UNDO_SUFFIX):
-                described = await describe_run(temporal, id)
-                if described is not None and described.run.running:
-                    return False
-            return True
+            return (await locator.within_temporal().locate(request.workflow_id)).open_run is None
 
     try:
         requests = await lock_list.open_requests(engine)

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from temporalio.client import Client as Temporal
-
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, quote, visibility_query
 from saga_workers.views.saga_view import read_view
@@ -59,17 +57,12 @@ class ParkedList:
 
 
 async def read_parked(
-    temporal: Temporal,
-    criteria: SagaFilter,
-    *,
-    include_running: bool = False,
-    nested: bool = False,
-    ledger: RunLedger | None = None,
+    locator: Locator, criteria: SagaFilter, *, include_running: bool = False, nested: bool = False
 ) -> ParkedList:
     """Query the sagas that may have something parked (``include_running``: all running ones).
 
     With ``nested``, operations parked in a nested saga that blocks a listed one are included, even if the filter
-    excludes the nested saga. ``ledger`` adds those that were parked when Temporal lost them. Raises UsageError if a
+    excludes the nested saga. The ledger adds those that were parked when Temporal lost them. Raises UsageError if a
     filter is invalid, LedgerUnavailable.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
@@ -78,21 +71,21 @@ async def read_parked(
     narrowed = SagaFilter(criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue)
     ids = list(
         dict.fromkeys(
-            [run.id.removesuffix(UNDO_SUFFIX) async for run in list_runs(temporal, visibility_query(narrowed))]
+            [run.id.removesuffix(UNDO_SUFFIX) async for run in list_runs(locator.temporal, visibility_query(narrowed))]
         )
     )
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(saga_id: str) -> SagaView:
         async with gate:
-            return await read_view(temporal, saga_id)
+            return await read_view(locator, saga_id)
 
     views: dict[str, SagaView] = {}
     while ids:
         views |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
         blocking = [child.id for id in ids for child in views[id].children if child.waits]
         ids = [id for id in dict.fromkeys(blocking) if nested and id not in views]
-    lost = ledger_views(temporal, ledger, replace(criteria, states=("PARKED",)), without=views)
+    lost = ledger_views(locator, replace(criteria, states=("PARKED",)), without=views)
     views |= {view.id: view async for view in lost}
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
     return ParkedList(tuple(one for view in views.values() for one in parked_operations(view)), unasked)

@@ -9,20 +9,19 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, describe_undo, list_runs, undoes
+from saga_workers.location.location import BulkMember
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import closed_view, may_be_undone
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.views.answering import Workers
-from saga_workers.views.bulk_view import claimed_view, describe_bulk_workflows, view_in_bulk
+from saga_workers.views.bulk_view import claimed_view, view_in_bulk
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import (
     bare_view,
     can_be_queried,
-    closed_view,
     labels_of,
-    may_be_undone,
-    read_view,
+    view_at,
     view_of_run,
     with_undo,
 )
@@ -104,13 +103,12 @@ def quote(text: str) -> str:
 
 
 async def query_sagas(
-    temporal: Temporal,
+    locator: Locator,
     criteria: SagaFilter,
     *,
     limit: int,
     web_ui: str | None = None,
     ask_running: bool = False,
-    ledger: RunLedger | None = None,
 ) -> AsyncIterator[SagaView]:
     """One view per saga, newest first; then those of bulk workflows; then those that only the ledger knows.
 
@@ -120,16 +118,17 @@ async def query_sagas(
     empty. With it each open saga is queried; one that does not answer at once keeps those fields and says so in
     ``incomplete``.
     """
-
+    temporal = locator.temporal
     workers = Workers(temporal)
 
     async def tell(run: RunInfo) -> SagaView:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
-        # The visibility store may list a run that has been deleted.
-        if ask_running and can_be_queried(run) and await describe_run(temporal, saga_id) is not None:
-            return await read_view(temporal, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
+        if ask_running and can_be_queried(run):
+            location = await locator.within_temporal().locate(saga_id)
+            if location.home is not None:  # the visibility store may list a run that has been deleted
+                return await view_at(locator, location, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
         link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
-        return replace(await _list_entry(temporal, run, saga_id), web_ui=link)
+        return replace(await _list_entry(locator, run, saga_id), web_ui=link)
 
     found = 0
     seen: set[str] = set()
@@ -143,13 +142,13 @@ async def query_sagas(
             if found >= limit:
                 return
     ask = workers if ask_running else None
-    for view in await bulk_views(temporal, ledger, criteria, limit - found, without=seen, web_ui=web_ui, ask=ask):
+    for view in await bulk_views(locator, criteria, limit - found, without=seen, web_ui=web_ui, ask=ask):
         seen.add(view.id)
         yield view
         found += 1
     if found >= limit:
         return
-    async for view in ledger_views(temporal, ledger, criteria, without=seen):
+    async for view in ledger_views(locator, criteria, without=seen):
         yield view
         found += 1
         if found >= limit:
@@ -157,8 +156,7 @@ async def query_sagas(
 
 
 async def bulk_views(
-    temporal: Temporal,
-    ledger: RunLedger | None,
+    locator: Locator,
     criteria: SagaFilter,
     limit: int,
     *,
@@ -172,39 +170,41 @@ async def bulk_views(
     without it a saga is RUNNING until it has ended, or TERMINATED if its bulk workflow was.
     """
     states = criteria.states or STATES
-    if ledger is None or criteria.where is not None or not (ask or {"RUNNING", "TERMINATED"} & set(states)):
+    if criteria.where is not None or not (ask or {"RUNNING", "TERMINATED"} & set(states)):
         return []
     rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
-    claims = await ledger.bulk_claims(rows, limit + len(without))
-    found = await describe_bulk_workflows(temporal, claims, without=without)
+    claims = await locator.ledger.bulk_claims(rows, limit + len(without))
+    members = await locator.members(claims, without=without)
+    temporal = locator.temporal
     if ask is None:
-        views = [claimed_view(temporal, one.claim, one.bulk, web_ui=web_ui) for one in found]
+        views = [claimed_view(temporal, one, web_ui=web_ui) for one in members]
     else:
         gate = asyncio.Semaphore(_CONCURRENCY)
 
-        async def query(claim: Claim) -> SagaView:
+        async def query(member: BulkMember) -> SagaView:
             async with gate:
-                return await view_in_bulk(temporal, claim, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=ask)
+                return await view_in_bulk(temporal, member, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=ask)
 
-        views = await asyncio.gather(*(query(one.claim) for one in found))
+        views = await asyncio.gather(*(query(one) for one in members))
     return [view for view in views if view.state in states][:limit]
 
 
 async def ledger_views(
-    temporal: Temporal, ledger: RunLedger | None, criteria: SagaFilter, *, without: Collection[str] = ()
+    locator: Locator, criteria: SagaFilter, *, without: Collection[str] = ()
 ) -> AsyncIterator[SagaView]:
     """The sagas that match and of which Temporal has no run any more, newest first.
 
     None with a filter in Temporal's syntax, which the ledger cannot apply. Raises LedgerUnavailable.
     """
-    if ledger is None or criteria.where is not None:
+    if criteria.where is not None:
         return
+    in_temporal = locator.within_temporal()
     rows = RunFilter(criteria.saga, criteria.states, criteria.since, criteria.labels)
-    while page := await ledger.list(rows, _LEDGER_PAGE):
+    while page := await locator.ledger.list(rows, _LEDGER_PAGE):
         views = [row.view for row in page if row.view.id not in without]
-        known = await asyncio.gather(*(describe_run(temporal, view.id) for view in views))
-        for view, run in zip(views, known, strict=True):
-            if run is None:
+        locations = await asyncio.gather(*(in_temporal.locate(view.id) for view in views))
+        for view, location in zip(views, locations, strict=True):
+            if location.home is None:
                 yield view
         rows = replace(rows, before=(page[-1].started_at, page[-1].view.id))
 
@@ -226,19 +226,18 @@ async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> A
         yield runs
 
 
-async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> SagaView:
-    if run.id != saga_id:  # its undo, which is always newer than the saga
-        base = await describe_run(temporal, saga_id)
-        mine = await _summary(run)
-        if base is None:
-            return mine
-        view = await _summary(base.run)
-        return with_undo(view, mine) if undoes(run, base.run) else view
+async def _list_entry(locator: Locator, run: RunInfo, saga_id: str) -> SagaView:
     view = await _summary(run)
+    if run.id != saga_id:  # its undo, which is always newer than the saga
+        location = await locator.within_temporal().locate(saga_id)
+        if location.run is None:
+            return view
+        base = await _summary(location.run.run)
+        return base if location.undo is None else with_undo(base, view)
     if may_be_undone(view.state) and view.can_undo:
-        undo = await describe_undo(temporal, run)
+        undo = await locator.undo_of(run)
         if undo is not None:
-            return with_undo(view, await view_of_run(temporal, undo))
+            return with_undo(view, await view_of_run(locator.temporal, undo))
     return view
 
 

@@ -7,10 +7,9 @@ complete, its field ``incomplete`` gives the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
@@ -19,10 +18,11 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
-from saga_activities.ledger.claims import Claim
-from saga_activities.ledger.rows import RunRow
-from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, describe_undo, visible_state
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.location import Location
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import closed_view, may_be_undone, visible_state
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
@@ -35,143 +35,76 @@ from sagas.protocol.payloads import (
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
     STARTED_AT_MEMO,
-    UNDO_SUFFIX,
 )
 from sagas.protocol.saga_view import (
-    STARTED_AGAIN,
     ErrorView,
     OperationView,
     ReasonView,
     SagaView,
     StepView,
-    ViewState,
 )
 from sagas.text.shell import saga_command
 from sagas.workflow.failures import activity_outcome
 
-TERMINATED_STATES = ("TERMINATED",)
-FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 QUERY_TIMEOUT = timedelta(seconds=5)
-_ENDED_FROM_OUTSIDE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
-
-
-class RunWithMemo(Protocol):
-    """A run, either ours or that of Temporal's client."""
-
-    @property
-    def status(self) -> WorkflowExecutionStatus | None: ...
-
-    async def memo(self) -> Mapping[str, Any]: ...
 
 
 async def read_view(
-    temporal: Temporal,
+    locator: Locator,
     saga_id: str,
     *,
     web_ui: str | None = None,
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
-    ledger: RunLedger | None = None,
 ) -> SagaView:
-    """The complete view of one saga, with that of its undo. If Temporal does not know the id, ``ledger`` is asked.
+    """The complete view of one saga, with that of its undo, from wherever it lives.
 
-    Raises UsageError if neither knows it, LedgerUnavailable if only the ledger could.
+    Raises UsageError if nobody knows it, LedgerUnavailable if only the ledger could.
 
     A run that does not answer within ``timeout`` is described from outside, with the field ``incomplete``. To read
     many, pass one ``workers``: what it has learned about a task queue then holds for all of them.
     """
-    workers = workers or Workers(temporal)
-    saga_id = saga_id.removesuffix(UNDO_SUFFIX)
-    described = await describe_run(temporal, saga_id)
-    if described is None:
-        return await _view_without_run(temporal, ledger, saga_id, web_ui, timeout, workers)
-    if described.run.workflow_type == NOTIFICATION_WORKFLOW:
-        saga = described.run.parent_id or "a saga"
-        raise UsageError(f"{saga_id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
-    view = await view_of_run(temporal, described, timeout, workers)
-    if may_be_undone(view.state):
-        undo = await describe_undo(temporal, described.run)
+    workers = workers or Workers(locator.temporal)
+    try:
+        location = await locator.locate(saga_id)
+    except LedgerUnavailable:
+        location = await locator.within_temporal().locate(saga_id)
+        if location.home is None:
+            raise
+    return await view_at(locator, location, web_ui=web_ui, timeout=timeout, workers=workers)
+
+
+async def view_at(
+    locator: Locator, location: Location, *, web_ui: str | None, timeout: timedelta, workers: Workers
+) -> SagaView:
+    """The same for a saga that was located. Raises UsageError if the location is unknown, or that of a notification."""
+    temporal = locator.temporal
+    if location.run is not None:
+        run = location.run.run
+        if run.workflow_type == NOTIFICATION_WORKFLOW:
+            saga = run.parent_id or "a saga"
+            raise UsageError(f"{run.id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
+        view = await view_of_run(temporal, location.run, timeout, workers)
+        undo = location.undo
+        if run.running and may_be_undone(view.state):  # it is over, although its run is not closed yet
+            undo = await locator.undo_of(run)
         if undo is not None:
             view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
-    if ledger is not None and view.state in STARTED_AGAIN:
-        later = await _later_in_bulk(temporal, ledger, described.run, web_ui, timeout, workers)
-        if later is not None:
-            return later
-    view = await with_notifications(temporal, view)
-    return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, saga_id, described.run.run_id))
-
-
-async def _view_without_run(
-    temporal: Temporal, ledger: RunLedger | None, saga_id: str, web_ui: str | None, timeout: timedelta, workers: Workers
-) -> SagaView:
-    """The view of a saga of which Temporal has no run: a bulk workflow runs it, or it is only in the ledger."""
-    if ledger is None:
-        raise unknown_saga_error(temporal, saga_id)
-    # The claim first: when it is deleted, there is a row.
-    claim = await ledger.bulk_claim(saga_id)
-    if claim is not None:
-        return await _view_of_claim(temporal, claim, web_ui, timeout, workers)
-    row = await ledger.find(saga_id)
-    if row is not None:
-        return await _with_undo_of_row(temporal, row, timeout, workers)
-    if await describe_run(temporal, saga_id) is not None:  # it has left its bulk workflow meanwhile
-        return await read_view(temporal, saga_id, web_ui=web_ui, timeout=timeout, workers=workers, ledger=ledger)
-    raise unknown_saga_error(temporal, saga_id)
-
-
-async def _later_in_bulk(
-    temporal: Temporal, ledger: RunLedger, run: RunInfo, web_ui: str | None, timeout: timedelta, workers: Workers
-) -> SagaView | None:
-    """The view of a later generation of this undone saga, which was started in a bulk workflow; None if none was."""
-    try:
-        claim = await ledger.bulk_claim(run.id)
-        if claim is not None:
-            return await _view_of_claim(temporal, claim, web_ui, timeout, workers)
-        row = await ledger.find(run.id)
-    except LedgerUnavailable:
-        return None  # Temporal's run is the best there is
-    if row is None or run.close_time is None or row.started_at <= run.close_time:
-        return None
-    return await _with_undo_of_row(temporal, row, timeout, workers)
-
-
-async def _view_of_claim(
-    temporal: Temporal, claim: Claim, web_ui: str | None, timeout: timedelta, workers: Workers
-) -> SagaView:
-    """The view in the bulk workflow; if that was terminated, the saga may have been continued since."""
-    view = await view_in_bulk(temporal, claim, web_ui=web_ui, timeout=timeout, workers=workers)
-    if not may_be_undone(view.state):
+        view = await with_notifications(temporal, view)
+        return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, run.id, run.run_id))
+    if location.member is not None:
+        view = await view_in_bulk(temporal, location.member, web_ui=web_ui, timeout=timeout, workers=workers)
+    elif location.row is not None:
+        view = location.row.view
+    else:
+        raise locator.unknown_saga(location.saga_id)
+    if location.undo is None or (location.member is not None and not may_be_undone(view.state)):
         return view
-    undo = await describe_run(temporal, claim.saga_id + UNDO_SUFFIX)
-    if undo is None or undo.run.workflow_type != claim.saga or undo.run.start_time < claim.claimed_at:
-        return view
-    return with_undo(view, await view_of_run(temporal, undo, timeout, workers))
+    undone = with_undo(view, await view_of_run(temporal, location.undo, timeout, workers))
+    return undone if undone is view else replace(undone, source=None)
 
 
-async def _with_undo_of_row(temporal: Temporal, row: RunRow, timeout: timedelta, workers: Workers) -> SagaView:
-    """The view of a row of the ledger; its undo may have been started since."""
-    undo = await describe_run(temporal, row.view.id + UNDO_SUFFIX)
-    if undo is None or undo.run.workflow_type != row.view.saga or undo.run.start_time < row.started_at:
-        return row.view
-    if not may_be_undone(row.view.state) and not undo.run.running:
-        return row.view
-    view = with_undo(row.view, await view_of_run(temporal, undo, timeout, workers))
-    return view if view is row.view else replace(view, source=None)
-
-
-async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
-    """The open run: the saga's, or that of its undo; None if neither is open."""
-    described = await describe_run(temporal, saga_id)
-    if described is not None and described.run.running:
-        return described
-    # Without the saga's own run, the ledger knew it.
-    undo = await (
-        describe_run(temporal, saga_id + UNDO_SUFFIX) if described is None else describe_undo(temporal, described.run)
-    )
-    return undo if undo is not None and undo.run.running else None
-
-
-async def with_blocking_checked(temporal: Temporal, view: SagaView) -> SagaView:
+async def with_blocking_checked(locator: Locator, view: SagaView) -> SagaView:
     """The view without ``blocks: saga`` if a nested saga has gone on but its report of that has not arrived yet.
 
     Otherwise a command that waits for a saga after a decision about a nested one would end at once.
@@ -180,24 +113,11 @@ async def with_blocking_checked(temporal: Temporal, view: SagaView) -> SagaView:
         return view
     blocking = {one.id for child in view.children for one in child.waits or ()}
     for saga_id in sorted(blocking):
-        nested = await read_view(temporal, saga_id)
+        nested = await read_view(locator, saga_id)
         if not nested.incomplete and not nested.waits_for_a_person:
             children = (replace(child, blocks="step") if child.waits else child for child in view.children)
             return replace(view, children=tuple(children))
     return view
-
-
-def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
-    """The error for an id that Temporal does not know."""
-    return UsageError(
-        f"there is no saga with the id {saga_id} in the namespace {temporal.namespace}",
-        help="saga list    lists the ids",
-    )
-
-
-def may_be_undone(state: ViewState) -> bool:
-    """Whether a second run, the undo, may have changed what this one left."""
-    return state in ("COMPLETED", "TERMINATED")  # an undo may follow a terminated run, see reconciliation
 
 
 def with_undo(view: SagaView, undo: SagaView) -> SagaView:
@@ -247,7 +167,7 @@ async def view_of_run(
 
 def can_be_queried(run: RunInfo) -> bool:
     """Whether only the run itself has its view: it is open, or was ended before it could leave one."""
-    return run.running or run.status in _ENDED_FROM_OUTSIDE
+    return run.running or run.ended_from_outside
 
 
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
@@ -265,7 +185,7 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
 
 async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -> SagaView:
     """Complete a view whose end the engine did not write: a refused start, a terminate, a timeout."""
-    terminated = run.status in _ENDED_FROM_OUTSIDE
+    terminated = run.ended_from_outside
     if view.reason and not terminated:
         return view
     reason = await close_reason(temporal, run)
@@ -276,20 +196,6 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -
         # Why a run was terminated is known from its message only; an earlier cause of the rollback is kept in `before`.
         reason = replace(reason, details={"before": view.reason.to_json()})
     return replace(view, state="TERMINATED", reason=reason)
-
-
-async def closed_view(run: RunWithMemo) -> SagaView | None:
-    """The view that a closed run left in its memo; None if it is open or left none."""
-    if run.status is WorkflowExecutionStatus.RUNNING:
-        return None
-    document = (await run.memo()).get("saga")
-    return SagaView.from_json(document) if isinstance(document, Mapping) else None
-
-
-async def closed_state(run: RunInfo) -> ViewState:
-    """The final state of a closed run, also in a namespace without the engine's search attributes."""
-    view = await closed_view(run)
-    return visible_state(run) if view is None or run.status in _ENDED_FROM_OUTSIDE else view.state
 
 
 async def bare_view(run: RunInfo) -> SagaView:

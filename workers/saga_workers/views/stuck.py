@@ -16,7 +16,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.rows import RunFilter
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
     RunInfo,
@@ -27,14 +27,14 @@ from saga_workers.temporal.temporal_runs import (
     read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
-from saga_workers.views.bulk_view import claimed_view, describe_bulk_workflows
+from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
-from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
+from saga_workers.views.saga_view import QUERY_TIMEOUT, parse_activity_id, read_view, view_at
 from sagas.bulk.wire_format import BULK_ACTIVITIES
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.text.shell import saga_command
 
 MANY_ATTEMPTS = 5
@@ -55,26 +55,26 @@ _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMP
 
 
 async def list_stuck(
-    temporal: Temporal,
+    locator: Locator,
     criteria: SagaFilter,
     *,
     limit: int,
     web_ui: str | None = None,
     prepared: Mapping[str, Sequence[str]] | None = None,
-    ledger: RunLedger | None = None,
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    ``prepared``: further reasons by saga id, of prepared transactions. ``ledger`` knows the sagas of bulk workflows.
-    Raises LedgerUnavailable after the sagas that Temporal has.
+    ``prepared``: further reasons by saga id, of prepared transactions. Raises LedgerUnavailable after the sagas that
+    Temporal has.
     """
     prepared = prepared or {}
+    temporal = locator.temporal
     workers = Workers(temporal)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def look(run: RunInfo) -> SagaView | None:
         async with gate:
-            return await _inspect_run(temporal, run, workers, web_ui)
+            return await _inspect_run(locator, run, workers, web_ui)
 
     found = 0
     seen: set[str] = set()
@@ -90,18 +90,18 @@ async def list_stuck(
         if found < limit and saga_id not in seen and await _matches(temporal, criteria, saga_id):
             seen.add(saga_id)
             found += 1
-            yield add_reasons(await read_view(temporal, saga_id, web_ui=web_ui), prepared)
+            yield add_reasons(await read_view(locator, saga_id, web_ui=web_ui), prepared)
     async for saga_id in list_exhausted(temporal, criteria.task_queue):
         if found >= limit:
             return
         if saga_id in seen or not await _matches(temporal, criteria, saga_id):
             continue
-        view = await _with_exhausted_notifications(temporal, saga_id, web_ui)
+        view = await _with_exhausted_notifications(locator, saga_id, web_ui)
         if view is not None:
             seen.add(saga_id)
             found += 1
             yield view
-    for view in await _stuck_in_bulk(temporal, ledger, criteria, workers, web_ui, without=seen):
+    for view in await _stuck_in_bulk(locator, criteria, workers, web_ui, without=seen):
         if found >= limit:
             return
         found += 1
@@ -109,29 +109,23 @@ async def list_stuck(
 
 
 async def _stuck_in_bulk(
-    temporal: Temporal,
-    ledger: RunLedger | None,
-    criteria: SagaFilter,
-    workers: Workers,
-    web_ui: str | None,
-    *,
-    without: Collection[str],
+    locator: Locator, criteria: SagaFilter, workers: Workers, web_ui: str | None, *, without: Collection[str]
 ) -> list[SagaView]:
     """The sagas of bulk workflows that make no progress, or that were closed by Temporal."""
-    if ledger is None or criteria.where is not None:
+    if criteria.where is not None:
         return []
     rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
-    claimed = await describe_bulk_workflows(temporal, await ledger.bulk_claims(rows, _MAX_CLAIMS), without=without)
-    reasons: dict[str | None, list[str]] = {}
+    members = await locator.members(await locator.ledger.bulk_claims(rows, _MAX_CLAIMS), without=without)
+    reasons: dict[str, list[str]] = {}
     stuck = []
-    for one in claimed:
-        bulk_id = one.claim.bulk_id
-        if bulk_id not in reasons:
-            runs = one.bulk is not None and one.bulk.run.running
-            reasons[bulk_id] = await temporal_reasons(temporal, one.bulk, workers) if one.bulk and runs else [_NOT_OVER]
-        view = claimed_view(temporal, one.claim, one.bulk, web_ui=web_ui)
-        if (not criteria.states or view.state in criteria.states) and reasons[bulk_id]:
-            stuck.append(replace(view, stuck=tuple(reasons[bulk_id])))
+    for one in members:
+        if one.bulk_id not in reasons:
+            reasons[one.bulk_id] = (
+                await temporal_reasons(locator.temporal, one.bulk, workers) if one.bulk and one.open else [_NOT_OVER]
+            )
+        view = claimed_view(locator.temporal, one, web_ui=web_ui)
+        if (not criteria.states or view.state in criteria.states) and reasons[one.bulk_id]:
+            stuck.append(replace(view, stuck=tuple(reasons[one.bulk_id])))
     return stuck
 
 
@@ -144,39 +138,38 @@ async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bo
     return [run async for run in list_runs(temporal, query)] != []
 
 
-async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui: str | None) -> SagaView | None:
+async def _with_exhausted_notifications(locator: Locator, saga_id: str, web_ui: str | None) -> SagaView | None:
     """The view of a saga with a notification that was given up; the saga itself may have ended normally."""
-    if await describe_run(temporal, saga_id) is None:
+    location = await locator.within_temporal().locate(saga_id)
+    if location.home is None:
         return None
-    view = await read_view(temporal, saga_id, web_ui=web_ui)
+    view = await view_at(locator, location, web_ui=web_ui, timeout=QUERY_TIMEOUT, workers=Workers(locator.temporal))
     return _with_reasons(view, exhausted_reasons(view))
 
 
-async def read_view_with_stuck(
-    temporal: Temporal, saga_id: str, *, web_ui: str | None = None, ledger: RunLedger | None = None
-) -> SagaView:
+async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
     """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
-    workers = Workers(temporal)
-    view = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers, ledger=ledger)
+    workers = Workers(locator.temporal)
+    view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
     if view.state in FINAL_STATES and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
-    bulk_id = view.bulk_workflow
-    described = await (running_of(temporal, view.id) if bulk_id is None else describe_run(temporal, bulk_id))
-    if described is None:
+    workflow = (await locator.locate(view.id)).workflow
+    if workflow is None:
         return view
     shown = {step.id for step in view.steps}
-    return _with_reasons(view, await temporal_reasons(temporal, described, workers, shown)) or view
+    return _with_reasons(view, await temporal_reasons(locator.temporal, workflow, workers, shown)) or view
 
 
 def _with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
     return replace(view, stuck=tuple(reasons)) if reasons else None
 
 
-async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> SagaView | None:
+async def _inspect_run(locator: Locator, run: RunInfo, workers: Workers, web_ui: str | None) -> SagaView | None:
+    temporal = locator.temporal
     described = await describe_run(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
         return None  # visibility lags: another run has replaced it
-    view = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
+    view = await read_view(locator.within_temporal(), run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
         shown = {step.id for step in view.steps}

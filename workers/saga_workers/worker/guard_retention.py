@@ -22,7 +22,7 @@ from saga_activities.guard import watermark
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.tables import request_table
 from saga_workers.runtime.logs import fields
-from saga_workers.views.saga_view import closed_view
+from saga_workers.temporal.run_states import closed_view
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
 from sagas.protocol.payloads import STARTED_AT_MEMO

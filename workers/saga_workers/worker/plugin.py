@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
-from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     HandleQueryInput,
@@ -33,8 +32,9 @@ from saga_activities.messaging.kafka_request import KafkaRequestAction
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
 from saga_workers.control.detached_starts import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
-from saga_workers.ledger.run_ledger import RunLedger, open_ledger
+from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
@@ -85,7 +85,7 @@ class SagaPlugin(SimplePlugin):
         self.metrics = metrics or WorkerMetrics()
         has_ledger = "connection" in self._project.settings.ledger
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
-        self._ledger: RunLedger | None = None
+        self._ledger: RunLedger = NoLedger()
         self._grace = timedelta()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
@@ -133,7 +133,7 @@ class SagaPlugin(SimplePlugin):
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
         activities = SagaActivities(
             dispatcher,
-            _definition_loader(client, self._project, self._ledger),
+            _definition_loader(Locator(client, self._ledger), self._project),
             self._trust.verify_start,
             watchers,
             locks,
@@ -148,12 +148,12 @@ class SagaPlugin(SimplePlugin):
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         """Called by Temporal around the worker's life; closes the connections with it."""
-        if self._ledger_writer is not None and self._ledger is not None:
+        if self._ledger_writer is not None:
             self._ledger_writer.start(self._ledger.engine)
         try:
             await super().run_worker(worker, next)
         finally:
-            if self._ledger_writer is not None and self._ledger is not None:
+            if self._ledger_writer is not None:
                 await self._ledger_writer.stop(self._grace)
                 await self._ledger.close()
             if self._resources is not None:
@@ -180,15 +180,15 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
     return runner
 
 
-def _definition_loader(client: Client, project: Project, ledger: RunLedger | None) -> DefinitionLoader:
+def _definition_loader(locator: Locator, project: Project) -> DefinitionLoader:
     names: list[str] = []
 
     async def list_attributes() -> list[str]:
         if not names:
-            names.extend(await existing_attributes(client))
+            names.extend(await existing_attributes(locator.temporal))
         return names
 
-    return DefinitionLoader(project, LastStates(client, ledger), list_attributes)
+    return DefinitionLoader(project, LastStates(locator), list_attributes)
 
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import target_line, with_client
+from saga_cli.context import target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import operator_name, print_target
 from sagas.errors import RefusedError, SagaError, UsageError
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
-    from saga_workers.ledger.run_ledger import RunLedger
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -52,25 +50,22 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
 
     parse_deadline(timeout)
 
-    async def ask(client: Client, settings: Settings) -> SagaView | None:
-        from saga_workers.ledger.run_ledger import using_ledger
-
+    async def ask(locator: Locator, settings: Settings) -> SagaView | None:
         print_target(settings)
-        async with using_ledger(settings) as ledger:
-            async with noting_silence("cancel"):
-                row = await _ask(client, ledger, saga_id, reason, by)
-            if not wait:
-                print_document(row, human=lambda: echo(_message(row)))
-                return None
-            warn(_message(row))
-            return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui, ledger=ledger)
+        async with noting_silence("cancel"):
+            row = await _ask(locator, saga_id, reason, by)
+        if not wait:
+            print_document(row, human=lambda: echo(_message(row)))
+            return None
+        warn(_message(row))
+        return await wait_for_saga(locator, saga_id, timeout, web_ui=settings.temporal.web_ui)
 
-    ended = with_client(ask)
+    ended = with_locator(ask)
     return 0 if ended is None else print_end(saga_id, ended)
 
 
 def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
-    async def find(client: Client, settings: Settings) -> list[str]:
+    async def find(locator: Locator, settings: Settings) -> list[str]:
         from saga_cli.shared_options import saga_filter
         from saga_workers.temporal.temporal_runs import list_runs
         from saga_workers.views.saga_list import visibility_query
@@ -78,25 +73,23 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
         asked = saga_filter(settings, where=f"({where}) AND ExecutionStatus = 'Running'")
         warn(target_line(settings))
         # A nested saga goes the way of its parent.
-        ids = [run.id async for run in list_runs(client, visibility_query(asked)) if run.parent_id is None]
-        return [*ids, *(id for id in await _in_bulk(client, settings, where) if id not in ids)]
+        ids = [run.id async for run in list_runs(locator.temporal, visibility_query(asked)) if run.parent_id is None]
+        return [*ids, *(id for id in await _in_bulk(locator, settings, where) if id not in ids)]
 
-    ids = with_client(find)
+    ids = with_locator(find)
     if not ids:
         print_document([], human=lambda: echo("no running saga matches"))
         return 0
     confirm(f"this cancels {len(ids)} sagas: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes)
 
-    async def ask_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
+    async def ask_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         from saga_workers.control.interventions import ask_each
-        from saga_workers.ledger.run_ledger import using_ledger
 
-        async with using_ledger(settings) as ledger:
-            return await ask_each(ids, lambda id: _ask(client, ledger, id, reason, by))
+        return await ask_each(ids, lambda id: _ask(locator, id, reason, by))
 
     from saga_workers.control.interventions import worst_code
 
-    answers = with_client(ask_all)
+    answers = with_locator(ask_all)
     rows = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
 
     def human() -> None:
@@ -109,26 +102,24 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     return worst_code(answers)
 
 
-async def _in_bulk(client: Client, settings: Settings, where: str) -> list[str]:
+async def _in_bulk(locator: Locator, settings: Settings, where: str) -> list[str]:
     """The sagas of bulk workflows that match; without a ledger there are none."""
     from saga_cli.shared_options import saga_filter
-    from saga_workers.ledger.run_ledger import using_ledger
     from saga_workers.views.claim_filter import claimed_sagas, parse_claim_filter
 
-    async with using_ledger(settings) as ledger:
-        if ledger is None:
-            return []
-        claims = parse_claim_filter(where)
-        if claims is None:
-            warn("sagas of bulk workflows are left out: the filter cannot be applied to them")
-            return []
-        return await claimed_sagas(client, ledger, claims, saga_filter(settings).task_queue)
+    if not locator.ledger.configured:
+        return []
+    claims = parse_claim_filter(where)
+    if claims is None:
+        warn("sagas of bulk workflows are left out: the filter cannot be applied to them")
+        return []
+    return await claimed_sagas(locator, claims, saga_filter(settings).task_queue)
 
 
-async def _ask(client: Client, ledger: RunLedger | None, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+async def _ask(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
     from saga_workers.control.interventions import cancel as ask
 
-    answer = await ask(client, saga_id, reason=reason, who=by, ledger=ledger)
+    answer = await ask(locator, saga_id, reason=reason, who=by)
     return {"id": saga_id, "answer": answer.answer, "note": answer.note}
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import target_line, with_client
+from saga_cli.context import target_line, with_locator
 from saga_cli.output import echo, print_document
 from sagas.errors import RefusedError
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
 
@@ -27,17 +26,17 @@ def notify(
 ) -> int:
     """Show the notifications of a saga; with --again send them again, under the same event id."""
 
-    async def tell(client: Client, settings: Settings) -> list[dict[str, Any]]:
+    async def tell(locator: Locator, settings: Settings) -> list[dict[str, Any]]:
         from saga_workers.views.notifications import resend, select_notifications
         from saga_workers.views.saga_view import read_view
 
-        view = await read_view(client, saga_id)
+        view = await read_view(locator, saga_id)
         if again:
             echo(target_line(settings))
-            return await resend(client, view, name)
+            return await resend(locator.temporal, view, name)
         return [row.to_json() for row in select_notifications(view, name)]
 
-    rows = with_client(tell)
+    rows = with_locator(tell)
     print_document(rows, human=lambda: _print_notifications(saga_id, rows))
     return RefusedError.exit_code if any("failure" in row for row in rows) else 0
 

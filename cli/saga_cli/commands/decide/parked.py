@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.output import echo, print_list, wants_json, warn
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from saga_workers.views.parked import ParkedList
     from sagas.settings import Settings
 
@@ -26,21 +25,20 @@ def parked(
     """List what needs an operator, grouped by saga, step, operation and error, with the command for each group."""
     from saga_cli.shared_options import saga_filter
 
-    async def find(client: Client, settings: Settings) -> ParkedList:
-        from saga_workers.ledger.run_ledger import LedgerUnavailable, using_ledger
+    async def find(locator: Locator, settings: Settings) -> ParkedList:
+        from saga_workers.ledger.run_ledger import LedgerUnavailable
         from saga_workers.views.parked import read_parked
 
         asked = saga_filter(settings, saga=saga, since=since, labels=label or ())
-        async with using_ledger(settings) as ledger:
-            try:
-                return await read_parked(client, asked, include_running=all_, nested=True, ledger=ledger)
-            except LedgerUnavailable as error:
-                warn(f"these are only the sagas that Temporal has: {error.message}")
-                return await read_parked(client, asked, include_running=all_, nested=True)
+        try:
+            return await read_parked(locator, asked, include_running=all_, nested=True)
+        except LedgerUnavailable as error:
+            warn(f"these are only the sagas that Temporal has: {error.message}")
+            return await read_parked(locator.within_temporal(), asked, include_running=all_, nested=True)
 
     from saga_workers.views.parked import group_parked
 
-    inbox = with_client(find)
+    inbox = with_locator(find)
     groups = group_parked(inbox.operations)
     if groups or not inbox.unreachable or wants_json():
         print_list(groups, human=lambda rows: _print_groups(rows))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document
 from saga_cli.shared_options import operator_name, print_target
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -31,11 +30,7 @@ def pause(
     """
     from saga_workers.control import interventions
 
-    view = _ask(
-        lambda client, ledger: interventions.pause(
-            client, saga_id, reason=reason, who=operator_name(as_), ledger=ledger
-        )
-    )
+    view = _ask(lambda locator: interventions.pause(locator, saga_id, reason=reason, who=operator_name(as_)))
     held = list(view.paused.held) if view.paused else []
     in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
     note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
@@ -51,7 +46,7 @@ def resume(
     """Let a paused saga go on with what was held back."""
     from saga_workers.control import interventions
 
-    view = _ask(lambda client, ledger: interventions.resume(client, saga_id, who=operator_name(as_), ledger=ledger))
+    view = _ask(lambda locator: interventions.resume(locator, saga_id, who=operator_name(as_)))
     document = {"id": saga_id, "answer": "resumed", "state": view.state}
     print_document(document, human=lambda: echo(f"{saga_id}: resumed; it is {view.state}"))
     return 0
@@ -60,12 +55,9 @@ def resume(
 _IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
 
 
-def _ask(ask: Callable[[Client, Any], Awaitable[SagaView]]) -> SagaView:
-    async def run(client: Client, settings: Settings) -> SagaView:
-        from saga_workers.ledger.run_ledger import using_ledger
-
+def _ask(ask: Callable[[Locator], Awaitable[SagaView]]) -> SagaView:
+    async def run(locator: Locator, settings: Settings) -> SagaView:
         print_target(settings)
-        async with using_ledger(settings) as ledger:
-            return await ask(client, ledger)
+        return await ask(locator)
 
-    return with_client(run)
+    return with_locator(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import load_settings, target_line, with_client
+from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
 from saga_cli.wait import noting_silence
@@ -18,9 +18,7 @@ from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
-    from saga_workers.ledger.run_ledger import RunLedger
+    from saga_workers.location.locator import Locator
     from saga_workers.views.parked import ParkedOperation
     from sagas.settings import Settings
     from sagas.settings.definition_keys import DefinitionKeys
@@ -129,40 +127,37 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
 
 
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
-    async def preview(client: Client, settings: Settings) -> list[str]:
+    async def preview(locator: Locator, settings: Settings) -> list[str]:
         from saga_workers.control.interventions import preview_decision
-        from saga_workers.ledger.run_ledger import using_ledger
 
-        decision = {**fields, "who": fields["who"] or client.identity}
-        async with using_ledger(settings) as ledger, noting_silence("question"):
-            await _check_arguments(client, settings, saga_id, decision, ledger)
-            return await preview_decision(client, saga_id, decision, ledger=ledger)
+        decision = {**fields, "who": fields["who"] or locator.temporal.identity}
+        async with noting_silence("question"):
+            await _check_arguments(locator, settings, saga_id, decision)
+            return await preview_decision(locator, saga_id, decision)
 
-    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+    async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
         from saga_workers.control.interventions import resolve
-        from saga_workers.ledger.run_ledger import using_ledger
 
-        decision = {**fields, "who": fields["who"] or client.identity}
-        async with using_ledger(settings) as ledger:
-            await _check_arguments(client, settings, saga_id, decision, ledger)
-            print_target(settings)
-            keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
-            async with noting_silence("decision"):
-                view = await resolve(client, saga_id, decision, keys, ledger=ledger, web_ui=web_ui)
+        decision = {**fields, "who": fields["who"] or locator.temporal.identity}
+        await _check_arguments(locator, settings, saga_id, decision)
+        print_target(settings)
+        keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
+        async with noting_silence("decision"):
+            view = await resolve(locator, saga_id, decision, keys, web_ui=web_ui)
         return {**view.to_json(), "id": saga_id}
 
     if dry_run:
-        consequences = with_client(preview)
+        consequences = with_locator(preview)
         document = {"id": saga_id, "dry_run": True, "next": consequences}
         print_document(document, human=lambda: _print_preview(saga_id, fields, consequences))
         return 0
     if fields["decision"] == "skip":
         warn(target_line(load_settings()))
         if not yes:
-            with_client(preview)  # nobody should confirm what will be refused
+            with_locator(preview)  # nobody should confirm what will be refused
         remains = _SKIPPED_LOCKS.get(fields["step"], "may leave a residue (RESIDUE)")
         confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
-    answer = with_client(run)
+    answer = with_locator(run)
 
     def human() -> None:
         echo(f"{saga_id}: {fields['decision']} {fields['step']} accepted; the saga is {answer['state']}")
@@ -172,16 +167,14 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
     return 0
 
 
-async def _check_arguments(
-    client: Client, settings: Settings, saga_id: str, decision: dict[str, Any], ledger: RunLedger | None = None
-) -> None:
+async def _check_arguments(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
     """Raise UsageError if the step's action, which this project has, does not take the new arguments."""
     if decision["with"] is None or settings.config_file is None:
         return
     from saga_workers.views.saga_view import read_view
     from sagas.settings.project import Project
 
-    view = await read_view(client, saga_id, ledger=ledger)
+    view = await read_view(locator, saga_id)
     op = next((one.op for one in view.parked if one.step == decision["step"]), None)
     step = next((one for one in view.steps if one.id == decision["step"]), None)
     if step is None or op not in ("do", "undo"):
@@ -210,44 +203,44 @@ def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str])
 
 
 def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
-    async def find(client: Client, settings: Settings) -> list[ParkedOperation]:
+    async def find(locator: Locator, settings: Settings) -> list[ParkedOperation]:
         from saga_cli.shared_options import saga_filter
         from saga_workers.views.parked import read_parked
 
-        inbox = await read_parked(client, saga_filter(settings, where=decision_filter.where))
+        inbox = await read_parked(locator, saga_filter(settings, where=decision_filter.where))
         return [one for one in inbox.operations if decision_filter.matches(one)]
 
-    found = with_client(find)
+    found = with_locator(find)
     if not found:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
     from saga_workers.control.interventions import ask_each, preview_decision, resolve, worst_code
 
-    async def preview_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
+    async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def preview(one: ParkedOperation) -> dict[str, Any]:
-            decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
-            await _check_arguments(client, settings, one.saga_id, decision)
-            return {"next": await preview_decision(client, one.saga_id, decision)}
+            decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
+            await _check_arguments(locator, settings, one.saga_id, decision)
+            return {"next": await preview_decision(locator, one.saga_id, decision)}
 
         return await ask_each(found, preview, saga_of=lambda one: one.saga_id)
 
-    async def decide_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
+    async def decide_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def decide(one: ParkedOperation) -> dict[str, Any]:
-            decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
-            await _check_arguments(client, settings, one.saga_id, decision)
-            await resolve(client, one.saga_id, decision, _signing_keys(settings, decision))
+            decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
+            await _check_arguments(locator, settings, one.saga_id, decision)
+            await resolve(locator, one.saga_id, decision, _signing_keys(settings, decision))
             return {}
 
         return await ask_each(found, decide, saga_of=lambda one: one.saga_id)
 
-    answers = with_client(preview_all) if dry_run or not yes else []
+    answers = with_locator(preview_all) if dry_run or not yes else []
     if not dry_run and (yes or not all(isinstance(it, SagaError) for it in answers)):
         warn(target_line(load_settings()))
         several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
         refused = sum(isinstance(it, SagaError) for it in answers)
         but = f", {refused} of which will be refused" if refused else ""
         confirm(f"`{fields['decision']}` for {len(found)} parked steps{but}: {several}", yes=yes)
-        answers = with_client(decide_all)
+        answers = with_locator(decide_all)
     rows = [
         {"id": one.saga_id, "step": one.step}
         | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})

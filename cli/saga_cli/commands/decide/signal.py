@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document, warn
 from saga_cli.shared_options import json_option, operator_name, print_target
 from sagas.errors import UsageError
@@ -26,15 +26,13 @@ def send_signal(
         raise UsageError("--reject needs a reason")
     value = json_option(data, "--data")
 
-    async def send(client, settings) -> bool:
+    async def send(locator, settings) -> bool:
         from saga_workers.control.interventions import signal
-        from saga_workers.ledger.run_ledger import using_ledger
 
         print_target(settings)
-        async with using_ledger(settings) as ledger:
-            return await signal(client, saga_id, name, value, who=operator_name(as_), reject=reject, ledger=ledger)
+        return await signal(locator, saga_id, name, value, who=operator_name(as_), reject=reject)
 
-    checked = with_client(send)
+    checked = with_locator(send)
     what = "rejected" if reject is not None else "sent"
     print_document({"id": saga_id, "signal": name, "answer": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
     if not checked:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import load_settings, target_line, with_client
+from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, on_ctrl_c, warn
 from saga_cli.shared_options import operator_name, required_text
 from saga_cli.wait import print_end
@@ -14,8 +14,7 @@ from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -33,40 +32,33 @@ def undo(
     """
     why = required_text(reason, "--reason", "an undo is recorded with its reason")
 
-    async def run(client: Client, settings: Settings) -> SagaView:
+    async def run(locator: Locator, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga
         from saga_workers.control.interventions import undo as begin
-        from saga_workers.ledger.run_ledger import using_ledger
-        from saga_workers.temporal.temporal_runs import describe_run
         from saga_workers.views.saga_view import view_of_run
 
         far.append(f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`")
-        who = operator_name(as_) or client.identity
-        async with using_ledger(settings) as ledger:
-            undo_id = await begin(
-                client, saga_id, reason=why, who=who, ledger=ledger, task_queue=settings.temporal.task_queue
-            )
-            far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
-            view = await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui, ledger=ledger)
+        who = operator_name(as_) or locator.temporal.identity
+        await begin(locator, saga_id, reason=why, who=who, task_queue=settings.temporal.task_queue)
+        far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
+        view = await wait_for_saga(locator, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if view.state == "COMPLETED":  # the undo ended without having changed anything
-            ended = await describe_run(client, undo_id)
-            refusal = (await view_of_run(client, ended)).reason if ended else None
+            undo = (await locator.locate(saga_id)).undo
+            refusal = (await view_of_run(locator.temporal, undo)).reason if undo else None
             raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'the reason is unknown'}")
         return view
 
-    async def check(client: Client, settings: Settings) -> None:
+    async def check(locator: Locator, settings: Settings) -> None:
         from saga_workers.control.interventions import require_undoable
-        from saga_workers.ledger.run_ledger import using_ledger
 
-        async with using_ledger(settings) as ledger:
-            await require_undoable(client, saga_id, ledger=ledger)
+        await require_undoable(locator, saga_id)
 
     warn(target_line(load_settings()))
     if not yes:
-        with_client(check)  # nobody should confirm what will be refused
+        with_locator(check)  # nobody should confirm what will be refused
     confirm(f"this undoes all effects of {saga_id}", yes=yes)
     far = [f"interrupted: {saga_id} is not being undone"]
     with on_ctrl_c(lambda: far[-1]):
-        view = with_client(run)
+        view = with_locator(run)
     code = print_end(saga_id, view)
     return 0 if view.state == "COMPENSATED" else code

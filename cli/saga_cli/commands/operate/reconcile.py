@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import load_settings, target_line, with_client
+from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
 LAST = "last"
@@ -56,7 +55,7 @@ def reconcile(
             yes=yes,
         )
 
-    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+    async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
         from saga_spark.runner.runner_client import RunnerClient
         from saga_spark.settings import spark_settings
         from saga_workers.reconcile.reconciliation import reconcile as look
@@ -64,19 +63,19 @@ def reconcile(
 
         runner = RunnerClient(spark_settings(settings))
         try:
-            found = await look(client, settings, scope, runner)
+            found = await look(locator, settings, scope, runner)
             if repair and not found["agree"]:
                 repairs = await repair_findings(
-                    client, settings, found["findings"], who=operator_name(as_) or client.identity
+                    locator, settings, found["findings"], who=operator_name(as_) or locator.temporal.identity
                 )
-                found = {**await look(client, settings, scope, runner), "mended": repairs}
+                found = {**await look(locator, settings, scope, runner), "mended": repairs}
             return found
         finally:
             await runner.close()
 
     changed = "finished repairs remain; run it again to continue" if repair else "nothing was changed"
     with on_ctrl_c(lambda: f"interrupted: {changed}"):
-        found = with_client(run)
+        found = with_locator(run)
     if report is not None:
         from saga_cli.render.reconciliation import reconciliation_html
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import target_line, with_client
+from saga_cli.context import target_line, with_client, with_locator
 from saga_cli.output import confirm, echo, make_console, on_ctrl_c, print_document, print_list, print_table, warn
 from saga_cli.shared_options import operator_name, print_target, warn_without_poller
 from sagas.errors import UsageError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from saga_workers.batch.batch_view import BatchEntry, BatchView
     from saga_workers.batch.tally import Tally
     from saga_workers.client import Client
+    from saga_workers.location.locator import Locator
     from sagas.protocol.batch_record import BatchRecord
     from sagas.settings import Settings
 
@@ -72,15 +73,13 @@ def _print_list(rows: Sequence[dict[str, Any]]) -> None:
 def show_command(batch: BatchId) -> int:
     """Show the counts by state, the rate, and the failures by reason. They may lag behind by some seconds."""
 
-    async def read(client: Temporal, settings: Settings) -> BatchView:
+    async def read(locator: Locator, settings: Settings) -> BatchView:
         from saga_workers.batch.batch_view import read_batch
         from saga_workers.batch.reporter import check_batch_id
-        from saga_workers.ledger.run_ledger import using_ledger
 
-        async with using_ledger(settings) as ledger:
-            return await read_batch(client, ledger, check_batch_id(batch), settings.temporal.task_queue)
+        return await read_batch(locator, check_batch_id(batch), settings.temporal.task_queue)
 
-    view = with_client(read)
+    view = with_locator(read)
     print_document(view.to_json(), human=lambda: _print_batch(view))
     return 0
 
@@ -182,7 +181,7 @@ def cancel_command(
             return await client.cancel(saga_id, reason=reason, who=by)
 
         queue = settings.temporal.task_queue
-        return await batch_control.cancel(client.temporal, client.ledger, batch, queue, by, reason, one)
+        return await batch_control.cancel(client.locator, batch, queue, by, reason, one)
 
     async def work(client: Client, _: str) -> CancelReport:
         return await cancel(client)
@@ -221,7 +220,7 @@ def retry_failed_command(
         from saga_workers.batch.batch_control import failed_sagas
 
         settings = client.project.settings
-        found = await failed_sagas(client.temporal, client.ledger, batch, settings.temporal.task_queue)
+        found = await failed_sagas(client.locator, batch, settings.temporal.task_queue)
         _warn_lost(found)
         saga = _only_saga(found, batch)
         if saga is None:
@@ -230,7 +229,7 @@ def retry_failed_command(
         rows = make_again_rows(await client.starter(saga), found.sagas)
         print_target(settings)
         await warn_without_poller(client)
-        bulk = found.record is not None and found.record.bulk and client.ledger is not None
+        bulk = found.record is not None and found.record.bulk and client.ledger.configured
         options = RunOptions(batch, bulk=bulk, rate=rate, concurrency=concurrency, detach=detach, again=True)
         code = report_batch(await run_batch(client, saga, rows, options, tallies), options)
         return code or (1 if found.lost else 0)
@@ -262,7 +261,7 @@ def _only_saga(found: FailedSagas, batch: str) -> str | None:
 async def _read_view(client: Client, batch: str) -> BatchView:
     from saga_workers.batch.batch_view import read_batch
 
-    return await read_batch(client.temporal, client.ledger, batch, client.project.settings.temporal.task_queue)
+    return await read_batch(client.locator, batch, client.project.settings.temporal.task_queue)
 
 
 def _with_project(work: Any, batch: str) -> Any:

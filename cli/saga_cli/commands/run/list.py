@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import global_options, with_client
+from saga_cli.context import global_options, with_locator
 from saga_cli.output import echo, make_console, print_document, to_json, warn
 from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
-    from saga_workers.ledger.run_ledger import RunLedger
+    from saga_workers.location.locator import Locator
     from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
@@ -38,25 +36,24 @@ def list_sagas(
     """
     from saga_cli.shared_options import saga_filter
 
-    async def find(client: Client, settings: Settings) -> int:
-        from saga_workers.ledger.run_ledger import LedgerUnavailable, using_ledger
+    async def find(locator: Locator, settings: Settings) -> int:
+        from saga_workers.ledger.run_ledger import LedgerUnavailable
 
         asked = saga_filter(settings, saga=saga, states=state or (), since=since, labels=label or (), where=where)
         views: list[SagaView] = []
-        async with using_ledger(settings) as ledger:
-            try:
-                prepared = await _prepared(settings) if stuck else {}
-                async for view in _find(client, settings, ledger, asked, stuck, limit, prepared):
-                    if global_options().format == "jsonl":
-                        print(to_json(_row_json(view)), flush=True)
-                    views.append(view)
-            except LedgerUnavailable as error:
-                warn(f"these are only the sagas that Temporal has: {error.message}")
+        try:
+            prepared = await _prepared(settings) if stuck else {}
+            async for view in _find(locator, settings, asked, stuck, limit, prepared):
+                if global_options().format == "jsonl":
+                    print(to_json(_row_json(view)), flush=True)
+                views.append(view)
+        except LedgerUnavailable as error:
+            warn(f"these are only the sagas that Temporal has: {error.message}")
         if global_options().format != "jsonl":
             print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
         return 0
 
-    return with_client(find)
+    return with_locator(find)
 
 
 async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
@@ -72,9 +69,8 @@ async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
 
 
 def _find(
-    client: Client,
+    locator: Locator,
     settings: Settings,
-    ledger: RunLedger | None,
     asked: SagaFilter,
     stuck: bool,
     limit: int,
@@ -84,11 +80,11 @@ def _find(
     if stuck:
         from saga_workers.views.stuck import list_stuck
 
-        return list_stuck(client, asked, limit=limit, web_ui=web_ui, prepared=prepared, ledger=ledger)
+        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared)
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents
-    return query_sagas(client, asked, limit=limit, web_ui=web_ui, ask_running=ask, ledger=ledger)
+    return query_sagas(locator, asked, limit=limit, web_ui=web_ui, ask_running=ask)
 
 
 def _row_json(view: SagaView) -> dict[str, Any]:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document
 from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from saga_workers.location.locator import Locator
+    from sagas.settings import Settings
 
 
 def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
     """Print the link to a saga, and open it in a browser if possible."""
-    from saga_workers.ledger.run_ledger import using_ledger
-    from saga_workers.temporal.temporal_runs import describe_run
     from saga_workers.views.run_facts import web_ui_link
-    from saga_workers.views.saga_view import unknown_saga_error
 
-    async def find(client, settings) -> str | None:
-        id, described = saga_id, await describe_run(client, saga_id)
-        if described is None:
-            async with using_ledger(settings) as ledger:
-                claim = None if ledger is None else await ledger.bulk_claim(saga_id)
-            if claim is not None and claim.bulk_id is not None:
-                id, described = claim.bulk_id, await describe_run(client, claim.bulk_id)
-        if described is None:
-            raise unknown_saga_error(client, saga_id)
-        return web_ui_link(settings.temporal.web_ui, client.namespace, id, described.run.run_id)
+    async def find(locator: Locator, settings: Settings) -> str | None:
+        location = await locator.locate_known(saga_id)
+        run = location.run if location.member is None else location.member.bulk
+        if run is None:
+            raise locator.unknown_saga(saga_id)
+        return web_ui_link(settings.temporal.web_ui, locator.temporal.namespace, run.run.id, run.run.run_id)
 
-    link = with_client(find)
+    link = with_locator(find)
     if link is None:
         raise UsageError(
             "no Web UI is configured", help='web_ui = "https://…" in [temporal] of saga.toml, or saga dev up'

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document, warn, write_page
 from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
@@ -36,18 +35,15 @@ def show(
     from saga_workers.views.prepared import with_stuck_prepared
     from saga_workers.views.stuck import read_view_with_stuck
 
-    async def read(client: Client, settings: Settings) -> SagaView:
-        from saga_workers.ledger.run_ledger import using_ledger
-
-        async with using_ledger(settings) as ledger:
-            view = await read_view_with_stuck(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)
+    async def read(locator: Locator, settings: Settings) -> SagaView:
+        view = await read_view_with_stuck(locator, saga_id, web_ui=settings.temporal.web_ui)
         try:
             return await with_stuck_prepared(settings, view)
         except SagaError as error:
             warn(error.message)
             return view
 
-    view = with_client(read)
+    view = with_locator(read)
     if html is not None:
         write_page(html, view_page(view))
     print_document(view.to_json(), human=lambda: print_view(view))

@@ -123,11 +123,9 @@ async def run_batch(
     from saga_workers.batch.reporter import BatchReporter
     from saga_workers.batch.single_starts import start_all
     from saga_workers.batch.tally import StartGate, StartLimits, Tally
-    from saga_workers.control.start import no_ledger_error
 
-    ledger = client.ledger
-    if options.bulk and ledger is None:
-        raise no_ledger_error()
+    if options.bulk:
+        client.ledger.require()
     starter = await client.starter(saga)
     tally, gate = Tally(len(rows)), StartGate()
     size = options.bulk_size or DEFAULT_BULK_SIZE
@@ -146,11 +144,9 @@ async def run_batch(
     with stop_on_ctrl_c(gate), progress_bar(saga, len(rows), gate, follow=not options.detach) as progress:
         async with reporter.reporting(warn):
             tallies.append(tally)
-            if options.bulk and ledger is not None:
+            if options.bulk:
                 bulk = BulkStarter(
-                    client.temporal,
                     starter,
-                    ledger,
                     tally,
                     gate,
                     batch=options.batch,
@@ -162,7 +158,6 @@ async def run_batch(
                 await bulk.start_all(rows, size, limits)
             else:
                 await start_all(
-                    client.temporal,
                     starter,
                     rows,
                     tally,

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import global_options, with_client
+from saga_cli.context import global_options, with_locator
 from saga_cli.output import echo, on_ctrl_c, print_document, to_json, wants_json
 from sagas.errors import UsageError
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
+    from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import OperationView, SagaView, StepView
     from sagas.settings import Settings
 
@@ -36,9 +35,11 @@ def watch(
         raise UsageError(f"--until takes `parked`, not {until}")
     far = [f"interrupted before {saga_id} was found; check with `{saga_command('show', saga_id)}`"]
     with on_ctrl_c(lambda: far[-1]):
-        view = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout, far))
+        view = with_locator(
+            lambda locator, settings: _follow(locator, settings, saga_id, until == "parked", timeout, far)
+        )
     from saga_cli.wait import STILL_RUNNING, exit_code
-    from saga_workers.views.saga_view import FINAL_STATES
+    from sagas.protocol.saga_view import FINAL_STATES
 
     left_early = view.state not in FINAL_STATES and not (until == "parked" and view.waits_for_a_person)
     if global_options().format == "json":
@@ -50,18 +51,15 @@ def watch(
 
 
 async def _follow(
-    client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, far: list[str]
+    locator: Locator, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, far: list[str]
 ) -> SagaView:
     """``far`` gets what to say about an interrupt from now on."""
     from saga_cli.wait import follow_saga, parse_deadline
-    from saga_workers.ledger.run_ledger import using_ledger
 
     end = parse_deadline(timeout)
     view: SagaView | None = None
-    async with (
-        using_ledger(settings) as ledger,
-        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui, ledger=ledger)) as views,
-    ):
+    following = follow_saga(locator, saga_id, web_ui=settings.temporal.web_ui)
+    async with contextlib.aclosing(following) as views:
         with _screen() as draw:
             while True:
                 remaining = None if end is None or view is None else max(0.0, end - time.monotonic())

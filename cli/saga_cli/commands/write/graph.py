@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saga_cli.context import load_settings, with_client
+from saga_cli.context import load_settings, with_locator
 from saga_cli.output import print_document
 from sagas.errors import UsageError
 
@@ -35,7 +35,7 @@ def graph(
     if run is not None:
         from saga_workers.views.saga_view import read_view
 
-        view = with_client(lambda client, settings: read_view(client, run))
+        view = with_locator(lambda locator, settings: read_view(locator, run))
         if view.saga != name:
             raise UsageError(f"{run} is a run of {view.saga}, not of {name}")
     built = build_saga_graph(definition, view)

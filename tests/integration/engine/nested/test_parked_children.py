@@ -81,9 +81,9 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
         wanted = SagaFilter(saga="top", task_queue=task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
         assert [(one.saga, one.saga_id, one.step) for one in inbox] == [("bottom", bottom, "y")]
-        every = await read_parked(client.temporal, SagaFilter(task_queue=task_queue), nested=True)
+        every = await read_parked(client.locator, SagaFilter(task_queue=task_queue), nested=True)
         assert [(one.saga_id, one.step) for one in every.operations] == [(bottom, "y")], "each operation once"
-        stuck = [row async for row in list_stuck(client.temporal, wanted, limit=9)]
+        stuck = [row async for row in list_stuck(client.locator, wanted, limit=9)]
         assert [(one.id, one.stuck[0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
 
         await resolve(client, bottom, "y", "retry")
@@ -94,7 +94,7 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
 
 
 async def _waiting(client: Client, wanted: SagaFilter) -> Any:
-    return (await read_parked(client.temporal, wanted, nested=True)).operations
+    return (await read_parked(client.locator, wanted, nested=True)).operations
 
 
 async def test_a_decision_on_a_blocked_step_names_the_child_to_resolve(env: Environment) -> None:

@@ -145,7 +145,7 @@ async def error_of(client: Client, saga: str, text: str) -> dict[str, Any]:
 async def stuck(client: Client, saga: str) -> list[str]:
     """Why `saga list --stuck` lists the saga; empty if it does not."""
     wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
-    listed = [view async for view in list_stuck(client.temporal, wanted, limit=10)]
+    listed = [view async for view in list_stuck(client.locator, wanted, limit=10)]
     return [reason for view in listed if view.id == saga for reason in view.stuck or ()]
 
 

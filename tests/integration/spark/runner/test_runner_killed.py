@@ -79,7 +79,7 @@ async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, An
 
 async def stuck(client: Client, saga: str) -> list[str]:
     wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
-    found = [one async for one in list_stuck(client.temporal, wanted, limit=10)]
+    found = [one async for one in list_stuck(client.locator, wanted, limit=10)]
     return [reason for one in found if one.id == saga for reason in one.stuck or ()]
 
 

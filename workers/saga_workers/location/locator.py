@@ -1,0 +1,112 @@
+"""Finds where a saga lives. Nothing else asks Temporal, claims, the ledger and undo runs about a saga's id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from temporalio.client import Client as Temporal
+
+from saga_activities.ledger.claims import Claim
+from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
+from saga_workers.location.location import BulkMember, Location
+from saga_workers.temporal.run_states import closed_state, may_be_undone
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from sagas.errors import UsageError
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.settings import Settings
+
+
+class Locator:
+    """Finds the sagas of one project, by Temporal and the ledger."""
+
+    def __init__(self, temporal: Temporal, ledger: RunLedger) -> None:
+        self.temporal = temporal
+        self.ledger = ledger
+
+    def within_temporal(self) -> Locator:
+        """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
+        return Locator(self.temporal, NoLedger())
+
+    async def locate(self, saga_id: str) -> Location:
+        """Where the saga lives, or the saga of the undo with this id. Raises LedgerUnavailable if only it could tell.
+
+        The order of the questions makes the answer hold while the saga moves: it leaves a bulk workflow by starting its
+        own run before its claim is handed over, and its row is written in the transaction that deletes its claim.
+        """
+        saga_id = saga_id.removesuffix(UNDO_SUFFIX)
+        run = await describe_run(self.temporal, saga_id)
+        if run is not None and run.run.running:
+            return Location(saga_id, run)
+        state = None if run is None else await closed_state(run.run)
+        if run is None or state in STARTED_AGAIN:
+            later = await self._beyond_temporal(saga_id, None if run is None else run.run.close_time)
+            if later.home is not None:
+                return later
+            if run is None:
+                # It may have left its bulk workflow since the first question.
+                if await describe_run(self.temporal, saga_id) is not None:
+                    return await self.locate(saga_id)
+                return Location(saga_id, None, await describe_run(self.temporal, saga_id + UNDO_SUFFIX))
+        undo = await self.undo_of(run.run) if state is not None and may_be_undone(state) else None
+        return Location(saga_id, run, undo)
+
+    async def locate_known(self, saga_id: str) -> Location:
+        """The same for a saga that must exist: raises UsageError if it is unknown."""
+        location = await self.locate(saga_id)
+        if location.kind == "unknown":
+            raise self.unknown_saga(location.saga_id)
+        return location
+
+    def unknown_saga(self, saga_id: str) -> UsageError:
+        """The error for an id that nobody knows."""
+        return UsageError(
+            f"there is no saga with the id {saga_id} in the namespace {self.temporal.namespace}",
+            help="saga list    lists the ids",
+        )
+
+    async def undo_of(self, run: RunInfo) -> RunDescription | None:
+        """The newest run that undoes this one; None if there is none."""
+        return await self._undo(run.id, run.workflow_type, run.start_time)
+
+    async def members(self, claims: Sequence[Claim], *, without: Collection[str] = ()) -> list[BulkMember]:
+        """The claims of bulk workflows, each with its bulk workflow, which is asked for once."""
+        wanted = [claim for claim in claims if claim.saga_id not in without]
+        ids = list(dict.fromkeys(claim.bulk_id for claim in wanted if claim.bulk_id is not None))
+        described = await asyncio.gather(*(describe_run(self.temporal, id) for id in ids))
+        runs = dict(zip(ids, described, strict=True))
+        return [BulkMember(claim, runs[claim.bulk_id]) for claim in wanted if claim.bulk_id is not None]
+
+    async def _beyond_temporal(self, saga_id: str, closed_at: datetime | None) -> Location:
+        """What the ledger knows of the saga, or of a generation that was started after ``closed_at``."""
+        # The claim first: when it is deleted, there is a row.
+        claim = await self.ledger.bulk_claim(saga_id)
+        if claim is not None:
+            [member] = await self.members([claim])
+            if member.open:
+                return Location(saga_id, member)
+            if await self.ledger.bulk_claim(saga_id) != claim:
+                return await self.locate(saga_id)  # it has left or ended, and then its bulk workflow was over
+            return Location(saga_id, member, await self._undo(saga_id, claim.saga, claim.claimed_at))
+        row = await self.ledger.find(saga_id)
+        if row is None or (closed_at is not None and row.started_at <= closed_at):
+            return Location(saga_id, None)
+        undo = await self._undo(saga_id, row.view.saga, row.started_at)
+        counts = undo is not None and (undo.run.running or may_be_undone(row.view.state))
+        return Location(saga_id, row, undo if counts else None)
+
+    async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
+        """The run of the undo. A workflow of another type has nothing to do with the saga, whoever started it; one that
+        is older than ``since`` belongs to an earlier generation."""
+        undo = await describe_run(self.temporal, saga_id + UNDO_SUFFIX)
+        return undo if undo is not None and undo.run.workflow_type == saga and undo.run.start_time >= since else None
+
+
+@asynccontextmanager
+async def using_locator(temporal: Temporal, settings: Settings) -> AsyncIterator[Locator]:
+    """A locator with the project's ledger, which is closed at the end of the block."""
+    async with using_ledger(settings) as ledger:
+        yield Locator(temporal, ledger)
