@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_workers.batch import single_starts
 from saga_workers.client import Client
+from saga_workers.location import locator
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from tests.integration.cli.conftest import CommandLine, fresh
 
@@ -54,7 +54,7 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
             await asyncio.sleep(0.5)  # the command waits for the same end
         return found
 
-    monkeypatch.setattr(single_starts, "describe_run", described_late)
+    monkeypatch.setattr(locator, "describe_run", described_late)
     answer = await cli.saga("--json", "start", "order", "--from", str(file))
     assert answer.json["ended"] == {"COMPLETED": 1}
 
