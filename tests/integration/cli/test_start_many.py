@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_workers.client import Client
+from saga_workers.control.interventions import signal_message
 from saga_workers.location import locator
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -49,8 +49,9 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
     async def described_late(temporal: Temporal, saga_id: str) -> RunDescription | None:
         found = await describe_run(temporal, saga_id)
         if found is not None and found.run.running:
-            await Client(temporal, cli.client.project).signal(id, "delivered", {})
-            await temporal.get_workflow_handle(id).result()
+            handle = temporal.get_workflow_handle(id)
+            await handle.signal("delivered", signal_message("delivered", {}, by="the test", reject=None))
+            await handle.result()
             await asyncio.sleep(0.5)  # the command waits for the same end
         return found
 
