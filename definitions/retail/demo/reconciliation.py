@@ -29,7 +29,7 @@ async def open_reconciler(client: Client, settings: Settings, since: float) -> A
     runner = RunnerClient(spark_settings(settings))
     starting = start_spark(runner)
     try:
-        yield lambda: reconcile(client.temporal, settings, ReconciliationScope(since), runner)
+        yield lambda: reconcile(client.locator, settings, ReconciliationScope(since), runner)
     finally:
         starting.cancel()
         await runner.close()

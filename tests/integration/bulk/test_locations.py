@@ -111,16 +111,17 @@ async def _has_state(bank: Bank, saga_id: str, state: str) -> bool:
 async def test_a_saga_that_moves_between_two_questions_is_found(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.open_accounts(200)
     locator = Locator(bank.client.temporal, bank.client.ledger)
+    resting = f"resting-{uuid.uuid4().hex[:8]}"
 
     async def leave() -> None:
-        member = (await bank.client.locator.locate("r-1")).member
+        member = (await bank.client.locator.locate(resting)).member
         assert member is not None
         await leave_bulk_workflow(bank.client.locator, member)
 
-    await start_bulk(bank, "resting", [{"id": "r-1", "rest": "4s"}])
-    await wait_until(bank, "r-1", "RUNNING")
+    await start_bulk(bank, "resting", [{"id": resting, "rest": "4s"}])
+    await wait_until(bank, resting, "RUNNING")
     before_the_next(monkeypatch, locator.ledger, "bulk_claim", leave)
-    assert (await locator.locate("r-1")).kind == "running"
+    assert (await locator.locate(resting)).kind == "running"
 
     async with blocked_accounts(bank):
         bulk = await start_bulk(bank, "transfer", [transfer(1)])
