@@ -90,18 +90,24 @@ _UNREADABLE_FILE = (
 )
 """A file that the job reads itself has content that Spark cannot read, however often it tries."""
 
+_NEVER_CLASSES = ("0A", "22", "42")
+"""Classes of SQLSTATE: a statement that cannot run, or a value that it cannot take. The inputs are frozen."""
+
+_PATH_NOT_FOUND = "42K03"
+"""SQLSTATE of a file that the job reads itself, and that may arrive."""
+
 _EXCEPTION_PREFIX = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
 _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
 
 
 def to_job_error(
     error: BaseException, what: str, folders: Sequence[str] = ()
-) -> JobFailed | UnreadableInput | InfrastructureError:
+) -> JobFailed | UsageError | InfrastructureError:
     """Translate an exception of a job. ``what`` failed, for example ``the job shop.jobs:facts``; ``folders`` hold the
     user's files.
 
-    InfrastructureError if another attempt may succeed; Unavailable, which says nothing about the job, if the JVM, the
-    context or the session was lost.
+    UsageError if no attempt can succeed; InfrastructureError if another one may; Unavailable, which says nothing about
+    the job, if the JVM, the context or the session was lost.
     """
     text = _chain_text(error)
     if _is_spark_error(error) and any(phrase in text for phrase in _CONNECTION_LOST):
@@ -118,16 +124,20 @@ def to_job_error(
         return UnreadableInput(
             f"{what} cannot read a file: {_file_problem(error, text)}; correct the file or the schema"
         )
+    message = f"{what} failed: {error_message(error)}"
+    location = user_code_location(error, folders)
+    if location is not None:
+        path, number, line = location
+        message += f" ({path}, line {number}: {line})"
+    if _cannot_heal(error):
+        return UsageError(message)
     details: dict[str, Any] = {"error": type(error).__name__}
     condition = getattr(error, "getCondition", lambda: None)()
     if condition:
         details["condition"] = condition
-    location = user_code_location(error, folders)
-    if location is None:
-        return JobFailed(f"{what} failed: {error_message(error)}", details)
-    path, number, line = location
-    details["file"], details["line"] = path, number
-    return JobFailed(f"{what} failed: {error_message(error)} ({path}, line {number}: {line})", details)
+    if location is not None:
+        details["file"], details["line"], _ = location
+    return JobFailed(message, details)
 
 
 def to_disk_error(error: OSError, what: str) -> JobFailed | None:
@@ -228,6 +238,11 @@ def _chain_text(error: BaseException) -> str:
 
 def _is_write_error(text: str) -> bool:
     return any(phrase in text for phrase in ("_temporary", "Mkdirs failed", "TASK_WRITE_FAILED", "commit", "stage"))
+
+
+def _cannot_heal(error: BaseException) -> bool:
+    state = getattr(error, "getSqlState", lambda: None)() if _is_spark_error(error) else None
+    return state is not None and state != _PATH_NOT_FOUND and state[:2] in _NEVER_CLASSES
 
 
 def _is_spark_error(error: BaseException) -> bool:

@@ -118,12 +118,19 @@ def _read_columns(name: str, uri: str, base: str | None) -> FileColumns:
             parts = [leaf for leaf in details if leaf.path == field.name or leaf.path.startswith(f"{field.name}.")]
             if any(leaf.converted_type == "INTERVAL" for leaf in parts):
                 raise UnreadableType.of(field.name, "interval", "which Spark cannot read; write it as text")
+            if "pandas.period" in (getattr(field.type, "extension_name", ""), _extension_name(field)):
+                raise UnreadableType.of(field.name, "period", "which Spark would read as numbers; write dates or text")
             int96 = any(leaf.physical_type == "INT96" for leaf in parts)
             readable[field.name] = readable_type(field.type, field.name, int96=int96)
     except UnreadableType as error:
         raise UnreadableInput(f"the input {name}: in the {label} {error}") from None
     spark_types = bool(_SPARK_OWN_TYPES.search((metadata.metadata or {}).get(_SPARK_METADATA, b"")))
     return FileColumns(uri, label, metadata.num_rows, readable, stored, spark_types)
+
+
+def _extension_name(field: pa.Field) -> str:
+    """The name of an extension type that is not registered in this process."""
+    return (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
 
 
 def _merged_columns(name: str, files: Sequence[FileColumns]) -> dict[str, pa.DataType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -27,12 +28,13 @@ from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
-from sagas.text.exact_json import encode_json
+from sagas.text.exact_json import decode_json, encode_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _import_lock = threading.Lock()
 _modification_times: dict[str, int] = {}
 """Source files of imported jobs, with their modification times in nanoseconds."""
@@ -77,8 +79,10 @@ def run_job(
 
 
 def check_text_sources(frame: DataFrame, label: str) -> None:
-    """Spark's default reads what it cannot parse in CSV and JSON as null. Raises UsageError unless the job has chosen a
-    `mode`. Only for a session of this machine: a Connect server does not show its plans.
+    """Spark's default reads what it cannot parse in CSV and JSON as null, and it rounds decimals of CSV, of which it
+    removes commas. Raises UsageError unless the job has chosen a `mode` and reads such columns as text.
+
+    Only for a session of this machine: a Connect server does not show its plans.
     """
     plan: Any = frame
     leaves = plan._jdf.queryExecution().analyzed().collectLeaves()
@@ -90,12 +94,22 @@ def check_text_sources(frame: DataFrame, label: str) -> None:
         if relation.getClass().getSimpleName() != "HadoopFsRelation":
             continue
         kind, options = relation.fileFormat().toString(), relation.options()
+        path = relation.location().rootPaths().mkString(", ")
         if kind in ("CSV", "JSON", "XML") and not options.get("mode").isDefined():
-            path = relation.location().rootPaths().mkString(", ")
             raise UsageError(
                 f"{label} reads {kind} from {path} without `mode`, so Spark would read what it cannot parse as null; "
                 'add .option("mode", "FAILFAST")'
             )
+        for field in decode_json(relation.dataSchema().json())["fields"] if kind == "CSV" else ():
+            size = _DECIMAL.fullmatch(str(field["type"]))
+            if size is not None:
+                whole, scale = int(size[1]) - int(size[2]), int(size[2])
+                form = f"S{'9' * whole or '0'}{'.' * bool(scale)}{'9' * scale}"
+                raise UsageError(
+                    f"{label} reads the column {field['name']} of CSV from {path} as {field['type']}, for which Spark "
+                    f"rounds numbers and takes 2,50 for 250; read it as string, and convert it with "
+                    f"to_number({field['name']}, '{form}')"
+                )
 
 
 def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, DataFrame]:

@@ -12,6 +12,7 @@ import pytest
 from saga_spark.job_errors import JobFailed
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
+from sagas.errors import UsageError
 from tests.helpers.spark_servers import ConnectProcess
 from tests.integration.spark.staging.test_staging import JOBS, QUICK, Environment, rows_of
 
@@ -68,7 +69,7 @@ async def test_inputs_sql_and_several_outputs(env: Environment) -> None:
 async def test_errors_are_one_line(env: Environment) -> None:
     with pytest.raises(JobFailed, match="there are no orders"):
         await env.one("staged_jobs:raises")
-    with pytest.raises(JobFailed, match="m"):
+    with pytest.raises(UsageError, match="`m` cannot be resolved"):
         await env.one("staged_jobs:wrong_column")
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pandas.core.arrays.arrow.extension_types import ArrowPeriodType as PeriodType
 
 from saga_spark.inputs.frozen_inputs import freeze_inputs, open_frozen_input
 from saga_spark.inputs.parquet_input import freeze_files
@@ -162,6 +163,41 @@ def test_folders_keep_the_text_of_their_names(spark: SparkSession, tmp_path: Pat
     ]
 
 
+NESTED = pa.struct([("a", pa.uint32()), ("b", pa.map_(pa.string(), pa.decimal128(3, 1)))])
+EXACT: dict[str, tuple[pa.Array, str, list[Any]]] = {
+    "fixed": (pa.array([b"abcd", None], pa.binary(4)), "binary", [b"abcd", None]),
+    "decimal256": (pa.array([Decimal("9" * 36 + ".99")], pa.decimal256(38, 2)), "decimal(38,2)",
+                   [Decimal("9" * 36 + ".99")]),
+    "date64": (pa.array([0], pa.date64()), "date", [dt.date(1970, 1, 1)]),
+    "dates": (pa.array([dt.date(1, 1, 1), dt.date(1582, 10, 10), dt.date(9999, 12, 31)]), "date",
+              [dt.date(1, 1, 1), dt.date(1582, 10, 10), dt.date(9999, 12, 31)]),
+    "times": (pa.array([dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)]), "timestamp_ntz",
+              [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)]),
+    "milliseconds": (pa.array([1500], pa.timestamp("ms")), "timestamp_ntz", [dt.datetime(1970, 1, 1, 0, 0, 1, 500000)]),
+    "seconds": (pa.array([15], pa.timestamp("s")), "timestamp_ntz", [dt.datetime(1970, 1, 1, 0, 0, 15)]),
+    "time32": (pa.array([1500], pa.time32("ms")), "string", ["00:00:01.500"]),
+    "nested": (pa.array([[{"a": 2**32 - 1, "b": [("k", Decimal("1.1"))]}]], pa.list_(NESTED)),
+               "array<struct<a:bigint,b:map<string,decimal(3,1)>>>", [[{"a": 2**32 - 1, "b": {"k": Decimal("1.1")}}]]),
+    "nested time": (pa.array([{"t": 1000}], pa.struct([("t", pa.time64("us"))])), "struct<t:string>",
+                    [{"t": "00:00:00.001000"}]),
+    "map keys": (pa.array([[(1000, "x")]], pa.map_(pa.timestamp("ns"), pa.string())), "map<timestamp_ntz,string>",
+                 [{dt.datetime(1970, 1, 1, 0, 0, 0, 1): "x"}]),
+    "fixed list": (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), "array<int>", [[1, 2]]),
+    "nulls in a list": (pa.array([[None]], pa.list_(pa.null())), "array<string>", [[None]]),
+    "floats": (pa.array([-0.0, float("inf"), 5e-324]), "double", [-0.0, float("inf"), 5e-324]),
+    "large binary": (pa.array([b"\x00\xff"], pa.large_binary()), "binary", [b"\x00\xff"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_a_column_is_read_exactly(case: str, spark: SparkSession, tmp_path: Path) -> None:
+    column, kind, values = EXACT[case]
+    write(tmp_path, "a.parquet", n=pa.array(range(len(values))), c=column)
+    types, rows = read(spark, tmp_path)
+    assert types["c"] == kind
+    assert str([row["c"] for row in sorted(rows, key=lambda row: row["n"])]) == str(values)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "types": ({"id": ["a"]}, "the column id is int64 in the file 1.parquet and string in the file 2.parquet"),
     "floats": ({"id": [1.5]}, "the column id is int64 in the file 1.parquet and double in the file 2.parquet"),
@@ -173,6 +209,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "decimal": (
         {"d": pa.array([Decimal(10) ** 50], pa.decimal256(60, 2))},
         r"in the file 2.parquet the column d has the type decimal256\(60, 2\), but a decimal of Spark has 38 digits",
+    ),
+    "period": (
+        {"p": pa.ExtensionArray.from_storage(PeriodType("M"), pa.array([672]))},
+        r"file 2.parquet the column p has the type period, which Spark would read as numbers; write dates or text",
     ),
     "uuid": ({"u": pa.array([uuid.uuid4().bytes], pa.uuid())}, "2.parquet the column u has the type .*uuid"),
     "nested": (
