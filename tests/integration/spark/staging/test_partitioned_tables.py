@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,6 +32,7 @@ from pyiceberg.types import (
 
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
+from saga_spark.reconcile.comparison import compare_inputs
 from saga_spark.sinks.sink import Publication
 from saga_spark.staging.stage_task import stage_outputs
 from tests.helpers.database_servers import DatabaseServer
@@ -259,6 +262,37 @@ def test_overwriting_partitions_after_the_partitioning_has_changed(lake: Lake, s
     assert lake.rows("s.d") == [*kept, *changed]
     assert len(kept) < len(before)
     assert_partitions_are_right(lake)
+
+
+def test_a_reconciliation_finds_the_same_rows(
+    lake: Lake, spark: SparkSession, server: DatabaseServer, tmp_path: Path
+) -> None:
+    """Written in the zone of Chatham, compared with PostgreSQL, whose role has another zone."""
+    create(lake, [("at", "hour"), ("wall", "day"), ("n", "bucket[2]")])
+    write(lake, spark, rows(1), "Pacific/Chatham", "first")
+    url = server.url().replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("""drop table if exists d; create table d (id bigint, n int, day date, at timestamptz,
+            wall timestamp, word text, price numeric(38, 2), raw bytea)""")
+        connection.execute("set timezone = 'America/New_York'")
+        for row in rows(1):
+            connection.execute("insert into d values (%s, %s, %s, %s, %s, %s, %s, %s)", list(row.values()))
+        connection.execute("alter role current_user set timezone = 'America/New_York'")
+    settings = replace(lake.settings, connections={"shop": url})
+    sides = {"left": {"kind": "table", "values": {"table": "lake.s.d"}},
+             "right": {"kind": "connection", "values": {"connection": "shop", "table": "d"}}}  # fmt: skip
+    try:
+        for number, condition in enumerate(
+            (None, {"at": [str(TIMES[0]), "2026-11-01T01:30:00.000001-05:00"]}, "hour(at) = 5 and day(wall) = 1")
+        ):
+            request = {"inputs": sides, "folder": (tmp_path / f"c{number}").as_uri(), "known": {}}
+            arguments = {"left": {}, "right": {}, "key": "id", **({"filter": condition} if condition else {})}
+            comparison = compare_inputs(task_context(spark, settings), {**request, "arguments": arguments})
+            counts = [side["rows"] for side in (comparison["left"], comparison["right"])]
+            assert (comparison["verdict"], counts) == ("equal", [[19, 19], [6, 6], [3, 3]][number])
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("alter role current_user reset all")
 
 
 @pytest.mark.parametrize(
