@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from saga_spark.inputs.column_values import filter_condition, has_value
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
 from saga_spark.job.sql_parameters import run_sql
-from saga_spark.job_errors import JobFailed, first_line
+from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
@@ -73,7 +73,7 @@ def metric_aggregates(checks: Iterable[Check], output: str, frame: DataFrame) ->
     """The metrics that the checks need, by name (see :func:`metric_name`): aggregates for the write pass, or metrics
     that it computes anyway.
 
-    Raises JobFailed if a check refers to a column that the output lacks, or its SQL is invalid.
+    Raises UsageError if a check refers to a column that the output lacks, or its SQL is invalid.
     """
     metrics: dict[str, Column | ManifestMetric] = {}
     for check in checks:
@@ -147,7 +147,7 @@ def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
         case T.DecimalType() | T.FloatType() | T.DoubleType():
             return column
     name = check.spec["column"]
-    raise JobFailed(f"the check {check.name} sums {name}, which is not a number but {kind.simpleString()}")
+    raise UsageError(f"the check {check.name} sums {name}, which is not a number but {kind.simpleString()}")
 
 
 def _is_accepted(check: Check, frame: DataFrame) -> Column:
@@ -158,7 +158,7 @@ def _is_accepted(check: Check, frame: DataFrame) -> Column:
 
 
 def _column_type(check: Check, frame: DataFrame) -> T.DataType:
-    """The type of the column that the check names. Raises JobFailed if it does not exist."""
+    """The type of the column that the check names. Raises UsageError if it does not exist."""
     name = check.spec["column"]
     for column in frame.schema.fields:
         if column.name == name:
@@ -174,7 +174,7 @@ def _check_columns_resolve(check: Check, frame: DataFrame, column: Column) -> No
         _ = frame.agg(column).schema
     except (AnalysisException, ParseException) as error:
         first = (error.getMessage() if hasattr(error, "getMessage") else str(error)).strip().splitlines()[0]
-        raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
+        raise UsageError(f"the check {check.name} cannot be evaluated: {first}") from None
 
 
 def _named_columns(check: Check) -> tuple[str, ...]:
@@ -186,8 +186,8 @@ def _named_columns(check: Check) -> tuple[str, ...]:
     return ()
 
 
-def _unknown_column(check: Check, name: str, frame: DataFrame) -> JobFailed:
-    return JobFailed(f"the check {check.name} names the column {name}; the output has {', '.join(frame.columns)}")
+def _unknown_column(check: Check, name: str, frame: DataFrame) -> UsageError:
+    return UsageError(f"the check {check.name} names the column {name}; the output has {', '.join(frame.columns)}")
 
 
 # Evaluation of metrics from the write pass, without Spark.
@@ -299,7 +299,7 @@ KNOWN_VALUES = "saga_known"
 def run_data_check(
     check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame], params: Mapping[str, Any]
 ) -> CheckResult:
-    """``frames`` are the staged outputs by name, ``params`` those of the step. Raises JobFailed, UsageError."""
+    """``frames`` are the staged outputs by name, ``params`` those of the step. Raises UsageError."""
     frame = frames[check.output]
     try:
         match check.kind:
@@ -312,7 +312,7 @@ def run_data_check(
             case "reconcile":
                 return _check_reconcile(check, frame, inputs[comparison_input_name(check)])
     except (AnalysisException, ParseException) as error:
-        raise JobFailed(f"the check {check.name} cannot be evaluated: {first_line(error)}") from None
+        raise UsageError(f"the check {check.name} cannot be evaluated: {first_line(error)}") from None
     raise ValueError(f"{check.kind} is counted in the write pass")
 
 
@@ -399,4 +399,4 @@ def _check_reconcile(check: Check, frame: DataFrame, other: DataFrame) -> CheckR
 def _require_columns(check: Check, frame: DataFrame, columns: tuple[str, ...], side: str = "the output") -> None:
     for name in columns:
         if name not in frame.columns:
-            raise JobFailed(f"the check {check.name} names the column {name}; {side} has {', '.join(frame.columns)}")
+            raise UsageError(f"the check {check.name} names the column {name}; {side} has {', '.join(frame.columns)}")

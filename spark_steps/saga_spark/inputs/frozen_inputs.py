@@ -146,7 +146,7 @@ def open_inputs(spark: SparkSession, frozen: Mapping[str, Mapping[str, Any]]) ->
 
 
 def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any], label: str = "an input") -> DataFrame:
-    """One frozen input with its filter and its columns. Raises JobFailed if a column does not exist, UsageError."""
+    """One frozen input with its filter and its columns. Raises UsageError if a column does not exist."""
     from pyspark.sql.types import StructType
 
     reader = spark.read
@@ -166,6 +166,6 @@ def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any], label: str
     if frozen.get("columns") is not None:
         for name in frozen["columns"]:
             if name not in frame.columns:
-                raise JobFailed(f"{label} has no column {name}{did_you_mean(name, tuple(frame.columns))}")
+                raise UsageError(f"{label} has no column {name}{did_you_mean(name, tuple(frame.columns))}")
         frame = frame.select(*(quote_name(name) for name in frozen["columns"]))
     return frame

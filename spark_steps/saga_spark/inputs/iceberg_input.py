@@ -46,7 +46,7 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
     scan = table.scan() if as_of is None else table.scan(snapshot_id=snapshot.snapshot_id)
     with _translate_read_errors(name, table_name):
         if has_equality_deletes(table.io, snapshot):
-            raise JobFailed(f"the input {name}: the table {table_name} has equality deletes; {COMPACTION_ADVICE}")
+            raise UnreadableInput(f"the input {name}: the table {table_name} has equality deletes; {COMPACTION_ADVICE}")
         tasks = list(scan.plan_files())
         if tasks and _can_read_files_directly(table, scan.projection(), tasks):
             files = [to_uri(task.file.file_path, resolve_uri(task.file.file_path)[1]) for task in tasks]
@@ -81,11 +81,13 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
 
 @contextmanager
 def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
-    """What pyiceberg does not support fails permanently: one message instead of retries."""
+    """What pyiceberg does not support fails permanently: one message, and no retries."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise JobFailed(f"the input {name}: the table {table_name} cannot be read: {first_line(error)}") from error
+        raise UnreadableInput(
+            f"the input {name}: the table {table_name} cannot be read: {first_line(error)}"
+        ) from error
 
 
 def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:

@@ -52,8 +52,8 @@ def run_job(
 ) -> dict[str, DataFrame]:
     """The outputs of a Python or SQL job as DataFrames; nothing is computed yet except by the job itself.
 
-    Raises UsageError (the function does not exist, or does not accept the arguments), JobFailed (it raised, or its
-    return value is wrong), InfrastructureError.
+    Raises UsageError (the function does not exist, does not accept the arguments, or returns something else), JobFailed
+    (it raised), InfrastructureError.
     """
     if settings.remote and str(job.conf.get(SESSION_ZONE, "UTC")) != "UTC":
         raise UsageError(
@@ -113,23 +113,23 @@ def check_text_sources(frame: DataFrame, label: str) -> None:
 
 
 def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, DataFrame]:
-    """Check a job's return value; with one output it may be the DataFrame itself. Raises JobFailed."""
+    """Check a job's return value; with one output it may be the DataFrame itself. Raises UsageError."""
     if not isinstance(returned, Mapping):
         if len(names) > 1:
-            raise JobFailed(
+            raise UsageError(
                 f"{label} returned {_type_label(returned)}; return a mapping with a DataFrame for each of "
                 f"{', '.join(names)}"
             )
         returned = {names[0]: returned}
     missing = [name for name in names if name not in returned]
     if missing:
-        raise JobFailed(f"{label} returned no output {missing[0]}{did_you_mean(missing[0], tuple(returned))}")
+        raise UsageError(f"{label} returned no output {missing[0]}{did_you_mean(missing[0], tuple(returned))}")
     unexpected = [str(name) for name in returned if name not in names]
     if unexpected:
-        raise JobFailed(f"{label} returned the output {unexpected[0]}, which the step does not declare")
+        raise UsageError(f"{label} returned the output {unexpected[0]}, which the step does not declare")
     for name in names:
         if not _is_dataframe(returned[name]):
-            raise JobFailed(
+            raise UsageError(
                 f"{label} returned {_type_label(returned[name])} for the output {name}; return a Spark DataFrame"
             )
     return {name: returned[name] for name in names}

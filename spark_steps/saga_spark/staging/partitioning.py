@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from saga_spark.job.job_spec import Output
-from saga_spark.job_errors import JobFailed
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.settings import SparkSettings
 from sagas.errors import UsageError, did_you_mean
@@ -36,7 +35,7 @@ def partition_key(output: Output, schema: StructType, settings: SparkSettings) -
 
     A digest: values may be null, empty, or longer than the name of a folder.
 
-    Raises UsageError (a transform that only Iceberg itself computes), JobFailed (the column does not exist).
+    Raises UsageError: a transform that only Iceberg itself computes, or a column that does not exist.
     """
     from pyspark.sql import functions as F
 
@@ -45,7 +44,7 @@ def partition_key(output: Output, schema: StructType, settings: SparkSettings) -
     for name, transform in _partition_fields(output, settings):
         if name not in types:
             known = did_you_mean(name, tuple(types))
-            raise JobFailed(f"the output {output.name} is partitioned by {name}, but has no such column{known}")
+            raise UsageError(f"the output {output.name} is partitioned by {name}, but has no such column{known}")
         key = _transformed(F.col(quote_name(name)), types[name], transform)
         if key is None:
             raise UsageError(

@@ -132,13 +132,13 @@ def test_a_program_error_is_its_last_output() -> None:
 
 
 def test_invalid_job_results_are_refused() -> None:
-    with pytest.raises(JobFailed, match=r"^the job returned nothing for the output output; return a Spark DataFrame$"):
+    with pytest.raises(UsageError, match=r"^the job returned nothing for the output output; return a Spark DataFrame$"):
         check_outputs(None, ["output"], "the job")
-    with pytest.raises(JobFailed, match=r"returned no output rejects; did you mean reject\?"):
+    with pytest.raises(UsageError, match=r"returned no output rejects; did you mean reject\?"):
         check_outputs({"facts": None, "reject": None}, ["facts", "rejects"], "the job")
-    with pytest.raises(JobFailed, match="returned a list; return a mapping with a DataFrame for each of a, b"):
+    with pytest.raises(UsageError, match="returned a list; return a mapping with a DataFrame for each of a, b"):
         check_outputs([], ["a", "b"], "the job")
-    with pytest.raises(JobFailed, match="returned the output c, which the step does not declare"):
+    with pytest.raises(UsageError, match="returned the output c, which the step does not declare"):
         check_outputs({"a": None, "c": None}, ["a"], "the job")
 
 
