@@ -67,7 +67,7 @@ class _Unsuitable(Exception):
     """The column can never have this value."""
 
 
-class _NoEqual(Exception):
+class NoEqual(Exception):
     """No value of the column's type equals the value."""
 
 
@@ -85,40 +85,41 @@ def _literal(kind: DataType, value: Any) -> Column | None:
     try:
         match kind:
             case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
-                number, limit = _number(value), 1 << (_BITS[kind.typeName()] - 1)
+                number, limit = finite_number(value), 1 << (_BITS[kind.typeName()] - 1)
                 fits = number == number.to_integral_value() and -limit <= number < limit
                 return F.lit(int(number)).cast(kind) if fits else None
             case T.DecimalType():
-                number = _number(value)
+                number = finite_number(value)
                 if number and number.adjusted() >= kind.precision - kind.scale:
                     return None
                 exact = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
                 return F.lit(exact).cast(kind) if exact == number else None
             case T.FloatType() | T.DoubleType():
-                number = float(_number(value))
+                number = float(finite_number(value))
                 return F.lit(number).cast(kind) if math.isfinite(number) else None
             case T.BooleanType():
                 return F.lit({"true": True, "false": False}[str(value).lower()])
             case T.DateType():
-                return F.lit(date.fromisoformat(_text(value)).isoformat()).cast(kind)
+                return F.lit(date.fromisoformat(plain_text(value)).isoformat()).cast(kind)
             case T.TimestampType():
-                at = _time(value)
+                at = iso_time(value)
                 microseconds = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
                 return F.timestamp_micros(F.lit(microseconds))
             case T.TimestampNTZType():
-                at = _time(value)
+                at = iso_time(value)
                 if at.tzinfo is not None:
                     raise ValueError
                 return F.lit(at.isoformat()).cast(kind)
             case _:
-                return F.lit(_text(value)).cast(kind)
-    except _NoEqual:
+                return F.lit(plain_text(value)).cast(kind)
+    except NoEqual:
         return None
     except (ValueError, KeyError, InvalidOperation):
         raise _Unsuitable(value) from None
 
 
-def _number(value: Any) -> Decimal:
+def finite_number(value: Any) -> Decimal:
+    """A number, which may be written as text. Raises ValueError, InvalidOperation."""
     if isinstance(value, bool):
         raise ValueError
     number = Decimal(str(value))
@@ -127,16 +128,17 @@ def _number(value: Any) -> Decimal:
     return number
 
 
-def _text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """Raises ValueError for anything else."""
     if not isinstance(value, str):
         raise ValueError
     return value
 
 
-def _time(value: Any) -> datetime:
-    """ISO 8601; UTC if it has no zone."""
-    text = _text(value).upper()
+def iso_time(value: Any) -> datetime:
+    """ISO 8601, with a zone or without. Raises ValueError; NoEqual for a part of a microsecond."""
+    text = plain_text(value).upper()
     if _LONGER_THAN_MICROSECONDS.search(text):  # Python would cut it off
         datetime.fromisoformat(text)
-        raise _NoEqual
+        raise NoEqual
     return datetime.fromisoformat(text)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -36,15 +37,20 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import (
+    BooleanType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
     IntegerType,
     LongType,
+    StringType,
+    TimestampType,
     TimestamptzType,
 )
 
+from saga_spark.inputs.column_values import NoEqual, finite_number, iso_time, plain_text
 from saga_spark.job.job_spec import Output
 from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest
@@ -211,23 +217,43 @@ def where_expression(where: Mapping[str, Any], schema: Schema) -> BooleanExpress
 def exact_value(column: str, kind: IcebergType, value: Any) -> Any:
     """The value as pyiceberg compares it with a column of this type; pyiceberg would cut 2.5 to 2 for a long.
 
-    Raises ValueError for a number that the type cannot hold.
+    A time without a zone is in UTC. Raises ValueError for a value that the type cannot have.
     """
-    if isinstance(value, str) and isinstance(kind, TimestamptzType):
-        return f"{value[:-1]}+00:00" if value[-1:] in ("Z", "z") else value
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        return value
-    number: Any = value
+    try:
+        return None if value is None else _exact_value(kind, value)
+    except (ValueError, KeyError, InvalidOperation, NoEqual):
+        raise ValueError(f"the column {column} is {kind} and cannot be {value}") from None
+
+
+def _exact_value(kind: IcebergType, value: Any) -> Any:
+    exact: Any = value
     match kind:
-        case IntegerType() | LongType():
-            number = int(value)
-        case DecimalType():
-            number = Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=Context(prec=80))
+        case IntegerType() | LongType() | DecimalType():
+            number = finite_number(value)
+            scale = kind.scale if isinstance(kind, DecimalType) else 0
+            exact = number.quantize(Decimal(1).scaleb(-scale), context=Context(prec=80))
+            if exact != number:
+                raise ValueError
+            return exact if isinstance(kind, DecimalType) else int(exact)
         case FloatType() | DoubleType():
-            return float(value)
-    if number != value:
-        raise ValueError(f"the column {column} is {kind} and cannot be {value}")
-    return number
+            exact = float(finite_number(value))
+            if not math.isfinite(exact):
+                raise ValueError
+        case BooleanType():
+            exact = {"true": True, "false": False}[str(value).lower()]
+        case DateType():
+            exact = dt.date.fromisoformat(plain_text(value)).isoformat()
+        case TimestamptzType():
+            at = iso_time(value)
+            exact = (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).astimezone(dt.UTC).isoformat()
+        case TimestampType():
+            at = iso_time(value)
+            if at.tzinfo:
+                raise ValueError
+            exact = at.isoformat()
+        case StringType():
+            exact = plain_text(value)
+    return exact
 
 
 def _key_range(keys: pa.Table) -> BooleanExpression:
