@@ -66,6 +66,9 @@ def spark_type(type: pa.DataType) -> Any:
         return "timestamp_ntz" if type.tz is None else "timestamp"
     if pa.types.is_list(type):
         return {"type": "array", "elementType": spark_type(type.value_type), "containsNull": True}
+    if pa.types.is_map(type):
+        sides = {"keyType": spark_type(type.key_type), "valueType": spark_type(type.item_type)}
+        return {"type": "map", **sides, "valueContainsNull": True}
     if pa.types.is_struct(type):
         fields = [{"name": one.name, "type": spark_type(one.type), "nullable": True, "metadata": {}} for one in type]
         return {"type": "struct", "fields": fields}

@@ -438,7 +438,9 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
     if value is None or isinstance(value, str | bool | int | Decimal):
         return value
     if pa.types.is_map(kind):
-        return {str(key): _json_value(one, kind.item_type) for key, one in value}
+        keys = [_json_value(key, kind.key_type) for key, _ in value]
+        texts = [key if isinstance(key, str) else encode_json(key).decode() for key in keys]
+        return {text: _json_value(item, kind.item_type) for text, (_, item) in zip(texts, value, strict=True)}
     if pa.types.is_struct(kind):
         return {field.name: _json_value(value[field.name], field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

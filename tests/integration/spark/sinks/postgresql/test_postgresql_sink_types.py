@@ -93,6 +93,20 @@ def test_every_type_arrives_exactly(warehouse: Warehouse, existing: bool) -> Non
         assert warehouse.rows("typed") == []
 
 
+def test_keys_of_maps_are_the_texts_of_their_json(warehouse: Warehouse) -> None:
+    keys = {
+        "flag": (pa.bool_(), True, "true"),
+        "raw": (pa.binary(), b"\x00a", "0061"),
+        "price": (pa.decimal128(5, 2), Decimal("1.10"), "1.10"),
+        "n": (pa.int64(), 2**60, str(2**60)),
+        "text": (pa.string(), 'a"b', 'a"b'),
+    }
+    columns = {name: pa.array([[(key, 1)]], pa.map_(kind, pa.int64())) for name, (kind, key, _) in keys.items()}
+    warehouse.publish(warehouse.stage(warehouse.output("append", "maps"), pa.table({"id": [1], **columns})))
+    [row] = read(warehouse, "maps")
+    assert {name: row[name] for name in keys} == {name: {text: 1} for name, (_, _, text) in keys.items()}
+
+
 def test_strings_arrive_unchanged(warehouse: Warehouse) -> None:
     warehouse.publish(
         warehouse.stage(warehouse.output("append", "texts"), pa.table({"id": range(len(TEXTS)), "text": TEXTS}))
