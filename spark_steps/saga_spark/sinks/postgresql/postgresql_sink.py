@@ -229,6 +229,7 @@ class PostgreSqlSink:
         change = TableChange(connection, target, table, publication.output.mode, tuple(row.details["key"]))
         try:
             details: dict[str, Any] = dict(change.revert())
+            connection.execute("set constraints all immediate")
         except psycopg.IntegrityError as error:
             raise constraint_conflict(table, error) from error
         change.drop_images()

@@ -47,7 +47,8 @@ select c.conrelid::regclass::text, c.conrelid,
        (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
         join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
 from pg_constraint c
-where c.contype = 'f' and c.confrelid = %s and c.conparentid = 0 and c.confdeltype in ('c', 'n', 'd')
+where c.contype = 'f' and c.conparentid = 0 and c.confdeltype in ('c', 'n', 'd')
+      and c.confrelid in (select %(table)s::oid union select relid from pg_partition_tree(%(table)s))
 """
 """Foreign keys that delete or change the rows that refer to a deleted row."""
 
@@ -222,7 +223,9 @@ class TableChange:
 
         Raises UndoConflict.
         """
-        for name, child, referencing, referenced in self.connection.execute(_CASCADES, (self.table.oid,)).fetchall():
+        for name, child, referencing, referenced in self.connection.execute(
+            _CASCADES, {"table": self.table.oid}
+        ).fetchall():
             parts = self._written_parts()
             self._execute("lock table {table} in exclusive mode")  # a new reference would need a lock of its row
             pairs = sql.SQL(" and ").join(
@@ -318,6 +321,6 @@ def may_overlap(
 def constraint_conflict(table: TargetTable, error: psycopg.IntegrityError) -> UndoConflict:
     """The conflict with rows of others that occupy the place of restored rows, or that reference deleted ones."""
     return UndoConflict(
-        f"the rows of {table.qualified_name} cannot be restored: {database_message(error)}",
+        f"the publication to {table.qualified_name} cannot be undone: {database_message(error)}",
         {"table": table.qualified_name, "constraint": error.diag.constraint_name, "detail": error.diag.message_detail},
     )

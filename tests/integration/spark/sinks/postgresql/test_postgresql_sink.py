@@ -147,7 +147,7 @@ def test_replaced_rows_are_restored_only_where_the_key_is_free(warehouse: Wareho
     warehouse.publish(ours)
     warehouse.run("insert into sales values (1, null, null, 'others')")
     before = warehouse.rows()
-    with pytest.raises(UndoConflict, match="cannot be restored"):
+    with pytest.raises(UndoConflict, match="cannot be undone"):
         warehouse.unpublish(ours)
     assert warehouse.rows() == before
 
@@ -377,6 +377,38 @@ def test_rows_of_others_that_refer_to_published_rows_are_not_deleted(warehouse: 
         warehouse.run("delete from refund where id = 2")
         warehouse.unpublish(ours)
         assert (warehouse.rows(), warehouse.rows("refund")) == (OLD, ["(1,1,)"])
+
+
+@pytest.mark.parametrize(
+    "foreign_key",
+    [
+        "references sales",
+        "references sales deferrable initially deferred",
+    ],
+)
+def test_rows_that_must_keep_their_parents_are_named(warehouse: Warehouse, foreign_key: str) -> None:
+    warehouse.run(f"create table refund (id int, sale bigint {foreign_key})")
+    ours = warehouse.stage(warehouse.output(), [sale(8)])
+    warehouse.publish(ours)
+    warehouse.run("insert into refund values (1, 8)")
+    with pytest.raises(
+        UndoConflict, match=r"the publication to public\.sales cannot be undone: .*foreign key"
+    ) as refused:
+        warehouse.unpublish(ours)
+    assert refused.value.report["constraint"] == "refund_sale_fkey"
+    assert len(warehouse.rows()) == 3
+
+
+def test_a_partition_that_others_refer_to(warehouse: Warehouse) -> None:
+    warehouse.run("""create table parts (id int primary key) partition by range (id);
+        create table low partition of parts for values from (0) to (10);
+        create table child (id int references low on delete cascade)""")
+    ours = warehouse.stage(warehouse.output("append", "parts"), [{"id": 1}, {"id": 2}])
+    warehouse.publish(ours)
+    warehouse.run("insert into child values (2)")
+    with pytest.raises(UndoConflict, match=r"1 rows of child refer to rows of public\.parts"):
+        warehouse.unpublish(ours)
+    assert (warehouse.rows("parts"), warehouse.rows("child")) == (["(1)", "(2)"], ["(2)"])
 
 
 @pytest.mark.parametrize("key", ["primary key", "unique"])
