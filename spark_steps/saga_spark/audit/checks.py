@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from saga_spark.inputs.column_values import filter_condition, has_value
+from saga_spark.column_values import filter_condition, has_value
 from saga_spark.job.job_spec import Check, as_names, comparison_input_name
 from saga_spark.job.sql_parameters import run_sql
 from saga_spark.job_errors import first_line

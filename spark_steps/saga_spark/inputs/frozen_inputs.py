@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from saga_spark.inputs.column_values import filter_condition
+from saga_spark.column_values import filter_condition
 from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import JobFailed

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from saga_spark.inputs.column_values import filter_condition
+from saga_spark.column_values import filter_condition
 from saga_spark.inputs.frozen_inputs import freeze_inputs, open_inputs
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import (

@@ -50,7 +50,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from saga_spark.inputs.column_values import NoEqual, finite_number, iso_time, plain_text
+from saga_spark.column_values import NoEqual, finite_number, iso_time, plain_text
 from saga_spark.job.job_spec import Output
 from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest

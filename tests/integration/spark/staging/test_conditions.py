@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from saga_spark.inputs.column_values import filter_condition
+from saga_spark.column_values import filter_condition
 from saga_spark.session_conf import changed_conf
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError
