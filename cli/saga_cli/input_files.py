@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
-import json
 import os
 import re
 import zlib
@@ -14,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from saga_cli.input_columns import check_columns
 from saga_cli.inputs import InputRow, field_path, parse_text
 from sagas.definition.schema_types import types_at
+from sagas.definition.sensitivity import is_sensitive
 from sagas.errors import UsageError
 from sagas.text.bounded_files import short_path
 from sagas.text.exact_json import decode_unambiguous
+from sagas.text.json_mistakes import InvalidJson
 
 _MAX_ERRORS_SHOWN = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -106,8 +108,8 @@ def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
             number += 1
             try:
                 yield InputRow(number, f"{path}:{line}", decode_unambiguous(text))
-            except json.JSONDecodeError as error:
-                yield f"{path}:{line}: not JSON: {error.msg} in column {error.colno}"
+            except InvalidJson as error:
+                yield f"{path}:{line}: not JSON: {error.problem} (column {error.column})"
             except RecursionError:
                 yield f"{path}:{line}: the row is nested too deeply"
             except ValueError as error:
@@ -119,8 +121,8 @@ def _json_array(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
         text = file.read()
     try:
         rows = decode_unambiguous(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg} in column {error.colno}") from None
+    except InvalidJson as error:
+        raise UsageError(f"{path}:{error.line}: not JSON: {error.problem} (column {error.column})") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply") from None
     except ValueError as error:
@@ -166,6 +168,8 @@ class _Column:
     name: str
     path: list[str]
     types: frozenset[str]
+    hidden: bool
+    """Its cells are not quoted in messages."""
 
 
 def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_Column]:
@@ -183,13 +187,18 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
             raise UsageError(f"{path}:1: column {number} has no name; name it, or remove it from all rows")
         if (first := header.index(name) + 1) < number:
             raise UsageError(f"{path}:1: the columns {first} and {number} are both named {name}; rename or remove one")
-    columns = [_Column(name, place, types_at(schema, place)) for name in header for place in [field_path(name, schema)]]
+    columns = [
+        _Column(name, place, types_at(schema, place), is_sensitive(schema, tuple(place)))
+        for name in header
+        for place in [field_path(name, schema)]
+    ]
     for column in columns:
         for other in columns:
             if column is not other and other.path[: len(column.path)] == column.path:
                 raise UsageError(
                     f"{path}:1: the column {column.name} has the whole value of which {other.name} is a field; keep one"
                 )
+    check_columns(f"{path}:1", {column.name: column.path for column in columns}, schema)
     return columns
 
 
@@ -209,15 +218,16 @@ def _csv_row(cells: list[str], columns: list[_Column]) -> dict[str, Any] | str:
         for parent in parents:
             target = target.setdefault(parent, {})
         try:
-            target[last] = _parse_cell(text, column.types)
+            target[last] = _parse_cell(text, column)
         except ValueError as error:
             return f"column {column.name}: {error}"
     return value
 
 
-def _parse_cell(text: str, types: frozenset[str]) -> Any:
+def _parse_cell(text: str, column: _Column) -> Any:
     """A string stays a string unless the input's schema has another type: a postcode must not become a number."""
-    return text if not types or "string" in types else parse_text(text, types)
+    is_text = not column.types or "string" in column.types
+    return text if is_text else parse_text(text, column.types, hidden=column.hidden)
 
 
 def _csv_problem(error: csv.Error) -> str:

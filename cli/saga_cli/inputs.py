@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from saga_cli.output import warn
 from sagas.definition.schema_messages import describe_types
 from sagas.definition.schema_types import json_types, types_at
+from sagas.definition.sensitivity import is_sensitive
 from sagas.errors import UsageError
 from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
 from sagas.text.exact_json import decode_unambiguous
+from sagas.text.json_mistakes import InvalidJson
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
                 raise UsageError(f"--set {name}: {parent} is not an object")
         types = types_at(schema or {}, path)
         try:
-            target[last] = parse_text(written, types) if types and "string" not in types else _guess(written, types)
+            hidden = is_sensitive(schema or {}, tuple(path))
+            is_text = not types or "string" in types
+            target[last] = _guess(written, types) if is_text else parse_text(written, types, hidden=hidden)
         except ValueError as error:
             raise UsageError(f"--set {name}: {error}") from None
     return value
@@ -74,20 +77,23 @@ def field_path(name: str, schema: Any) -> list[str]:
     return path
 
 
-def parse_text(text: str, types: frozenset[str]) -> Any:
-    """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types."""
+def parse_text(text: str, types: frozenset[str], *, hidden: bool = False) -> Any:
+    """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types.
+
+    ``hidden``: the message does not quote the text.
+    """
     try:
         value = decode_unambiguous(text)
     except (ValueError, RecursionError):
         if "boolean" in types and text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
-        shown = text if len(text) <= 60 else text[:60] + "…"
+        shown = "the value" if hidden else repr(text if len(text) <= 60 else text[:60] + "…")
         kinds = describe_types(sorted(types - {"integer"} if "number" in types else types))
         if types & {"number", "integer"} and _LEADING_ZERO.fullmatch(text.strip()):
             raise ValueError(
-                f"{shown!r} is not {kinds}: it has a leading zero; leave it out, or declare the field as a string"
+                f"{shown} is not {kinds}: it has a leading zero; leave it out, or declare the field as a string"
             ) from None
-        raise ValueError(f"{shown!r} is not {kinds}") from None
+        raise ValueError(f"{shown} is not {kinds}") from None
     return value
 
 
@@ -116,11 +122,10 @@ def parse_json(text: str, where: str) -> Any:
         text = read_text(path)
     try:
         return decode_unambiguous(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",
-            help="""quote it for the shell: '{"name": "value"}', or write @file""",
-        ) from None
+    except InvalidJson as error:
+        lost = where.startswith("-") and text.startswith("{") and '"' not in text and "'" not in text
+        help = """quote it for the shell: '{"name": "value"}', or write @file""" if lost else None
+        raise UsageError(f"{where} is not JSON: {error}", help=help) from None
     except RecursionError:
         raise UsageError(f"{where} is nested too deeply") from None
     except ValueError as error:

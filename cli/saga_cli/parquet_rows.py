@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from saga_cli.input_columns import check_columns
 from saga_cli.inputs import InputRow
 from sagas.definition.schema_types import types_at
 from sagas.errors import UsageError
@@ -45,6 +46,7 @@ def parquet_rows(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | s
         with parquet.ParquetFile(path) as file:
             columns = [_Column(path, field, schema) for field in file.schema_arrow]
             _refuse_repeated(path, [column.name for column in columns])
+            check_columns(str(path), {column.name: (column.name,) for column in columns}, schema)
             number = 0
             for batch in file.iter_batches():
                 values = [column.plain(batch.column(at)) for at, column in enumerate(columns)]
@@ -54,7 +56,10 @@ def parquet_rows(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | s
                     place = f"{path} row {number}"
                     yield f"{place}: {row}" if isinstance(row, str) else InputRow(number, place, row)
     except arrow.ArrowException as error:
-        raise UsageError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from error
+        raise UsageError(
+            f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}",
+            help="write the file again, or its rows to a .jsonl file",
+        ) from error
 
 
 def _refuse_repeated(path: Path, names: list[str]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from sagas.definition.schema_formats import FORMATS
 from sagas.definition.schema_validation import additional_names
+from sagas.errors import did_you_mean, nearest
 from sagas.text.exact_json import encode_json
 
 _MAX_SHOWN = 80
 _MAX_LISTED = 10
+_MAX_COMPARED = 200
+"""Fields of an input that are compared with a missing name."""
 TYPE_DESCRIPTIONS = {
     "string": "a string",
     "integer": "a whole number",
@@ -108,7 +112,13 @@ def _about_format(error: Any, shown: str, hide_names: bool) -> str:
 
 
 def _about_required(error: Any, shown: str, hide_names: bool) -> str:
-    return f"needs `{next(name for name in error.validator_value if name not in error.instance)}`"
+    missing = next(name for name in error.validator_value if name not in error.instance)
+    if hide_names or error.schema.get("additionalProperties") is False:  # which names the other field itself
+        return f"needs `{missing}`"
+    declared = error.schema.get("properties", ())
+    others = (name for name in islice(error.instance, _MAX_COMPARED) if name not in declared and len(name) < _MAX_SHOWN)
+    near = nearest(missing, others)
+    return f"needs `{missing}`" + (f", and has `{near}`{did_you_mean(near, (missing,))}" if near else "")
 
 
 def _about_dependent_required(error: Any, shown: str, hide_names: bool) -> str:
@@ -128,7 +138,9 @@ def _about_additional(error: Any, shown: str, hide_names: bool) -> str:
         return "has fields that no schema allows"
     listed = ", ".join(f"`{name[:_MAX_SHOWN]}`" for name in names[:_MAX_LISTED])
     more = ", …" if len(names) > _MAX_LISTED else ""
-    return f"has the unknown field{'s' if len(names) > 1 else ''} {listed}{more}"
+    declared = tuple(error.schema.get("properties", ()))
+    hint = next(filter(None, (did_you_mean(name[:_MAX_SHOWN], declared) for name in names[:_MAX_LISTED])), "")
+    return f"has the unknown field{'s' if len(names) > 1 else ''} {listed}{more}{hint}"
 
 
 def _about_alternatives(error: Any, shown: str, hide_names: bool) -> str:

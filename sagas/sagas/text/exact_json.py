@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from sagas.text.json_mistakes import InvalidJson
+
 MAX_DIGITS = 1_000
 """The digits that a decimal may have, written without exponent before or after its decimal point."""
 
@@ -80,12 +82,23 @@ def value_text(value: Any) -> str:
 
 
 def decode_json(data: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError if it is none, RecursionError if it is nested too deeply."""
+    """The value of a JSON text.
+
+    Raises ValueError if it is none (:class:`InvalidJson`) or has too large a number, RecursionError if it is nested too
+    deeply.
+    """
     try:
         return _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeError, ValueError):
-        # Python's module reads half a surrogate pair, which msgspec refuses, and says better what is wrong.
+        # Python's module reads half a surrogate pair, which msgspec refuses, and says where the mistake is.
+        return _decode_or_explain(data)
+
+
+def _decode_or_explain(data: str | bytes) -> Any:
+    try:
         return json.loads(data, parse_float=exact_number, parse_int=_bounded_integer, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidJson(error) from None
 
 
 def _bounded_integer(text: str) -> int:

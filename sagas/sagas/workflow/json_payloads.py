@@ -7,7 +7,6 @@ is read from one.
 
 from __future__ import annotations
 
-from json import JSONDecodeError
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -15,6 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_mistakes import InvalidJson
 from sagas.text.json_values import MAX_DEPTH, encodable
 
 _JSON = b"json/plain"
@@ -48,7 +48,7 @@ def read_payload(payload: Payload) -> Any:
         raise UnreadableValue(f"it is nested deeper than {MAX_DEPTH} levels") from None
     except UnicodeDecodeError:
         raise UnreadableValue("it is not UTF-8") from None
-    except JSONDecodeError as error:
+    except InvalidJson as error:
         raise UnreadableValue(f"it is not JSON: {encodable(str(error))}") from None
     except ValueError as error:
         raise UnreadableValue(encodable(str(error))) from None

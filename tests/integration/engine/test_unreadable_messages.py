@@ -129,7 +129,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
 @pytest.mark.parametrize(
     ("type", "input", "headers", "reason"),
     [
-        ("waiting", BROKEN, {}, "the input cannot be read: it is not JSON: Expecting property name"),
+        ("waiting", BROKEN, {}, "the input cannot be read: it is not JSON: "),
         ("waiting", DEEP, {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("waiting", payload(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
         ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
@@ -181,7 +181,7 @@ HOSTILE = (
 @pytest.mark.parametrize(
     ("input", "reason"),
     [
-        (BROKEN, "the input of saga.batch cannot be read: it is not JSON: Expecting property name"),
+        (BROKEN, "the input of saga.batch cannot be read: it is not JSON: "),
         (ENCRYPTED, "the input of saga.batch cannot be read: unknown payload encoding"),
         (BINARY, "the input of saga.batch cannot be read: unknown payload encoding"),
         (DEEP, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),

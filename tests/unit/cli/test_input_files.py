@@ -105,7 +105,7 @@ def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, conte
         ("a.csv", "", "a.csv has no header line with the field names"),
         ("a.csv", "sku,n\n\xe9".encode("latin-1"), "a.csv is not UTF-8 text; save it as UTF-8"),
         ("a.json", '{"sku": "a"}', "a.json is not an array of inputs"),
-        ("a.json", '[{"sku": }]', "a.json:1: not JSON: Expecting value in column 10"),
+        ("a.json", '[{"sku": }]', "a.json:1: not JSON: a value is missing: write it, or null (column 10)"),
         (
             "a.txt",
             "",
@@ -203,3 +203,62 @@ def test_invalid_rows_are_reported_in_their_order_each_on_its_own_line(capsys: p
     ]
     assert len(lines) == 12
     assert lines[-2:] == ["… and 2 more", "help: nothing was started; fix the file first"]
+
+
+ORDERS = {
+    "type": "object",
+    "required": ["amount", "customer", "at"],
+    "properties": {
+        "amount": {"type": "number"},
+        "customer": {"type": "string"},
+        "at": {"default": "now"},
+        "card": {"type": "integer", "x-sensitive": True},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "closed", "mistake"),
+    [
+        (
+            "amuont,customer\n1,ann\n2,bob",
+            False,
+            ":1: the input needs amount, which no column has, and there is amuont; did you mean amount?",
+        ),
+        ("customer\nann\nbob", False, ":1: the input needs amount, which no column has; add it"),
+        ("amount,customer,crad\n1,ann,2", True, ":1: the column crad is no field of the input; did you mean card?"),
+        ("amount,customer,x\n1,ann,2", True, ":1: the column x is no field of the input; rename or remove it"),
+        (
+            "12.50,ann\n1,bob",
+            False,
+            ":1: this line looks like data; write a header with names of fields above it: amount, customer, at, card",
+        ),
+    ],
+)
+def test_a_header_that_no_row_can_fit_is_one_mistake(tmp_path: Path, content: str, closed: bool, mistake: str) -> None:
+    path = write(tmp_path / "a.csv", content)
+    with pytest.raises(UsageError) as found:
+        read_rows(path, {**ORDERS, "additionalProperties": not closed})
+    assert found.value.message == f"{path}{mistake}"
+
+
+def test_a_column_that_the_schema_only_allows_is_read(tmp_path: Path) -> None:
+    assert values(write(tmp_path / "a.csv", "amount,customer,more\n1,ann,2"), ORDERS) == [
+        {"amount": 1, "customer": "ann", "more": "2"}
+    ]
+
+
+def test_the_columns_of_a_parquet_file_are_compared_once(tmp_path: Path) -> None:
+    path = table(tmp_path, ("amuont", arrow.array([1, 2])), ("customer", arrow.array(["ann", "bob"])))
+    with pytest.raises(UsageError) as found:
+        read_rows(path, ORDERS)
+    assert found.value.message.endswith("a.parquet: the input needs amount, which no column has, and there is amuont;"
+                                        " did you mean amount?")  # fmt: skip
+
+
+def test_a_sensitive_cell_is_not_quoted(tmp_path: Path) -> None:
+    _, mistakes = read_rows(write(tmp_path / "a.csv", "amount,customer,card\n1,ann,4111x\nx,ann,"), ORDERS)
+    assert [mistake.rpartition("a.csv:")[2] for mistake in mistakes] == [
+        "2: column card: the value is not a whole number",
+        "3: column amount: 'x' is not a number",
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from saga_cli.input_columns import misspelled_fields
 from saga_cli.inputs import read_input
 from sagas.errors import UsageError
 
@@ -130,3 +131,15 @@ def test_an_input_of_any_size_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(" " * 5_000_001)
     with pytest.raises(UsageError, match="it is larger than 5,000,000 bytes"):
         read_input(f"@{tmp_path / 'large.json'}", [])
+
+
+@pytest.mark.parametrize(
+    ("value", "warnings"),
+    [
+        ({"nmae": 1}, ["the schema of the input does not declare the field nmae; did you mean name?"]),
+        ({"nmae": 1, "name": "ann", "other": 2}, []),
+        ([1], []),
+    ],
+)
+def test_a_field_that_resembles_a_declared_one(value: Any, warnings: list[str]) -> None:
+    assert list(misspelled_fields(value, {"properties": {"name": {"type": "string"}}})) == warnings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings
-from saga_cli.output import echo, on_ctrl_c, print_document
+from saga_cli.output import echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.shell import saga_command
@@ -77,6 +77,7 @@ def _start_one(
 ) -> int:
     import asyncio
 
+    from saga_cli.input_columns import misspelled_fields
     from saga_cli.inputs import read_input
     from saga_cli.wait import exit_code, parse_deadline, print_end, wait_for_end
     from saga_workers.client import Client
@@ -86,6 +87,7 @@ def _start_one(
     project = Project(settings)
     definition = project.definition(name)  # a wrong name is reported before the server is queried
     value = read_input(input, fields, definition.input)
+    warn(*misspelled_fields(value, definition.input))
     parse_deadline(timeout)
     far = ["interrupted: nothing was started"]
 

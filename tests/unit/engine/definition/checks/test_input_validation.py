@@ -61,10 +61,20 @@ def test_a_default_is_a_copy() -> None:
         ({"id": 1}, "input.id: 1 is not a string"),
         ({"id": "a", "lines": [{"quantity": "x"}]}, 'input.lines[0].quantity: "x" is not a whole number'),
         ([], "input: [] is not a mapping"),
+        ({"id": "a", "cuont": 1}, "input has the unknown field `cuont`; did you mean count?"),
+        ({"id": "a", "x": 1, "adress": {}}, "input has the unknown fields `x`, `adress`; did you mean address?"),
     ],
 )
 def test_mistakes_are_reported_as_messages(given: Any, message: str) -> None:
     assert validate_input(saga(SCHEMA), given)[1] == [message]
+
+
+def test_a_needed_field_may_have_another_name() -> None:
+    schema = {"required": ["amount"], "properties": {"amount": {"type": "number"}, "note": {}}}
+    assert validate_input(saga(schema), {"amonut": 1, "note": ""})[1] == [
+        "input needs `amount`, and has `amonut`; did you mean amount?"
+    ]
+    assert validate_input(saga(schema), {"note": ""})[1] == ["input needs `amount`"]
 
 
 def test_without_a_schema_every_input_is_accepted() -> None:
@@ -186,5 +196,5 @@ def test_a_message_does_not_quote_a_sensitive_value(schema: dict[str, Any], valu
 def test_an_unknown_name_next_to_a_sensitive_property_is_named() -> None:
     schema = {"additionalProperties": False, "properties": {"card": {"x-sensitive": True}}}
     [message] = validate_input(saga(schema), {"crad": "4111 hush"})[1]
-    assert message == "input has the unknown field `crad`"
+    assert message == "input has the unknown field `crad`; did you mean card?"
     assert "hush" not in message
