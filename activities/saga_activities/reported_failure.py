@@ -11,6 +11,7 @@ from sagas.protocol.payloads import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable, json_problem
+from sagas.text.printable import shorten_middle
 
 MAX_DETAILS_BYTES = 256 * 1024
 MAX_MESSAGE_CHARACTERS = 8 * 1024
@@ -28,7 +29,7 @@ def reported_failure(outcome: Outcome) -> Failure:
         details = mask_known_secrets(details)
     else:
         details = mask_properties(details)
-    return Failure(failure.type, encodable(mask(failure.message)[:MAX_MESSAGE_CHARACTERS]), details)
+    return Failure(failure.type, encodable(shorten_middle(mask(failure.message), MAX_MESSAGE_CHARACTERS)), details)
 
 
 def _encodable(value: Any) -> Any:

@@ -30,6 +30,7 @@ from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
+from sagas.text.printable import shorten_middle
 from sagas.text.shell import saga_command
 
 STATE_STYLES = {
@@ -277,19 +278,30 @@ _UNDO_TEXTS = {
     "SKIPPED": "undo skipped",
 }
 _MAX_ITEMS = 12
+_MAX_INLINE = 80
+"""Characters of an error in the row of its step; a longer one follows in a line of its own, up to its end."""
+_MAX_ERROR = 1500
 
 
 def step_lines(view: SagaView, now: datetime) -> list[Line]:
     """All rows, in columns."""
     rows: list[list[Span]] = []
     notes: dict[int, list[Span]] = {}
+    errors: list[list[Line]] = []
+    told = "\n".join([*(one.why for one in view.parked), (view.reason and view.reason.message) or ""])
     for row in _rows_to_show(view.steps):
+        errors.append([])
         if isinstance(row, str):
             notes[len(rows)] = [(row, "dim")]
             rows.append([])
             continue
         rows.append(_step_row(row, now))
-    lines = _align(rows, notes)
+        texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in told]
+        errors[-1] = [
+            [("      ", ""), (shorten_middle(" ".join(text.split()), _MAX_ERROR), "yellow")]
+            for text in dict.fromkeys(texts)
+        ]
+    lines = [line for row, below in zip(_align(rows, notes), errors, strict=True) for line in (row, *below)]
     for what, count in (view.steps_omitted or {}).items():
         lines.append([(f"    … {what}: {count} more, omitted", "dim")])
     return lines
@@ -342,8 +354,17 @@ def _forward_text(step: StepView, now: datetime) -> str:
     if step.progress:
         words.append(shorten(progress_text(step.progress), 120))
     if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(shorten(error_text(step.error), 80))
+        words.append(shorten(error_text(step.error), _MAX_INLINE))
     return ", ".join(words)
+
+
+def _errors(step: StepView) -> Iterable[str]:
+    """The errors that the row of a step begins to tell, in full."""
+    if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
+        yield error_text(step.error)
+    for operation in (step.compensation, step.confirmation):
+        if operation and operation.error and operation.state == "RUNNING":
+            yield error_text(operation.error)
 
 
 def _forward_state(step: StepView) -> str:
@@ -372,7 +393,7 @@ def _attempts_text(operation: OperationView) -> str:
     times = f", {operation.attempts} attempts" if (operation.attempts or 0) > 1 else ""
     if operation.state != "RUNNING" or not operation.error:
         return times
-    return f"{times}: {shorten(error_text(operation.error), 80)}"
+    return f"{times}: {shorten(error_text(operation.error), _MAX_INLINE)}"
 
 
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

@@ -35,6 +35,39 @@ def test_attempts_and_errors_are_shown_with_their_step() -> None:
     assert "no answer in time" in reported
 
 
+LONG = f"the database cannot run the statement: {'no such column, ' * 10}in `update t`; correct the statement"
+
+
+def test_a_long_error_is_shown_to_its_end() -> None:
+    error = {"type": "UndefinedColumn", "message": LONG}
+    lines = text(story(steps=[step("pay", "FAILED", error=error), step("ship", "PENDING")])).splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("✖"))
+    assert lines[at].rstrip().endswith("…")
+    assert lines[at + 1].strip() == LONG
+    assert "ship" in lines[at + 2]
+
+
+def test_a_huge_error_keeps_its_reason_and_its_advice() -> None:
+    error = {"type": "X", "message": f"the reason: {'a' * 5_000}; do this"}
+    reported = text(story(steps=[step("pay", "FAILED", error=error)]))
+    assert "the reason: " in reported
+    assert reported.rstrip().endswith("; do this")
+    assert len(reported) < 3_000
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reason": {"kind": "failed", "step": "pay", "type": "X", "message": LONG}},
+        {"parked": [{"step": "pay", "op": "do", "since": "2026-03-01T11:59:30Z", "why": f"X: {LONG}"}]},
+    ],
+    ids=["reason", "parked"],
+)
+def test_an_error_that_is_told_elsewhere_is_not_repeated(more: dict[str, Any]) -> None:
+    error = {"type": "X", "message": LONG}
+    assert text(story(steps=[step("pay", "FAILED", error=error)], **more)).count("; correct the statement") == 1
+
+
 def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
     items[3] = step("reserve#3", "REJECTED", error={"type": "SoldOut", "message": "sold out"})
