@@ -24,7 +24,7 @@ from saga_workers.devstack.service import Service
 from saga_workers.devstack.start_failure import cause, full_disk
 from saga_workers.devstack.temporal_server import TemporalService, local_port
 from saga_workers.trigger.topic_inventory import needs_trigger, uses_kafka
-from saga_workers.worker.spark_support import spark_unavailable_reason
+from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean
 from sagas.settings import Settings, load_settings
 from sagas.settings.masking import mask, mask_properties
@@ -92,6 +92,7 @@ class Stack:
                 if "kafka" in wave:
                     self._set_up_topics()
                 pending = [name for name in pending if name not in wave]
+            self._report_missing_setup()
 
     def _needed_services(self) -> list[str]:
         """All services, without those for Kafka if the project does not use it."""
@@ -136,6 +137,22 @@ class Stack:
 
             for connection in own:
                 asyncio.run(set_up_database(connection, current.kafka.shards))
+
+    def _report_missing_setup(self) -> None:
+        """Name the databases that are not this stack's own and that `saga setup` has not changed yet."""
+        current = load_settings(self.settings.root, self.settings.config_file)
+        others = [connection for connection in current.sql_connections() if not connection.embedded]
+        if not others:
+            return
+        import asyncio
+
+        from saga_workers.runtime.databases import why_setup_is_needed
+
+        spark = has_spark_steps(Project(current))
+        for connection in others:
+            if why := asyncio.run(why_setup_is_needed(connection, spark=spark)):
+                command = saga_command("setup")
+                self.report(f"the connection {connection.name} is not set up: {why}; run `{command}`")
 
     def _set_up_topics(self) -> None:
         """Create the topics that the definitions name in the embedded Kafka; for others, use `saga setup`."""

@@ -334,12 +334,12 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
-    from saga_activities.guard.outbox_postgresql import needed_tables
+    from saga_activities.guard import outbox_postgresql
     from saga_activities.guard.tables import now_sql
     from saga_activities.messaging.outbox import NEW
     from saga_workers.relay.check_back import list_undecided
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
-    from saga_workers.runtime.databases import driver_message, open_engine
+    from saga_workers.runtime.databases import driver_message, needed_tables, open_engine
 
     check = f"connection {connection.name}"
     try:
@@ -347,12 +347,11 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
     except SagaError as error:
         return [DoctorResult(check, False, error.message, error.help)]
     now = f"select {now_sql(engine.dialect.name)}"
-    wanted = {*needed_tables(engine.dialect.name)}
     try:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
-            ours = wanted <= tables
+            ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -363,13 +362,7 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
         ]
     finally:
         await engine.dispose()
-    if spark and connection.keeps_outputs:
-        wanted.add("saga_output")
-    if connection.keeps_ledger:
-        wanted.add("saga_run")
-    if connection.keeps_locks:
-        wanted.add("saga_lock")
-    absent = wanted - tables
+    absent = needed_tables(connection, engine.dialect.name, spark=spark) - tables
     return [
         DoctorResult(
             check,

@@ -7,14 +7,16 @@ has to say ``create table if not exists``.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import make_url
+from sqlalchemy import inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import outbox_postgresql
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
@@ -63,6 +65,36 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
         ) from error
     finally:
         await engine.dispose()
+
+
+def needed_tables(connection: Connection, dialect: str, *, spark: bool) -> set[str]:
+    """The tables of :func:`set_up_database` by which it can be told that it has run."""
+    return {
+        *outbox_postgresql.needed_tables(dialect),
+        *(["saga_output"] if spark and connection.keeps_outputs else []),
+        *(["saga_run"] if connection.keeps_ledger else []),
+        *(["saga_lock"] if connection.keeps_locks else []),
+    }
+
+
+async def why_setup_is_needed(connection: Connection, *, spark: bool) -> str | None:
+    """What the database of a connection lacks, or why that cannot be read; None: nothing."""
+    engine = open_engine(connection)
+    if engine.dialect.name == "sqlite" and (file := engine.url.database) and not _exists(file):
+        return f"there is no file {file}"  # connecting would create it
+    try:
+        async with asyncio.timeout(_SETUP_TIMEOUT), engine.connect() as database:
+            tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        return f"its database cannot be used: {driver_message(error)}"
+    finally:
+        await engine.dispose()
+    absent = needed_tables(connection, engine.dialect.name, spark=spark) - tables
+    return f"missing tables: {', '.join(sorted(absent))}" if absent else None
+
+
+def _exists(file: str) -> bool:
+    return os.path.exists(file)
 
 
 def open_engine(connection: Connection) -> AsyncEngine:
