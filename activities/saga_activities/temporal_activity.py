@@ -36,7 +36,7 @@ from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     LOAD_ACTIVITY,
@@ -114,7 +114,8 @@ class SagaActivities:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
             attempt = _attempt_context(watched.saga, watched.traceparent)
-            outcome = watched.outcome = await self._perform(invocation, attempt, watched)
+            ended = await self._perform(invocation, attempt, watched)
+            outcome = watched.outcome = hide_in_failure(ended, invocation.hidden)
         return _temporal_result(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:

@@ -28,7 +28,7 @@ from sagas.bulk.wire_format import (
 )
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.text.exact_json import decode_json, encode_json
 
 DetachSagas = Callable[
@@ -82,7 +82,7 @@ class BulkActivities:
                     observing.enter_context(observer(observed))
                 ended = await runner.perform(calls, attempt)
                 outcomes = observed.outcomes = [
-                    None if outcome is None else limit_conflict(outcome, call, attempt)
+                    None if outcome is None else hide_in_failure(limit_conflict(outcome, call, attempt), call.hidden)
                     for call, outcome in zip(calls, ended, strict=True)
                 ]
         except UsageError as error:  # of the connection: nothing was performed

@@ -12,7 +12,7 @@ Whatever else happens to a saga, it gets a machine of its own, restored from the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -196,7 +196,9 @@ class HappyPathSaga:
             names = {**self._names(), "step": arguments.step_names(key)}
             step = path.plan.steps[command.step]
             own = made[command.step] = arguments.render_forward_arguments(path.plan, work, step, names)
-            return _with_own_values(command, key, own)
+            call = _with_own_values(command, key, own)
+            texts = path.plan.sensitive_texts(self._input)
+            return call if texts == call.hidden else replace(call, hidden=texts)
         if isinstance(command, Finish) and path.definition.output is not None:
             self._output = arguments.render_output(path.plan, work, path.definition, self._names())
             return Finish(command.state, command.committed, self._output, command.reason)

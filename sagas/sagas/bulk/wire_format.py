@@ -93,6 +93,8 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         rest["known_done"] = True
     if guard.confirmed is not None:
         rest["confirmed"] = encode_guard(guard)["confirmed"]
+    if call.hidden:
+        rest["hidden"] = call.hidden
     head = [item.saga_id, {name: value for name, value in call.arguments.items() if name not in shared}]
     return [*head, rest] if rest else head
 
@@ -120,6 +122,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 earlier_attempts=rest.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
+                hidden=tuple(rest.get("hidden", ())),
                 saga=request["saga"],
             )
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +20,7 @@ from sagas.definition.schema_nodes import (
     same_value,
 )
 from sagas.expressions import ANY_ELEMENT
-from sagas.text.exact_json import canonical_json, decode_json
+from sagas.text.exact_json import canonical_json, decode_json, value_text
 
 SENSITIVE_KEYWORD = "x-sensitive"
 MASK = "•••"
@@ -32,9 +34,52 @@ def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
     return _sensitivity(schema).covers(path)
 
 
+def has_sensitive_values(schema: Any) -> bool:
+    """True if the schema marks any value."""
+    return not isinstance(_sensitivity(schema), _Nothing)
+
+
 def masked(schema: Any, value: Any) -> Any:
     """The value for people to read: with `•••` in place of what is `x-sensitive`."""
     return _sensitivity(schema).mask(value)
+
+
+_MIN_HIDDEN = 3
+"""Characters of the shortest value that is looked for in messages: `1` or `DE` may stand there for anything."""
+
+_QUOTED = 40
+"""Characters that messages quote of a long value."""
+
+
+def sensitive_texts(schema: Any, value: Any) -> tuple[str, ...]:
+    """The texts in which messages may quote the `x-sensitive` values inside ``value``, the longest first."""
+    texts = {text for text in _hidden_scalars(value, masked(schema, value)) if len(text) >= _MIN_HIDDEN}
+    return tuple(sorted(texts | {text[:_QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
+
+
+def hide_texts(message: str, texts: Iterable[str]) -> str:
+    """The message with `•••` in place of these texts, where they are no parts of longer words."""
+    for text in texts:
+        if text in message:
+            message = re.sub(
+                rf"(?<!\w){re.escape(text)}(?!\w)" if len(text) < _QUOTED else re.escape(text), MASK, message
+            )
+    return message
+
+
+def _hidden_scalars(value: Any, shown: Any) -> Iterator[str]:
+    """The texts of the scalars that are not in ``shown``, the masked value."""
+    match value:
+        case dict():
+            for name, item in value.items():
+                if shown == MASK:
+                    yield str(name)
+                yield from _hidden_scalars(item, shown[name] if isinstance(shown, dict) else MASK)
+        case list():
+            for at, item in enumerate(value):
+                yield from _hidden_scalars(item, shown[at] if isinstance(shown, list) else MASK)
+        case str() | int() | Decimal() if shown == MASK and not isinstance(value, bool):
+            yield value_text(value)
 
 
 def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, Probe, StepDefinition, checked_entry
+from sagas.definition.sensitivity import hide_texts
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.limits import WorkMeter
@@ -236,7 +237,7 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
             run.work.begin_value()
             return compile_expression(source).evaluate(names, run.work)
     except ExpressionError as error:
-        raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
+        raise _definition_error(run.plan, place, error, names) from None
     return _render(run.plan, run.work, place, source, names)
 
 
@@ -245,7 +246,14 @@ def _render(plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], value:
     try:
         return plan.compiled_template(place, value).render(names, work)
     except ExpressionError as error:
-        raise DefinitionError(f"{'.'.join(place)}: {error.message}") from None
+        raise _definition_error(plan, place, error, names) from None
+
+
+def _definition_error(
+    plan: ExecutionPlan, place: tuple[str, ...], error: ExpressionError, names: Mapping[str, Any]
+) -> DefinitionError:
+    message = hide_texts(error.message, plan.sensitive_texts(names.get("input")))
+    return DefinitionError(f"{'.'.join(place)}: {message}")
 
 
 # --- pauses: Temporal repeats a workflow task of more than two seconds, and it would take as long every time ---------

@@ -215,6 +215,7 @@ def _new_call(
         "local": engine or action.local,
         "cancellable": op in ("do", "probe"),
         "own_retry": action.own_retry and not _retried_without_limit(run, step, op),
+        "hidden": run.plan.sensitive_texts(run.input),
     }
     return Call(
         id=flight.id,

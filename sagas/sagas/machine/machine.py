@@ -52,6 +52,7 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
+from sagas.protocol.outcomes import hide_in_failure
 from sagas.protocol.payloads import LOCK_ACTIVITY
 from sagas.protocol.saga_view import SagaView
 
@@ -280,6 +281,8 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
     outcome = event.outcome
+    if outcome.kind != "done":
+        outcome = hide_in_failure(outcome, run.plan.sensitive_texts(run.input))
     if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == arguments.DEFINITION_FAILURE:
         calls.forget_unsent_arguments(entry, flight.call_kind)
     match flight.call_kind:

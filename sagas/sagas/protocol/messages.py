@@ -202,6 +202,7 @@ class Call:
     ``at_most_once``: the platform must not retry this attempt on its own.
     ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
     ``own_retry``: `retry` is written at the operation, and its `max_attempts` counts here.
+    ``hidden``: texts that no message may quote, the `x-sensitive` values of the input.
     """
 
     id: str
@@ -227,6 +228,7 @@ class Call:
     at_most_once: bool = False
     reads: bool = False
     own_retry: bool = False
+    hidden: tuple[str, ...] = ()
     delay: float = 0.0
 
 

@@ -11,11 +11,12 @@ late                  refused: this step has already been undone or sealed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sagas.definition.model import Operation, Retry
+from sagas.definition.sensitivity import hide_texts
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
@@ -84,6 +85,27 @@ class Outcome:
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:
         return Outcome("done", result, attempt=attempt, marker=marker)
+
+
+def hide_in_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
+    """The outcome without these texts in what it says; the details of a rejection are the participant's own data."""
+    if not texts:
+        return outcome
+    if (failure := outcome.failure) is not None:
+        details = failure.details if outcome.kind == "rejected" else _hide_in_value(dict(failure.details), texts)
+        failure = Failure(failure.type, hide_texts(failure.message, texts), details)
+    return replace(outcome, failure=failure, park_reason=outcome.park_reason and hide_texts(outcome.park_reason, texts))
+
+
+def _hide_in_value(value: Any, texts: Sequence[str]) -> Any:
+    match value:
+        case str():
+            return hide_texts(value, texts)
+        case dict():
+            return {name: _hide_in_value(item, texts) for name, item in value.items()}
+        case list() | tuple():
+            return [_hide_in_value(item, texts) for item in value]
+    return value
 
 
 # --- merging the outcomes of all attempts of a step (guarantees §1) --------------------------------------------------

@@ -73,6 +73,7 @@ class Invocation:
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
     ``reads``: the database must refuse every write of the action.
     ``own_retry``: the author has written its `retry`, which then applies to every failure.
+    ``hidden``: texts that no message may quote.
     ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
 
@@ -92,6 +93,7 @@ class Invocation:
     reads: bool = False
     own_retry: bool = False
     intervals: tuple[float, ...] = ()
+    hidden: tuple[str, ...] = ()
     saga: str = ""
 
     @property
@@ -126,6 +128,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["reads"] = True
         if call.own_retry:
             envelope["own_retry"] = True
+        if call.hidden:
+            envelope["hidden"] = list(call.hidden)
         if call.retry.intervals:
             envelope["intervals"] = list(call.retry.intervals)
     return {**call.arguments, ENVELOPE: envelope}
@@ -152,6 +156,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         reads=envelope.get("reads", False),
         own_retry=envelope.get("own_retry", False),
         intervals=tuple(map(float, envelope.get("intervals", ()))),
+        hidden=tuple(envelope.get("hidden", ())),
         saga=envelope.get("saga", ""),
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.sensitivity import has_sensitive_values, sensitive_texts
 from sagas.expressions import Template, compile_value
 
 
@@ -104,8 +105,14 @@ class ExecutionPlan:
         self.after_pivot = self._descendants(self.pivot.id) if self.pivot else set()
         self.savepoints = {step.id: self._descendants(step.id) for step in definition.steps if step.savepoint}
         """The steps that follow each savepoint, which a failure among them undoes and runs again."""
+        self.sensitive_schema = definition.input if has_sensitive_values(definition.input) else None
+        """The schema of the input if it marks values as `x-sensitive`."""
         self._templates: dict[tuple[str, ...], Template] = {}
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
+
+    def sensitive_texts(self, input: Any) -> tuple[str, ...]:
+        """What no message may quote of an input."""
+        return () if self.sensitive_schema is None else sensitive_texts(self.sensitive_schema, input)
 
     def _descendants(self, start: str) -> set[str]:
         found: set[str] = set()

@@ -1,0 +1,50 @@
+"""What an engine says about a failure quotes no `x-sensitive` value of the input."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sagas.definition.sensitivity import hide_texts, sensitive_texts
+from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+
+SCHEMA = {
+    "properties": {
+        "card": {"type": "string", "x-sensitive": True},
+        "owner": {"x-sensitive": True},
+        "pins": {"items": {"x-sensitive": True}},
+        "note": {"type": "string"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "shown"),
+    [
+        ({"card": "4111-x"}, "'4111-x' is not a date", "'•••' is not a date"),
+        ({"card": "4111-x"}, "Key (card)=(4111-x) already exists", "Key (card)=(•••) already exists"),
+        ({"owner": {"name": "Ada", "age": 36, "tags": ["vip"]}}, "Ada, vip", "•••, •••"),
+        ({"owner": Decimal("12.50")}, "12.50 is too large", "••• is too large"),
+        ({"pins": ["123", "4567"]}, "123 and 4567, 12345", "••• and •••, 12345"),
+        ({"card": "x" * 60}, f"'{'x' * 40}…' is wrong", "'•••…' is wrong"),
+        ({"card": "1", "note": "free"}, "attempt 1 of free", "attempt 1 of free"),
+        ({"owner": True}, "true", "true"),
+        ({}, "nothing", "nothing"),
+    ],
+)
+def test_sensitive_values_are_hidden(value: Any, message: str, shown: str) -> None:
+    assert hide_texts(message, sensitive_texts(SCHEMA, value)) == shown
+
+
+def test_details_and_the_reason_of_parking_are_hidden_too() -> None:
+    failure = Failure("X", "4111-x", {"statement": "4111-x", "rows": [{"card": "4111-x"}]})
+    failed = hide_in_failure(Outcome("failed", failure=failure, park_reason="4111-x changed"), ("4111-x",))
+    assert failed.failure == Failure("X", "•••", {"statement": "•••", "rows": [{"card": "•••"}]})
+    assert failed.park_reason == "••• changed"
+
+
+def test_the_details_of_a_rejection_are_the_participants_own() -> None:
+    rejected = hide_in_failure(Outcome("rejected", failure=Failure("X", "4111-x", {"card": "4111-x"})), ("4111-x",))
+    assert rejected.failure == Failure("X", "•••", {"card": "4111-x"})
