@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
@@ -244,7 +245,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         raise
     except Exception as error:  # noqa: BLE001 - becomes part of the outcome
         failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
-        return Outcome("unknown", failure=Failure(failure_type, str(error) or failure_type))
+        return Outcome("unknown", failure=Failure(failure_type, action_error_message(error)))
     if op == "probe":
         return probe_outcome(result)
     size = len(encode_json(result))

@@ -83,7 +83,9 @@ class Action:
             except ValidationError as error:
                 problem = error.errors()[0]
                 location = ".".join(str(part) for part in (name, *problem["loc"]))
-                raise ValueError(f"{self.name}: argument {location}: {problem['msg']}") from None
+                raise ValueError(
+                    f"{self.name}: argument {location}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+                ) from None
         for parameter in signature.missing(arguments):
             raise ValueError(f"{self.name} needs the argument {parameter.name!r}")
         return bound

@@ -1,0 +1,27 @@
+"""The message of an exception that the code of an action has raised."""
+
+from __future__ import annotations
+
+import sys
+
+_MAX_MESSAGE = 500
+_MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError, AssertionError, ImportError)
+"""Exceptions of Python whose text is no sentence for an operator: `'sku'` of a KeyError."""
+
+
+def action_error_message(error: BaseException) -> str:
+    """The author's own words as they are; those of Python and of a library with their source, and what to do."""
+    name, text = type(error).__name__, str(error)
+    root = type(error).__module__.partition(".")[0]
+    if root == "builtins":
+        is_mistake = isinstance(error, _MISTAKES)
+        source = "the code of the action"
+    else:
+        is_mistake = not root.startswith("saga") and "site-packages" in (
+            getattr(sys.modules.get(root), "__file__", "") or ""
+        )
+        source = f"the package {root} in the code of the action"
+    if not is_mistake:
+        return text or name
+    words = " ".join(text.split())[:_MAX_MESSAGE]
+    return f"{source} raised {name}{': ' if words else ''}{words}; correct the code, or raise Rejected for a refusal"
