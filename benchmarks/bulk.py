@@ -139,9 +139,9 @@ class Bench:
                     rows.append(BulkRow(f"{run}-{number}", starter.make_request(input)))
                 handle = await starter.start_bulk(rows, chunk_size=self._size)
                 result = await handle.result()
-                for id in result["left"]:
+                for id in result["detached"]:
                     await self._client.temporal.get_workflow_handle(id).result()
-                return result["counts"].get("COMPLETED", 0) + len(result["left"])
+                return result["counts"].get("COMPLETED", 0) + len(result["detached"])
 
         parts = [range(start, min(start + self._size, count)) for start in range(0, count, self._size)]
         done = await asyncio.gather(*(part(numbers) for numbers in parts))

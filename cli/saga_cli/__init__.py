@@ -18,7 +18,7 @@ How to add a command: write a file with one function and add a row to ``COMMANDS
         from saga_workers.somewhere import cancel_saga       # heavy imports inside the function
 
         answer = with_client(lambda client, settings: cancel_saga(client, saga_id))
-        print_document(answer, human=lambda: say(f"{saga_id}: {answer['answer']}"))
+        print_document(answer, human=lambda: say(f"{saga_id}: {answer['response']}"))
         return 0                                             # the exit code; None is 0
 
 The docstring is the help text. ``-o json``, ``--json``, ``--jsonl``, ``--config`` and ``--debug`` are taken from

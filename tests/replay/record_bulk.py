@@ -111,10 +111,10 @@ async def record_batch(client: Client) -> list[Path]:
         (PAUSE_SIGNAL, {"by": "mia"}),
         (RESUME_SIGNAL, {"by": "mia"}),
         (OPENED_SIGNAL, second.to_json()),
-        (PROGRESS_SIGNAL, replace(second, started=5, there=5, ended={"COMPLETED": 7}).to_json()),
+        (PROGRESS_SIGNAL, replace(second, started=5, existing=5, ended={"COMPLETED": 7}).to_json()),
         ("unheard of", 1),
         (CANCEL_SIGNAL, {"by": "ben"}),
-        (CLOSED_SIGNAL, replace(second, started=5, there=5, stopped="cancelled").to_json()),
+        (CLOSED_SIGNAL, replace(second, started=5, existing=5, stopped="cancelled").to_json()),
     ):
         await handle.query(RECORD_QUERY)  # each signal in a workflow task of its own
         await handle.signal(signal, value)

@@ -21,14 +21,14 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
     count = sum(report["counts"].values())
     verdict = (
         '<p class="pass">✔ Everything reconciles.</p>'
-        if report["agree"]
+        if report["consistent"]
         else f'<p class="fail">✖ {count_text(count)}.</p>'
     )
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""
     read = "; ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
     repaired = "".join(
-        f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("mended") or ()
+        f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("repairs") or ()
     )
     classes = "\n".join(
         _kind_section(kind, number, [one for one in report["findings"] if one["class"] == kind])

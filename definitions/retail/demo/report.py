@@ -295,7 +295,7 @@ def _lake_columns(lake: LakeContents, days: set[Any]) -> list[str]:
 
 def print_reconciliation(found: Mapping[str, Any]) -> None:
     """The verdict, and each difference with the command that a person would type."""
-    if found["agree"]:
+    if found["consistent"]:
         echo(f"  ✔ everything reconciles: {_read_counts(found)}")
         return
     from saga_spark.reconcile.findings import count_text

@@ -303,10 +303,10 @@ class BulkMachine:
         return member.left or member.recorded
 
     def counts(self) -> dict[str, int]:
-        """How many sagas are in each state; LEFT are those with a workflow of their own."""
+        """How many sagas are in each state; DETACHED are those with a workflow of their own."""
         counts: dict[str, int] = {}
         for member in self.members.values():
-            state = "LEFT" if member.left else member.state
+            state = "DETACHED" if member.left else member.state
             counts[state] = counts.get(state, 0) + 1
         return counts
 

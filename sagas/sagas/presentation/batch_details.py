@@ -21,7 +21,7 @@ def batch_details(record: BatchRecord) -> str:
         "| rows | |",
         "|---|---|",
         table_row(str(record.started), "started"),
-        table_row(str(record.there), "already existed"),
+        table_row(str(record.existing), "already existed"),
         table_row(str(record.refused), "refused"),
     ]
     lines += [table_row(str(count), state) for state, count in sorted(record.ended.items())]

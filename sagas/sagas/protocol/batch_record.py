@@ -43,7 +43,7 @@ class BatchRecord:
     client: str = ""
     total: int = 0
     started: int = 0
-    there: int = 0
+    existing: int = 0
     refused: int = 0
     ended: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -54,7 +54,7 @@ class BatchRecord:
 
     @property
     def processed(self) -> int:
-        return self.started + self.there + self.refused
+        return self.started + self.existing + self.refused
 
     @property
     def rate(self) -> float | None:
@@ -78,7 +78,7 @@ class BatchRecord:
             client=_text(value.get("client")) or "",
             total=_count(value.get("total")),
             started=_count(value.get("started")),
-            there=_count(value.get("there")),
+            existing=_count(value.get("existing")),
             refused=_count(value.get("refused")),
             ended=_ended(value.get("ended")),
             seconds=_seconds(value.get("seconds")),
@@ -101,7 +101,7 @@ class BatchRecord:
             self,
             total=new.total,
             started=new.started,
-            there=new.there,
+            existing=new.existing,
             refused=new.refused,
             ended=new.ended,
             seconds=new.seconds,

@@ -175,7 +175,7 @@ class BulkWorkflow:
 
     def _result(self) -> dict[str, Any]:
         assert self._machine is not None
-        return {"counts": self._machine.counts(), "left": self._left, "existing": self._existing}
+        return {"counts": self._machine.counts(), "detached": self._left, "existing": self._existing}
 
     # --- commands ----------------------------------------------------------------------------------------------
 

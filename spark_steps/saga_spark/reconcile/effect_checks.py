@@ -84,7 +84,7 @@ def _classify(
     several = F.col("left_rows") != F.col("right_rows")
     class_ = (
         F.when(F.col("kind") == "missing_right", F.when(F.col("state") != UNKNOWN_STATE, "saga_without_effect"))
-        .when(F.col("kind") == "missing_left", F.when(undone, "effect_still_there")
+        .when(F.col("kind") == "missing_left", F.when(undone, "effect_not_undone")
               .when(old & (F.col("state") == UNKNOWN_STATE), None).otherwise("effect_without_saga"))
         .when(several & (F.col("right_rows") > F.col("left_rows")), "effect_applied_twice")
         .when(several, "saga_without_effect")
@@ -145,7 +145,7 @@ def check_rows_against_sagas(
         F.when(held, "reservation_unowned")
         .when(F.lit(effects["holds"]), None)
         .when(F.col("state") == UNKNOWN_STATE, F.when(~old, "effect_without_saga"))
-        .when(F.col("state") == "COMPENSATED", "effect_still_there")
+        .when(F.col("state") == "COMPENSATED", "effect_not_undone")
         .when(F.col("state").isin(*ABNORMAL_STATES), "open_effects")
         .when((F.col("rows") > 1) & F.lit(not effects["many"]), "effect_applied_twice")
     )

@@ -28,7 +28,7 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "saga without effect",
         "A saga has ended and says that a step is done, but the effect of the step does not exist.",
     ),
-    "effect_still_there": MismatchKind(
+    "effect_not_undone": MismatchKind(
         "compensated, but the effect is still there", "A saga has compensated a step, but its effect still exists."
     ),
     "effect_applied_twice": MismatchKind("effect applied twice", "The effect of one step exists more than once."),

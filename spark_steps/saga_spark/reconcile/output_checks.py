@@ -60,7 +60,7 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
         return finding("published_unclaimed")
     if evidence.visible and state == "COMPENSATED":
-        return finding("effect_still_there")
+        return finding("effect_not_undone")
     if state == "COMPLETED" and (row.state == "STAGED" or (row.state == "PUBLISHED" and not evidence.visible)):
         return finding("saga_without_effect")
     over = state is None or state in FINAL_STATES or (state in ABNORMAL_STATES and row.state == "STAGING")

@@ -148,11 +148,11 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
         .when(broken, "open_effects")
         .when(F.col("said").isNull() & (F.col("state") != "COMPENSATED"), "effect_without_saga")
         .when(F.coalesce(other_generation, F.lit(False)), "effect_applied_twice")
-        .otherwise("effect_still_there")
+        .otherwise("effect_not_undone")
     )
     return [to_findings(rows, class_, F.col("connection"), F.lit(None), {
-        "saga_says": F.col("said"),
-        "guard_says": F.when(F.col("reason") == "undo", "sealed").when(F.col("undone"), "undone")
+        "saga_state": F.col("said"),
+        "guard_state": F.when(F.col("reason") == "undo", "sealed").when(F.col("undone"), "undone")
         .when(F.col("reason") == "do", "done").otherwise("nothing"),
     })]  # fmt: skip
 

@@ -87,7 +87,7 @@ class OutputPublisher:
                 await self._record_state(sql, outputs, done, "RETRACTED", retracted)
             if kept:
                 # The other outputs are reverted all the same; a retry of the undo finds them so.
-                others = {"taken_back": sorted(retracted)} if retracted else {}
+                others = {"reverted": sorted(retracted)} if retracted else {}
                 raise NeedsOperator("; ".join(map(str, kept)), **kept[0].report, **others) from kept[0]
             # Staged output of other steps is left to their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]

@@ -29,7 +29,7 @@ def transfer(number: int, *, amount: int = 10, to: str | None = None, text: str 
 async def test_all_sagas_complete(bank: Bank) -> None:
     bank.open_accounts(200)
     result = await bank.start("transfer", [transfer(number) for number in range(1, 101)])
-    assert result == {"counts": {"COMPLETED": 100}, "left": [], "existing": {}}
+    assert result == {"counts": {"COMPLETED": 100}, "detached": [], "existing": {}}
     balances = bank.balances()
     assert [balances[f"a{number}"] for number in (1, 100, 101, 200)] == [90, 90, 110, 110]
     assert bank.query("select count(*) from note") == [(100,)]
@@ -99,8 +99,8 @@ async def test_a_batch_action_serves_single_sagas(bank: Bank) -> None:
 
 async def test_a_saga_that_waits_leaves_and_goes_on_alone(bank: Bank) -> None:
     result = await bank.start("waiting", [{"id": f"x-{n}", "waits": n == 2} for n in range(1, 5)])
-    assert result["counts"] == {"COMPLETED": 3, "LEFT": 1}
-    assert result["left"] == ["x-2"]
+    assert result["counts"] == {"COMPLETED": 3, "DETACHED": 1}
+    assert result["detached"] == ["x-2"]
     await bank.client.signal("x-2", "go")
     handle = bank.client.temporal.get_workflow_handle("x-2")
     await handle.result()
@@ -114,8 +114,8 @@ async def test_a_short_wait_is_inside_the_bulk_workflow(bank: Bank) -> None:
     rests = {"r-0": "0s", "r-1": "1s", "r-2": "2s", "r-7": "7s"}
     sagas = [{"id": id, "rest": rest, "text": "refused" if id == "r-1" else "ok"} for id, rest in rests.items()]
     result = await bank.start("resting", sagas)
-    assert result["counts"] == {"COMPLETED": 2, "COMPENSATED": 1, "LEFT": 1}
-    assert result["left"] == ["r-7"]
+    assert result["counts"] == {"COMPLETED": 2, "COMPENSATED": 1, "DETACHED": 1}
+    assert result["detached"] == ["r-7"]
     await bank.client.temporal.get_workflow_handle("r-7").result()
     assert dict(bank.query("select id, text from note")) == {"r-0": "ok", "r-2": "ok", "r-7": "ok"}
     for id, length in (("r-1", 1), ("r-2", 2), ("r-7", 7)):
@@ -153,7 +153,7 @@ async def test_a_saga_leaves_although_an_earlier_run_had_its_id(bank: Bank) -> N
     bank.query("delete from saga_guard")
     bank.query("delete from note")
     result = await bank.start("waiting", [{"id": "old-1", "waits": True}])
-    assert result["left"] == ["old-1"]
+    assert result["detached"] == ["old-1"]
     await bank.client.signal("old-1", "go")
     await bank.client.temporal.get_workflow_handle("old-1").result()
     assert bank.query("select count(*) from note") == [(1,)]
@@ -213,7 +213,7 @@ async def test_a_bulk_workflow_that_is_cancelled_while_a_saga_leaves_cancels_tha
     await handle.query("counts")  # the workflow task of the cancel is over
     may_answer.set()
     result = await asyncio.wait_for(handle.result(), 30)
-    assert result["counts"] == {"LEFT": 1}
+    assert result["counts"] == {"DETACHED": 1}
     with pytest.raises(WorkflowFailureError):
         await asyncio.wait_for(bank.client.temporal.get_workflow_handle("departing").result(), 30)
     assert (await bank.client.view("departing")).state == "COMPENSATED"

@@ -50,11 +50,11 @@ async def test_a_file_with_rejections_gives_the_same_counts_when_repeated(shop: 
     words = ("start", "transfer", "--from", write(shop, rows), "--bulk", "--bulk-size", "25", "--batch", batch)
     first = await shop.saga("--json", *words)
     assert first.code == 1, first
-    assert (first.json["started"], first.json["there"]) == (60, 0)
+    assert (first.json["started"], first.json["existing"]) == (60, 0)
     assert first.json["ended"] == {"COMPLETED": 57, "COMPENSATED": 3}
     second = await shop.saga("--json", *words)
     assert second.code == 1, second
-    assert (second.json["started"], second.json["there"]) == (0, 60)
+    assert (second.json["started"], second.json["existing"]) == (0, 60)
     assert second.json["ended"] == first.json["ended"]
     assert sum(bank.balances().values()) == 400 * 100
     assert bank.balances()["a1"] == 90
@@ -181,8 +181,8 @@ async def test_a_killed_command_is_continued_without_a_second_start(shop: Comman
     again = await shop.saga("--json", *words[:-2])
     assert again.code == 0, again
     assert again.json["ended"] == {"COMPLETED": 120}
-    assert again.json["started"] + again.json["there"] == 120
-    assert again.json["there"] >= 10
+    assert again.json["started"] + again.json["existing"] == 120
+    assert again.json["existing"] >= 10
     assert bank.query("select count(*) from saga_outbox") == [(120,)]
     assert bank.balances()["a1"] == 90
 
@@ -242,7 +242,7 @@ async def test_detached_rows_end_without_the_command(shop: CommandLine, bank: Ba
     assert answer.json["started"] == 20
     await eventually(lambda: counted(bank, "select count(*) = 20 from saga_run"))
     repeated = await shop.saga("--json", "start", "transfer", "--from", file, "--bulk", "--batch", batch, "--detach")
-    assert (repeated.json["started"], repeated.json["there"]) == (0, 20)
+    assert (repeated.json["started"], repeated.json["existing"]) == (0, 20)
 
 
 async def counted(bank: Bank, query: str) -> bool:
@@ -267,7 +267,7 @@ async def test_a_saga_that_has_left_is_not_started_twice(shop: CommandLine, bank
     await bank.client.signal(f"{batch}-1", "go")
     ended = await child.ended()
     counts = json.loads(ended.out)
-    assert (ended.code, counts["started"], counts["there"]) == (0, 0, 3), ended
+    assert (ended.code, counts["started"], counts["existing"]) == (0, 0, 3), ended
     assert counts["ended"] == {"COMPLETED": 3}
     assert bank.query("select count(*) from note") == [(3,)]
 

@@ -112,7 +112,7 @@ async def test_a_saga_whose_steps_take_one_large_document_leaves_and_can_be_undo
         inputs = [{"id": f"repeats-{waits}", "taken": REPEATED, "waits": waits} for waits in (True, False)]
         handle = await start(bank, "large", inputs)
         result = await asyncio.wait_for(handle.result(), 60)
-        assert result["counts"] == {"LEFT": 1, "COMPLETED": 1}
+        assert result["counts"] == {"DETACHED": 1, "COMPLETED": 1}
         await client.signal("repeats-True", "go")
         await client.temporal.get_workflow_handle("repeats-True").result()
         for id in ("repeats-True", "repeats-False"):
@@ -164,7 +164,7 @@ async def test_others_leave_beside_a_saga_with_a_large_state(large_project: tupl
         for number in (1, 2):
             await client.signal(f"leaves-{number}", "go")
             await client.temporal.get_workflow_handle(f"leaves-{number}").result()
-        assert (await handle.query("counts")) == {"LEFT": 2, "RUNNING": 1}
+        assert (await handle.query("counts")) == {"DETACHED": 2, "RUNNING": 1}
         await handle.terminate()
         await client.close()
 
@@ -189,6 +189,6 @@ async def test_a_saga_that_temporal_refuses_leaves_later(bank: Bank, monkeypatch
         await bank.client.temporal.get_workflow_handle(f"refused-{number}").result()
     refusing.clear()
     result = await asyncio.wait_for(handle.result(), 60)
-    assert sorted(result["left"]) == ["refused-1", "refused-2", "refused-3"]
+    assert sorted(result["detached"]) == ["refused-1", "refused-2", "refused-3"]
     await bank.client.signal("refused-1", "go")
     await bank.client.temporal.get_workflow_handle("refused-1").result()

@@ -42,7 +42,7 @@ async def test_sagas_that_wait_again_and_again_leave(postgres_server: DatabaseSe
         await set_up_database(project.settings.connection("bank"))
         async with running_worker(project) as client:
             result = await Bank(client, project, url).start("restless", [{"id": f"r-{n}"} for n in range(3)])
-            assert result["counts"] == {"LEFT": 3}
+            assert result["counts"] == {"DETACHED": 3}
             assert [await _final_state(client, f"r-{n}") for n in range(3)] == ["COMPLETED"] * 3
             await client.close()
     finally:

@@ -34,7 +34,7 @@ async def test_another_worker_answers(bank: Bank, monkeypatch: pytest.MonkeyPatc
     handle = await starter.start_bulk(rows)
     result = await asyncio.wait_for(handle.result(), 60)
     assert refused == [activity]
-    assert result["counts"] == {"COMPLETED": 1, "LEFT": 1}
+    assert result["counts"] == {"COMPLETED": 1, "DETACHED": 1}
     assert bank.states() == {f"{mark}-1": "COMPLETED"}
     await bank.client.signal(f"{mark}-2", "go")
     await bank.client.temporal.get_workflow_handle(f"{mark}-2").result()

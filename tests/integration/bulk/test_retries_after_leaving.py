@@ -41,7 +41,7 @@ async def retried(bank_project: tuple[Project, str]) -> AsyncIterator[Bank]:
 async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Bank) -> None:
     bank = retried
     result = await bank.start("retried", [{"id": "left-1"}])
-    assert result["left"] == ["left-1"]
+    assert result["detached"] == ["left-1"]
     await bank.client.start("retried", {"id": "stayed-1"})
     for id in ("left-1", "stayed-1"):
 
@@ -65,7 +65,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(retried: Bank) -> Non
     """The attempt is due in seconds; nothing has happened, and nothing will."""
     bank = retried
     result = await bank.start("retried", [{"id": "cancelled-1"}])
-    assert result["left"] == ["cancelled-1"]
+    assert result["detached"] == ["cancelled-1"]
     assert await bank.client.cancel("cancelled-1", reason="not wanted", who="me") == "accepted"
 
     async def undone() -> bool:

@@ -91,7 +91,7 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
         await asked_to_leave(bulk)
     assert await cancelled == "accepted"
     result = await bulk.result()
-    assert result["counts"] == {"COMPLETED": 2, "LEFT": 1}
+    assert result["counts"] == {"COMPLETED": 2, "DETACHED": 1}
     with pytest.raises(WorkflowFailureError):
         await bank.client.temporal.get_workflow_handle("t-2").result()
     view = await bank.client.view("t-2")
@@ -117,7 +117,7 @@ async def test_a_saga_that_is_paused_leaves_first(bank: Bank) -> None:
     bulk = await start_bulk(bank, "resting", [{"id": f"r-{n}", "rest": "4s"} for n in (1, 2)])
     await eventually(lambda: _finds(bank, "select 1 from note", 2))
     await bank.client.pause("r-1", reason="a question", who="me")
-    assert (await bulk.result())["counts"] == {"COMPLETED": 1, "LEFT": 1}
+    assert (await bulk.result())["counts"] == {"COMPLETED": 1, "DETACHED": 1}
 
     async def is_held() -> bool:
         paused = (await bank.client.view("r-1")).paused
@@ -155,10 +155,12 @@ async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
         await client.undo("unattended", reason="test", who="me")
     async with running_worker(project) as client:
         result = await asyncio.wait_for(bulk.result(), 60)
-        if result["counts"] == {"LEFT": 1}:  # it goes on in a workflow of its own, and needs the worker until its end
+        if result["counts"] == {
+            "DETACHED": 1
+        }:  # it goes on in a workflow of its own, and needs the worker until its end
             with contextlib.suppress(WorkflowFailureError):
                 await asyncio.wait_for(client.temporal.get_workflow_handle("unattended").result(), 60)
-    assert result["counts"] in ({"COMPLETED": 1}, {"COMPENSATED": 1}, {"LEFT": 1})
+    assert result["counts"] in ({"COMPLETED": 1}, {"COMPENSATED": 1}, {"DETACHED": 1})
     assert sum(bank.balances().values()) == 200 * 100
     await client.close()
 
@@ -183,7 +185,7 @@ async def test_a_saga_that_has_left_is_undone(bank: Bank) -> None:
     await bank.start("waiting", [{"id": "seen-1", "waits": True}])
     assert bank.query("select bulk_id from saga_claim where saga_id = 'seen-1'") == [(None,)]
     again = await bank.start("waiting", [{"id": "seen-1", "waits": True}])
-    assert again["left"] == ["seen-1"]
+    assert again["detached"] == ["seen-1"]
     same = await bank.client.start("waiting", {"id": "seen-1", "waits": True})
     assert not same.started
     with pytest.raises(RefusedError, match="another input"):
@@ -213,8 +215,8 @@ async def test_a_cancel_by_filter_reaches_sagas_of_bulk_workflows(
         cancelled = asyncio.ensure_future(cli.saga("-o", "json", "cancel", "--yes", "--where", where))
         await until(lambda: _is_asked_to_let_go(bulk))
     answer = await cancelled
-    assert (answer.code, [(row["id"], row["answer"]) for row in json.loads(answer.out)]) == (0, [("t-2", "accepted")])
-    assert (await bulk.result())["counts"] == {"COMPLETED": 2, "LEFT": 1}
+    assert (answer.code, [(row["id"], row["response"]) for row in json.loads(answer.out)]) == (0, [("t-2", "accepted")])
+    assert (await bulk.result())["counts"] == {"COMPLETED": 2, "DETACHED": 1}
     with pytest.raises(WorkflowFailureError):
         await bank.client.temporal.get_workflow_handle("t-2").result()
     assert bank.balances()["a2"] == 100
@@ -251,7 +253,7 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
         await asked_to_leave(bulk)
     assert await response == ({"t-2": "accepted"} if together else "accepted")
     assert (await bulk.result())["counts"] == (
-        {"COMPLETED": 1, "COMPENSATED": 1} if together else {"COMPLETED": 1, "LEFT": 1}
+        {"COMPLETED": 1, "COMPENSATED": 1} if together else {"COMPLETED": 1, "DETACHED": 1}
     )
     events = (await bulk.fetch_history()).events
     assert sum(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events) == 1

@@ -30,7 +30,7 @@ async def test_show_counts_states_and_groups_failures(cli: CommandLine) -> None:
     await eventually(counts)
     shown = (await cli.saga("--json", "batch", "show", batch)).json
     assert (shown["state"], shown["saga"], shown["total"], shown["bulk"]) == ("STARTED", "trip", 10, False)
-    assert shown["rows"] == {"started": 10, "there": 0, "refused": 0, "not_started": 0}
+    assert shown["rows"] == {"started": 10, "existing": 0, "refused": 0, "not_started": 0}
     assert shown["rate"] > 0
     (group,) = shown["failures"]
     assert (group["count"], group["kind"], group["step"], group["message"]) == (

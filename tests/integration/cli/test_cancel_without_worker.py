@@ -59,7 +59,7 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     with short_timeouts(monkeypatch):
         for _ in range(2):
             answer = await cli.saga("--json", "cancel", id, "--reason", "not wanted", "--as", "ben")
-            assert (answer.code, answer.json["answer"]) == (0, "requested"), answer
+            assert (answer.code, answer.json["response"]) == (0, "requested"), answer
             assert "no worker has answered yet" in answer.json["note"]
     story = (await cli.saga("--json", "show", id)).json
     assert (story["cancel_requested"], bool(story["incomplete"])) == (True, True)
@@ -102,7 +102,7 @@ async def test_a_cancel_past_the_commit_point_has_no_later_effect(
     worker.kill()
     with short_timeouts(monkeypatch):
         answer = await cli.saga("--json", "cancel", id)
-    assert (answer.code, answer.json["answer"]) == (0, "requested"), answer
+    assert (answer.code, answer.json["response"]) == (0, "requested"), answer
     worker.start()
     again = await cli.saga("cancel", id)
     assert again.code == 9, again
@@ -142,7 +142,7 @@ async def test_a_requested_cancel_survives_the_server(
         with WorkerProcess("worker", folder) as worker:
             [id] = await start_and_kill_worker(cli, worker)
             with short_timeouts(monkeypatch):
-                assert (await cli.saga("--json", "cancel", id)).json["answer"] == "requested"
+                assert (await cli.saga("--json", "cancel", id)).json["response"] == "requested"
             server.kill()
             server.start()
             worker.start()
@@ -160,7 +160,7 @@ async def test_a_bulk_cancel_reaches_every_saga(
     with short_timeouts(monkeypatch, 3.0):
         answer = await cli.saga("--json", "cancel", "--where", where, "--yes")
     took = time.monotonic() - began
-    assert {row["id"]: row["answer"] for row in answer.json} == dict.fromkeys(ids, "requested")
+    assert {row["id"]: row["response"] for row in answer.json} == dict.fromkeys(ids, "requested")
     assert answer.code == 0, answer
     assert took < len(ids) * 3.0 / 2, "they are asked at the same time"
     worker.start()

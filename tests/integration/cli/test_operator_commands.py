@@ -48,10 +48,10 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     assert "closed today; held back: car" in shown
     assert f"saga resume {id}    lets it go on" in shown
     again = await cli.saga("--json", "pause", id, "--as", "ben")
-    assert again.json == {"id": id, "answer": "paused", "held": ["car"], "in_flight": []}
+    assert again.json == {"id": id, "response": "paused", "held": ["car"], "in_flight": []}
     assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna"
     resumed = await cli.saga("--json", "resume", id)
-    assert resumed.json == {"id": id, "answer": "resumed", "state": "COMPENSATING"}
+    assert resumed.json == {"id": id, "response": "resumed", "state": "COMPENSATING"}
     assert (await cli.saga("--json", "watch", id)).code == 3
     late = await cli.saga("resume", id)
     assert late.code == 9
@@ -219,7 +219,11 @@ async def test_a_bulk_cancel_continues_after_a_refusal(cli: CommandLine) -> None
     await until(cli, ("list", "--state", "RUNNING,COMMITTED"), lambda rows: len(rows) == 3)
     answer = await cli.saga("--json", "cancel", "--where", "StartTime > '2000-01-01T00:00:00Z'", "--yes")
     assert answer.code == 9, answer
-    assert {row["id"]: row["answer"] for row in answer.json} == {first: "accepted", order: "refused", last: "accepted"}
+    assert {row["id"]: row["response"] for row in answer.json} == {
+        first: "accepted",
+        order: "refused",
+        last: "accepted",
+    }
     for id in (first, last):
         assert (await cli.saga("watch", id)).code == 6
     assert (await cli.saga("cancel", "--where", "WorkflowType = 'ask'", "--wait")).code == 2

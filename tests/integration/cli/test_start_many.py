@@ -33,7 +33,7 @@ async def test_each_row_starts_one_saga_and_a_rerun_starts_none(cli: CommandLine
     assert first.json["ended"] == {"COMPLETED": 39, "COMPENSATED": 1}
     second = await cli.saga("--json", "start", "trip", "--from", str(file))
     assert second.code == 1, second
-    assert (second.json["started"], second.json["there"]) == (0, 40)
+    assert (second.json["started"], second.json["existing"]) == (0, 40)
     assert second.json["ended"] == first.json["ended"]
     tolerant = await cli.saga("start", "trip", "--from", str(file), "--tolerate", "10%")
     assert tolerant.code == 0, tolerant
@@ -97,7 +97,7 @@ async def test_rows_of_every_kind_of_file_are_the_same_sagas(cli: CommandLine) -
     for file in (csv, lines, array, packed):
         answer = await cli.saga("--json", "start", "numbered", "--from", str(file))
         assert answer.code == 0, answer
-        started.append((answer.json["started"], answer.json["there"]))
+        started.append((answer.json["started"], answer.json["existing"]))
     assert started == [(2, 0), (0, 2), (0, 2), (0, 2)]
     again = await cli.saga("--json", "start", "numbered", "--set", "n=12.0")
     assert (again.json["id"], again.json["started"]) == ("numbered-12", False)

@@ -62,7 +62,7 @@ async def test_a_repair_finds_its_row_and_no_other(guard_database: GuardDatabase
         for value in VALUES:
             await run(connection, f"insert into pasted values ({sql_literal(value, dialect)})")
         for at, value in enumerate(VALUES, 1):
-            finding = Finding("effect_still_there", "s-1", place="shop.pasted", row={"code": value})
+            finding = Finding("effect_not_undone", "s-1", place="shop.pasted", row={"code": value})
             place, _, statement = repair_command(finding, {"shop": dialect}).partition(": ")
             assert place == "shop"
             await run(connection, statement)

@@ -97,7 +97,7 @@ async def test_a_file_is_continued_after_temporal_has_forgotten_its_first_rows(s
     file = stay.folder / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     started = await stay.later.saga("start", "stay", "--from", str(file), "--json")
-    assert (started.json["started"], started.json["there"], started.json["refused"]) == (1, 2, 0)
+    assert (started.json["started"], started.json["existing"], started.json["refused"]) == (1, 2, 0)
     assert started.json["ended"] == {"COMPLETED": 2, "COMPENSATED": 1}
 
 

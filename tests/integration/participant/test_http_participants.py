@@ -58,7 +58,7 @@ async def broken_promises(settings: Settings, fault: str | None, count: str | No
     async with serving(FaultyParticipant(fault).app) as url:
         results = await run_participant_test(settings, step_at(settings, url, count), timeout=10)
     assert [one.check for one in results] == NAMES
-    return {one.check: one.problem for one in results if one.verdict != "kept"}
+    return {one.check: one.problem for one in results if one.verdict != "passed"}
 
 
 @pytest.mark.parametrize("fault", [None, *mostly_slow(NAMES, QUICK_CHECKS)])
@@ -77,7 +77,7 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
     async with serving(reference.app) as url:
         step = step_at(settings, url, "/reservations?key={key}", "response.json.count")
         results = await run_participant_test(settings, step, timeout=10)
-        assert {one.check: one.verdict for one in results} == dict.fromkeys(NAMES, "kept")
+        assert {one.check: one.verdict for one in results} == dict.fromkeys(NAMES, "passed")
         assert reference.count() == 0
         async with httpx.AsyncClient(base_url=url) as client:
             too_large = await client.post("/reserve", content=b"x" * (MAX_BODY_BYTES + 1))
@@ -99,11 +99,11 @@ async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> 
         bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
         step = http_step(settings, f"POST {url}/reserve", f"POST {url}/release", None, None, bodies, None)
         found = {one.check: one for one in await run_participant_test(settings, step, timeout=10)}
-    assert found["undo twice"].verdict == "kept"
-    assert found["undo before do"].verdict == "broken"
+    assert found["undo twice"].verdict == "passed"
+    assert found["undo before do"].verdict == "failed"
     assert "write default(steps.participant.result.id" in (found["undo before do"].problem or "")
     assert (found["confirm after undo"].verdict, found["confirm after undo"].problem) == (
-        "not tested",
+        "skipped",
         "there is no confirm",
     )
 
@@ -121,7 +121,7 @@ async def test_a_busy_participant_is_asked_again(settings: Settings) -> None:
     inner.app.router.routes[0] = Route("/reserve", sometimes, methods=["POST"])
     async with serving(inner.app) as url:
         results = await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
-    assert {one.verdict for one in results} == {"kept"}
+    assert {one.verdict for one in results} == {"passed"}
 
 
 async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: Settings) -> None:
@@ -136,7 +136,7 @@ async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: 
     inner.app.router.routes[0] = Route("/reserve", one_at_a_time, methods=["POST"])
     async with serving(inner.app) as url:
         results = await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
-    assert [one.check for one in results if one.verdict == "broken"] == ["concurrent duplicates"]
+    assert [one.check for one in results if one.verdict == "failed"] == ["concurrent duplicates"]
 
 
 @pytest.mark.parametrize("answer", ["nothing", "slow", "large", "redirect", "escapes"])
@@ -205,7 +205,7 @@ def test_a_step_of_a_project_is_tested_as_it_is_written(tmp_path: Path) -> None:
         done = run_command([*words, "reserve", *count, "-o", "json"], tmp_path)
         assert done.returncode == 0, done.stderr
         rows = json.loads(done.stdout)
-        assert {row["check"]: row["verdict"] for row in rows} == dict.fromkeys(NAMES, "kept")
+        assert {row["check"]: row["verdict"] for row in rows} == dict.fromkeys(NAMES, "passed")
         assert set(rows[0]) == {"check", "promise", "verdict", "steps", "problem"}
         unreachable = run_command([*words, "bill"], tmp_path)
         assert unreachable.returncode == 1
@@ -244,7 +244,7 @@ def test_the_documented_node_participant_passes(tmp_path: Path) -> None:
         arguments += ["--data", json.dumps(DATA), "--count", f"{url}/reservations", "-o", "json"]
         done = run_command(arguments, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert {row["verdict"] for row in json.loads(done.stdout)} == {"kept"}
+        assert {row["verdict"] for row in json.loads(done.stdout)} == {"passed"}
         headers = {"Idempotency-Key": "o-1/reserve"}
         first = httpx.post(f"{url}/reserve", json=DATA, headers=headers)
         process.kill()

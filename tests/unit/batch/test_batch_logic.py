@@ -88,7 +88,7 @@ def test_only_the_newest_command_reports() -> None:
     record = record.opened(report("two", total=10))
     assert (record.client, record.state, record.by, record.started) == ("two", "PAUSED", "mia", 0)
     assert record.reported(report("one", total=10, started=9)) == record
-    record = record.asked("STARTING", None).reported(report("two", total=10, started=6, there=4))
+    record = record.asked("STARTING", None).reported(report("two", total=10, started=6, existing=4))
     assert record.closed().state == "STARTED"
     assert record.reported(report("two", total=10, started=6)).closed().state == "STOPPED"
 
@@ -105,7 +105,7 @@ def test_what_is_cancelled_stays_cancelled() -> None:
         None,
         [],
         "text",
-        {"total": -1, "started": 1e300, "there": True, "refused": "3", "seconds": float("nan")},
+        {"total": -1, "started": 1e300, "existing": True, "refused": "3", "seconds": float("nan")},
         {"ended": {"NONSENSE": 1, "COMPLETED": -5, 3: 4}, "saga": 7, "state": ["x"], "client": {}},
         {"ended": [1], "stopped": "x" * 10**6, "saga": "|<script>" * 10**5, "by": 5},
     ],
@@ -113,7 +113,7 @@ def test_what_is_cancelled_stays_cancelled() -> None:
 def test_a_record_that_somebody_made_up_is_bounded(value: Any) -> None:
     record = BatchRecord.from_json("b", value)
     assert record.state == "STARTING"
-    assert (record.total, record.started, record.there, record.refused, record.seconds) == (0, 0, 0, 0, 0.0)
+    assert (record.total, record.started, record.existing, record.refused, record.seconds) == (0, 0, 0, 0, 0.0)
     assert set(record.ended.values()) <= {0}
     assert len(record.saga) <= MAX_TEXT
     assert "<script>" not in batch_details(record)

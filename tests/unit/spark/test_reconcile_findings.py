@@ -219,7 +219,7 @@ def corrupt_guard(system: ShopSystem) -> set[tuple[Any, ...]]:
         ("effect_without_saga", "c-1", "extra", "shop"),
         ("effect_without_saga", "ghost", "charge#0", "shop"),
         ("saga_without_effect", "c-2", "reserve#1", None),
-        ("effect_still_there", "c-3", "reserve#0", "shop"),
+        ("effect_not_undone", "c-3", "reserve#0", "shop"),
         ("effect_applied_twice", "c-4", "reserve#0", "shop"),
         ("open_effects", "dead", "other", "shop"),
     }
@@ -245,15 +245,15 @@ def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
     return {
         ("saga_without_effect", "c-1", "place", "shop.orders"),
         ("effect_without_saga", None, None, "shop.orders"),
-        ("effect_still_there", "c-0", "place", "shop.orders"),
+        ("effect_not_undone", "c-0", "place", "shop.orders"),
         ("effect_applied_twice", "c-2", "place", "shop.orders"),
         ("amounts_differ", "c-4", "place", "shop.orders"),
         ("effect_without_saga", "ghost", None, "shop.charge"),
-        ("effect_still_there", "c-9", "pack", "shop.lines"),
+        ("effect_not_undone", "c-9", "pack", "shop.lines"),
         ("saga_without_effect", "c-5", "pack", "shop.lines"),
         ("reservation_unowned", "c-7", "reserve#0", "shop.reservation"),
         ("reservation_unowned", "who", None, "shop.reservation"),
-        ("effect_still_there", "c-6", None, "shop.notes"),
+        ("effect_not_undone", "c-6", None, "shop.notes"),
         ("saga_without_effect", "c-8", None, "shop.notes"),
         ("event_without_effect", "c-10", "never", "shop.saga_outbox"),
     }

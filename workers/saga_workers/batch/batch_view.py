@@ -99,7 +99,7 @@ def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
         return {"id": id, "saga": None, "state": None, "bulk": None, "by": None, "rows": None, "rate": None}
     rows = {
         "started": record.started,
-        "there": record.there,
+        "existing": record.existing,
         "refused": record.refused,
         "not_started": max(0, record.total - record.processed),
     }

@@ -148,7 +148,7 @@ class BulkStarter:
             elif not self._is_same(row, saga):
                 self._refuse(row, "it has been started as another saga or with another input")
             else:
-                self._tally.there += 1
+                self._tally.existing += 1
                 if saga.state in FINAL_STATES:
                     self._tally.count_ended(saga.state)
                 else:
@@ -206,7 +206,7 @@ class BulkStarter:
     async def _count_result(self, rows: Sequence[StartRow], result: Mapping[str, Any]) -> None:
         tally = self._tally
         for state, count in result["counts"].items():
-            if state != "LEFT":
+            if state != "DETACHED":
                 tally.count_ended(state, count)
         places = {row.id: row for row in rows}
         waiting: list[str] = []
@@ -215,7 +215,7 @@ class BulkStarter:
             if not known["same"]:
                 self._refuse(places[id], "it has been started as another saga or with another input")
                 continue
-            tally.there += 1
+            tally.existing += 1
             if known["state"] in FINAL_STATES:
                 tally.count_ended(known["state"])
             else:
@@ -223,7 +223,7 @@ class BulkStarter:
         self._progress(tally)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._wait_for_others(waiting))
-            for id in result["left"]:
+            for id in result["detached"]:
                 group.create_task(self._wait_alone(id))
 
     async def _check_accepted(self, rows: Sequence[StartRow], handle: WorkflowHandle[Any, Any]) -> None:

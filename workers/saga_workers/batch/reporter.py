@@ -108,7 +108,7 @@ class BatchReporter:
             client=self._client,
             total=tally.total,
             started=tally.started,
-            there=tally.there,
+            existing=tally.existing,
             refused=tally.refused,
             ended=dict(tally.ended),
             seconds=round(time.monotonic() - self._began, 3),

@@ -49,7 +49,7 @@ async def start_all(
             try:
                 started = await starter.start(order.request, id=order.id, again=again, labels=labels)
             except AlreadyEnded as error:
-                tally.there += 1
+                tally.existing += 1
                 tally.count_ended(error.state)
                 return
             except (SagaError, RPCError) as error:
@@ -61,7 +61,7 @@ async def start_all(
             if started.started:
                 tally.started += 1
             else:
-                tally.there += 1
+                tally.existing += 1
             progress(tally)
             if started.completed:
                 tally.count_ended("COMPLETED")

@@ -42,7 +42,7 @@ class Tally:
 
     total: int
     started: int = 0
-    there: int = 0
+    existing: int = 0
     refused: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
@@ -50,12 +50,12 @@ class Tally:
 
     @property
     def processed(self) -> int:
-        return self.started + self.there + self.refused
+        return self.started + self.existing + self.refused
 
     @property
     def running(self) -> int:
         """Sagas that were started or found and whose end is not counted yet."""
-        return self.started + self.there - sum(self.ended.values())
+        return self.started + self.existing - sum(self.ended.values())
 
     @property
     def not_started(self) -> int:

@@ -30,7 +30,7 @@ _ATTEMPTS = 4
 _MAX_BUSY_DELAY = 5.0
 _SHOWN_CHARACTERS = 200
 
-Verdict = Literal["kept", "broken", "not tested"]
+Verdict = Literal["passed", "failed", "skipped"]
 
 
 class Transport(Protocol):
@@ -60,7 +60,7 @@ class BrokenPromise(Exception):
 class CheckResult:
     """The end of one check. ``steps`` are the requests in their order, each with what was seen.
 
-    ``problem``: how the promise was broken, or why it was not tested; None if it was kept.
+    ``problem``: why the check has failed or was skipped; None if it has passed.
     """
 
     check: str
@@ -370,7 +370,7 @@ async def run_check(check: Check, trial: Trial, operations: frozenset[str]) -> C
 
     Raises SagaError if the participant does not do what every check begins with.
     """
-    verdict: Verdict = "kept"
+    verdict: Verdict = "passed"
     problem: str | None = None
     try:
         missing = sorted(check.needs - operations)
@@ -379,13 +379,13 @@ async def run_check(check: Check, trial: Trial, operations: frozenset[str]) -> C
         await trial.begin()
         await check.run(trial)
     except NotTestable as reason:
-        verdict, problem = "not tested", str(reason)
+        verdict, problem = "skipped", str(reason)
     except BrokenPromise as broken:
-        verdict, problem = "broken", str(broken)
+        verdict, problem = "failed", str(broken)
     try:
         await trial.clean_up()
     except BrokenPromise as broken:
-        verdict, problem = "broken", problem or str(broken)
+        verdict, problem = "failed", problem or str(broken)
     return CheckResult(check.name, check.promise, verdict, tuple(trial.steps), problem)
 
 

@@ -188,7 +188,7 @@ def _report(
 ) -> dict[str, Any]:
     order = list(MISMATCH_KINDS)
     return {
-        "agree": not counts,
+        "consistent": not counts,
         "saga": scope.saga_id,
         "since": _iso_timestamp(scope.since),
         "until": _iso_timestamp(inputs.started_at),

@@ -69,10 +69,10 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
         )
     answer: dict[str, Any] = {
         "connection": name,
-        "home": home.outbox_id,
+        "outbox_id": home.outbox_id,
         "shards": shards,
         **_totals(lag),
-        "for_a_person": waiting,
+        "needs_operator": waiting,
     }
     try:
         answer |= await asyncio.to_thread(_kafka_status, kafka, progress_topic(kafka, home.outbox_id), shards, topics)

@@ -95,7 +95,7 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     def human() -> None:
         for one in rows:
             echo(_message(one))
-        refused, failed = (sum(one["answer"] == word for one in rows) for word in ("refused", "failed"))
+        refused, failed = (sum(one["response"] == word for one in rows) for word in ("refused", "failed"))
         echo(f"{len(rows) - refused - failed} requested, {refused} refused" + (f", {failed} failed" if failed else ""))
 
     print_document(rows, human=human)
@@ -120,13 +120,13 @@ async def _ask(locator: Locator, saga_id: str, reason: str, by: str | None) -> d
     from saga_workers.control.interventions import cancel as ask
 
     answer = await ask(locator, saga_id, reason=reason, who=by)
-    return {"id": saga_id, "answer": answer.answer, "note": answer.note}
+    return {"id": saga_id, "response": answer.answer, "note": answer.note}
 
 
 def _failed(saga_id: str, error: SagaError) -> dict[str, Any]:
     word = "refused" if isinstance(error, RefusedError) else "failed"
-    return {"id": saga_id, "answer": word, "note": error.message}
+    return {"id": saga_id, "response": word, "note": error.message}
 
 
 def _message(row: dict[str, Any]) -> str:
-    return f"{row['id']}: {row['answer']}: {row['note']}"
+    return f"{row['id']}: {row['response']}: {row['note']}"

@@ -34,7 +34,7 @@ def pause(
     held = list(view.paused.held) if view.paused else []
     in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
     note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
-    document = {"id": saga_id, "answer": "paused", "held": held, "in_flight": in_flight}
+    document = {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight}
     print_document(document, human=lambda: echo(f"{saga_id}: paused; {note}"))
     return 0
 
@@ -47,7 +47,7 @@ def resume(
     from saga_workers.control import interventions
 
     view = _ask(lambda locator: interventions.resume(locator, saga_id, who=operator_name(as_)))
-    document = {"id": saga_id, "answer": "resumed", "state": view.state}
+    document = {"id": saga_id, "response": "resumed", "state": view.state}
     print_document(document, human=lambda: echo(f"{saga_id}: resumed; it is {view.state}"))
     return 0
 

@@ -34,7 +34,7 @@ def send_signal(
 
     checked = with_locator(send)
     what = "rejected" if reject is not None else "sent"
-    print_document({"id": saga_id, "signal": name, "answer": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
+    print_document({"id": saga_id, "signal": name, "response": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
     if not checked:
         warn(
             f"not checked whether {saga_id} waits for {name}, as no worker answers; the next worker receives the signal"

@@ -64,11 +64,11 @@ def reconcile(
         runner = RunnerClient(spark_settings(settings))
         try:
             found = await look(locator, settings, scope, runner)
-            if repair and not found["agree"]:
+            if repair and not found["consistent"]:
                 repairs = await repair_findings(
                     locator, settings, found["findings"], who=operator_name(as_) or locator.temporal.identity
                 )
-                found = {**await look(locator, settings, scope, runner), "mended": repairs}
+                found = {**await look(locator, settings, scope, runner), "repairs": repairs}
             return found
         finally:
             await runner.close()
@@ -80,10 +80,10 @@ def reconcile(
         from saga_cli.render.reconciliation import reconciliation_html
 
         write_page(report, reconciliation_html(found))
-    if saga_id is None and found["agree"]:
+    if saga_id is None and found["consistent"]:
         _save_last_run(settings, found["until"])
     print_document(found, human=lambda: _print_report(found, report))
-    return 0 if found["agree"] else DIFFERENCES
+    return 0 if found["consistent"] else DIFFERENCES
 
 
 def _check_packages() -> None:
@@ -126,9 +126,9 @@ def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
     read = found["read"]
     what = "; ".join(f"{count:,} {name}" for name, count in read.items())
     window = f" since {found['since']}" if found["since"] else ""
-    for one in found.get("mended") or ():
+    for one in found.get("repairs") or ():
         echo(f"↩ {one['saga_id']}: {one['done']}")
-    if found["agree"]:
+    if found["consistent"]:
         echo(f"✔ everything reconciles{window} ({what}; {found['seconds']:g} s)")
     else:
         echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")

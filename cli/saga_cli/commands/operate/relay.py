@@ -113,7 +113,7 @@ def _print_status(found: dict[str, Any]) -> None:
                 echo(f"  topic {topic['topic']}: {topic['error']}")
             elif topic["lso_lag"]:
                 echo(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
-        for event in outbox["for_a_person"]:
+        for event in outbox["needs_operator"]:
             echo(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
             echo(f"    {event['why']}")
             echo(f"    {saga_command('relay', release=event['event'], reason='…')}    (or --drop)")

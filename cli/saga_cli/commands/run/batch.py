@@ -94,7 +94,7 @@ def _print_batch(view: BatchView) -> None:
         open_rows = max(0, record.total - record.processed)
         rate = "" if record.rate is None else f", {record.rate:.1f} rows per second"
         echo(
-            f"  {record.total} rows: {record.started} started, {record.there} already existed, {record.refused}"
+            f"  {record.total} rows: {record.started} started, {record.existing} already existed, {record.refused}"
             f" refused, {open_rows} not started{rate}"
         )
     _print_bar(view)

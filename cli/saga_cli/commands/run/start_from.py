@@ -295,7 +295,7 @@ def progress_bar(name: str, total: int, gate: StartGate, *, follow: bool) -> Ite
 
 def _end_counts(tally: Tally) -> str:
     parts = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
-    return ", ".join(parts + ([f"{tally.there} already existed"] if tally.there else []))
+    return ", ".join(parts + ([f"{tally.existing} already existed"] if tally.existing else []))
 
 
 def _summary_json(tally: Tally, batch: str) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def _print_summary(tally: Tally, batch: str) -> None:
     if not tally.total:
         echo("0 rows: the file has none, so nothing was started")
         return
-    echo(f"{tally.total} rows: {tally.started} started, {tally.there} already existed, {tally.refused} refused")
+    echo(f"{tally.total} rows: {tally.started} started, {tally.existing} already existed, {tally.refused} refused")
     now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
     rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
     echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))

@@ -125,7 +125,7 @@ def run_checks(
     warn(f"→ {do or topic or f'{saga} {step}'}: real requests with keys that begin with participant-test-")
     found = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
     print_list([one.to_json() for one in found], human=lambda rows: _print_results(rows, counted=count is not None))
-    return DIFFERENCES if any(one.verdict == "broken" for one in found) else 0
+    return DIFFERENCES if any(one.verdict == "failed" for one in found) else 0
 
 
 @app.command()
@@ -179,7 +179,7 @@ def _step_of_saga(
     return StepUnderTest(definition, step, given, known, other, count, outside)
 
 
-_MARKS = {"kept": ("✔", "green"), "broken": ("✖", "bold red"), "not tested": ("·", "dim")}
+_MARKS = {"passed": ("✔", "green"), "failed": ("✖", "bold red"), "skipped": ("·", "dim")}
 
 
 def _print_results(rows: Sequence[dict[str, Any]], *, counted: bool) -> None:
@@ -188,7 +188,7 @@ def _print_results(rows: Sequence[dict[str, Any]], *, counted: bool) -> None:
 
     out = make_console()
     table = Table(box=None, padding=(0, 2, 1, 0), header_style="dim", show_edge=False, pad_edge=False)
-    for heading in ("", "check", "promised", "seen"):
+    for heading in ("", "check", "promised", "observed"):
         table.add_column(heading, no_wrap=heading == "", overflow="fold")
     for row in rows:
         mark, style = _MARKS[row["verdict"]]

@@ -169,7 +169,7 @@ class TableDraft:
         head = metadata.current_snapshot()
         published = visible_snapshot(metadata, target)
         summary = {REVERTED: target.name, "saga.id": target.saga_id, "saga.step": target.step}
-        details: dict[str, Any] = {"table": str(self.name), "found": published is not None}
+        details: dict[str, Any] = {"table": str(self.name), "was_published": published is not None}
         if published is None:
             after = self._add_snapshot_like(head, summary)
         elif (standing := last_row_change(metadata)) and standing.snapshot_id == published.snapshot_id:
@@ -231,7 +231,7 @@ class TableDraft:
                 "table": str(self.name),
                 "published": ours.snapshot_id,
                 "before": summary_properties(ours).get(PRE_IMAGE),
-                "after_ours": later,
+                "later_snapshots": later,
             },
         )
 

@@ -128,7 +128,7 @@ class TopicSink:
         with self._open_producer(tag.target) as producer:
             recorded = topic_progress.read_progress(self._kafka, tag.target.name)
             progress = recorded or TopicProgress(publication.output.destination, tag.properties())
-            report = {"there": dict(progress.mark), "ours": tag.properties()}
+            report = {"found_in_sink": dict(progress.mark), "expected": tag.properties()}
             refuse_other_manifest(progress.mark["saga.manifest"], publication, **report)
             if progress.closed:
                 raise CommitConflict(f"the output {publication.output.name} was reverted, so it cannot be published")
@@ -168,7 +168,7 @@ class TopicSink:
                 "reverted; send compensating events, then resolve the step by hand",
                 {"topic": topic, "files": progress.files, "of": len(publication.manifest.files)},
             )
-        return Published(None, "closed", details={"found": recorded is not None and recorded.visible})
+        return Published(None, "closed", details={"was_published": recorded is not None and recorded.visible})
 
     def _transaction_problems(self, cluster: KafkaAdmin, publication: Publication) -> list[str]:
         """Errors that the first transaction would meet, found while the saga can still be compensated."""

@@ -126,7 +126,7 @@ class ParquetSink:
                 name = publication.tag.target.name
                 new = remove_entry(old, name, publication.output.mode, pointer.read_version)
                 pointer.write(new)
-            done.append(Published(old.version, new.version, details={"found": old.entry(name) is not None}))
+            done.append(Published(old.version, new.version, details={"was_published": old.entry(name) is not None}))
         return done[::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
@@ -172,7 +172,7 @@ class ParquetSink:
         if existing is not None:
             current_entry = current.entry(tag.target.name)
             if current_entry is not None:
-                report = {"there": dict(current_entry.mark), "ours": tag.properties()}
+                report = {"found_in_sink": dict(current_entry.mark), "expected": tag.properties()}
                 refuse_other_manifest(current_entry.mark["saga.manifest"], publication, **report)
             return existing
         if current.version != expected:

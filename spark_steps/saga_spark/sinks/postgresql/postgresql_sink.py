@@ -214,12 +214,12 @@ class PostgreSqlSink:
         create_publication_table(connection)
         target = publication.tag.target
         if insert_row(connection, publication, "RETRACTED"):
-            return Published(None, None, details={"found": False})
+            return Published(None, None, details={"was_published": False})
         row = find_row(connection, target, lock=True)
         assert row is not None
         if row.state != "PUBLISHED":
             update_row(connection, publication, "RETRACTED", None, row.details)
-            return Published(None, None, details={"found": False})
+            return Published(None, None, details={"was_published": False})
         table = describe_table(connection, publication.output.destination)
         if table.oid is None or table.column_names != row.details["columns"]:
             report = {"columns": table.column_names, "published": row.details["columns"]}
@@ -237,7 +237,7 @@ class PostgreSqlSink:
         if row.details["created"] and not has_other_publications(connection, row):
             details["dropped"] = _drop_if_empty(connection, table)
         position = update_row(connection, publication, "RETRACTED", table, details)
-        return Published(row.position, position, details={"found": True, **details})
+        return Published(row.position, position, details={"was_published": True, **details})
 
     def _in_transactions(
         self,
@@ -324,7 +324,7 @@ def _find_existing_publication(connection: PgConnection, publication: Publicatio
     row = find_row(connection, tag.target, lock=True)
     assert row is not None
     if row.state == "PUBLISHED":
-        report = {"there": row.manifest, "ours": tag.sha, "epoch": row.epoch}
+        report = {"found_in_sink": row.manifest, "expected": tag.sha, "epoch": row.epoch}
         refuse_other_manifest(row.manifest, publication, **report)
         return _adopted_publication(row)
     if row.state == "RETRACTED" or row.epoch >= tag.epoch:

@@ -131,7 +131,7 @@ async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> N
     status, shown = await saga_relay(env, "--status", "-o", "json")
     assert status == 1, "Kafka cannot be asked here"
     [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
-    assert outbox["for_a_person"] == [event.to_json()]
+    assert outbox["needs_operator"] == [event.to_json()]
     assert event.reason == "Temporal has no run of this saga"
     findings = {one.check: one for one in await run_checks(load_settings(env.folder))}
     assert findings["events of shop"].message == (

@@ -123,7 +123,7 @@ async def test_mismatches_are_reported_and_repaired(
             "amounts_differ": {f"{mark}-2"},
             "effect_applied_twice": {f"{mark}-3"},
             "reservation_unowned": {f"{mark}-4"},
-            "effect_still_there": {f"{mark}-0"},
+            "effect_not_undone": {f"{mark}-0"},
             "event_without_effect": {f"{mark}-4", f"{mark}-5"},
             "event_missing": {f"{mark}-1"},
             "event_unclaimed": {f"{mark}-2"},
@@ -132,7 +132,7 @@ async def test_mismatches_are_reported_and_repaired(
         page = tmp_path / "report.html"
         code, report = await shop.reconcile(capsys, "--report", str(page), "--repair", "--yes")
         assert code == 8
-        assert {(one["saga_id"], one["class"], one["done"]) for one in report["mended"]} == {
+        assert {(one["saga_id"], one["class"], one["done"]) for one in report["repairs"]} == {
             (f"{mark}-stopped", "open_effects", "continued; it is COMPENSATED"),
             (f"{mark}-0", "event_held", "the held events of hold are dropped"),
             (f"{mark}-1", "event_held", "the held events of hold are released"),
@@ -208,7 +208,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
         assert {await lock_of(f"{mark}-1"), await lock_of(f"{mark}-2")} == {gone, stopped}, "nothing is changed"
 
         code, report = await shop.reconcile(capsys, "--repair", "--yes")
-        done = {(one["saga_id"], one["class"]): one["done"] for one in report["mended"]}
+        done = {(one["saga_id"], one["class"]): one["done"] for one in report["repairs"]}
         assert done[gone, "lock_left"] == "its locks are released"
         assert done[stopped, "open_effects"] == "continued; it is COMPENSATED"
         assert done[stopped, "lock_left"] == "its locks have been released meanwhile", "its undo has released them"

@@ -148,7 +148,7 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
         ("STAGED", None, True, False, "staged_left"),
         ("STAGED", "COMPLETED", True, False, "saga_without_effect"),
         ("PUBLISHED", "COMPLETED", False, False, "saga_without_effect"),
-        ("PUBLISHED", "COMPENSATED", False, True, "effect_still_there"),
+        ("PUBLISHED", "COMPENSATED", False, True, "effect_not_undone"),
         ("RETRACTED", "COMPENSATED", False, True, "published_unclaimed"),
     ],
 )

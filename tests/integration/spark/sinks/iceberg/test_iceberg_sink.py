@@ -349,7 +349,7 @@ def test_undo_of_an_overwrite_before_later_commits_names_them(lake: Lake) -> Non
         lake.unpublish(ours)
     report = refused.value.report
     assert report["published"] == done.after
-    [later] = report["after_ours"]
+    [later] = report["later_snapshots"]
     assert later["snapshot"] == theirs
     assert later["operation"] == "append"
     assert later["time"].endswith("+00:00")
