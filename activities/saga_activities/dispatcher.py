@@ -227,7 +227,7 @@ def returning(result: Any) -> ActionBody:
 
 
 _FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"}
-"""Failure types whose names in recorded histories differ from their classes."""
+"""The failure types under which the whole engine reports these errors."""
 
 
 async def run_unguarded(body: ActionBody, op: str) -> Outcome:

@@ -99,7 +99,7 @@ def test_a_connection_has_no_rights_outside_its_database(project: Project) -> No
 
 @pytest.mark.slow
 def test_a_database_of_the_superuser_changes_its_owner(project: Project) -> None:
-    """As an earlier version of the engine left it."""
+    """Created by hand with the URL of the superuser."""
     status = project.up("--only", "postgres")
     admin = status["postgres"]["url"].replace("postgresql+psycopg", "postgresql")
     with psycopg.connect(admin, autocommit=True) as connection:

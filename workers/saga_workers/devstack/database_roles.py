@@ -32,7 +32,7 @@ def role_password(database: str, superuser_password: str) -> str:
 
 
 def create_databases(admin: psycopg.Connection, names: list[str], superuser_password: str) -> None:
-    """Create missing databases, each with its owner; earlier ones, of the superuser, change their owner."""
+    """Create missing databases, each with its owner; those of the superuser change their owner."""
     from psycopg import sql
 
     admin.execute("revoke connect on database postgres from public")

@@ -61,7 +61,7 @@ class TemporalService(Service):
         return Launch(argv, folder, _environment())
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
-        # A server that an earlier version of the engine started may still have its HTTP API open: it is restarted.
+        # A server whose HTTP API is open was started with another configuration: it is restarted.
         if http_get(ports["http_port"], f"/api/v1/namespaces/{self.namespace}")[0] != 403:
             return "the server"
         # The UI's page is served a little before the API behind it.

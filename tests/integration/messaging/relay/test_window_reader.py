@@ -172,7 +172,7 @@ async def test_a_frozen_reader_changes_nothing_after_it_was_replaced(
 
 
 async def test_released_and_republished_events_are_read_again(env: OutboxEnvironment, engine: AsyncEngine) -> None:
-    """Whoever sets the status, also an older worker that knows nothing of transactions in rows."""
+    """A change of the status is enough, also one by hand."""
     reading = await _Reading(engine).claim()
     held, dropped, refused = env.emit(
         Event("a", "k", 0, hold=True), Event("a", "k", 1, hold=True), Event("a", "k", 2), Event("a", "k", 3)
