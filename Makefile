@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Empty: hundreds of short processes share compiled files, also where the environment (a container's) forbids to write.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup lock audit demo patterns test test-fast test-long check format docs bench clean
+.PHONY: setup wheel lock audit demo patterns test test-fast test-long check format docs bench clean
 
 setup: .venv/.installed
 
@@ -21,6 +21,10 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 	$(INSTALL) --no-build-isolation -e .
 	$(BIN)/python -m saga_spark.runner.class_data_sharing || true
 	touch $@
+
+# What is installed where there is no clone, in build/wheel.
+wheel: setup
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 
 # After a change of constraints.txt.
 lock:
