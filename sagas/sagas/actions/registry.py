@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
-from sagas.actions.signature import ANY_ARGUMENTS, Signature, read_signature, without_a_name
+from sagas.actions.signature import ANY_ARGUMENTS, Signature, TextConverted, read_signature, without_a_name
 from sagas.errors import UsageError
 
 ACTION_ATTRIBUTE = "__saga_action__"
@@ -79,7 +79,13 @@ class Action:
                 takes = ", ".join(one.name for one in signature.parameters) or "none"
                 raise ValueError(f"{self.name} takes no argument {name!r}; it takes {takes}")
             try:
-                bound[signature.variable(name)] = parameter.adapter.validate_python(value)
+                bound[signature.variable(name)] = parameter.convert(value)
+            except TextConverted as error:
+                place = ".".join((name, *error.place))
+                raise ValueError(
+                    f"{self.name}: argument {place} is text, and the parameter is a number or a boolean; "
+                    "convert it with int(…), decimal(…) or bool(…), or pass it without quotes"
+                ) from None
             except ValidationError as error:
                 problem = error.errors()[0]
                 location = ".".join(str(part) for part in (name, *problem["loc"]))

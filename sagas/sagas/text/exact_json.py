@@ -94,9 +94,10 @@ def decode_json(data: str | bytes) -> Any:
         return _decode_or_explain(data)
 
 
-def _decode_or_explain(data: str | bytes) -> Any:
+def _decode_or_explain(data: str | bytes, **hooks: Any) -> Any:
+    hooks |= {"parse_float": exact_number, "parse_int": _bounded_integer, "parse_constant": _refuse_constant}
     try:
-        return json.loads(data, parse_float=exact_number, parse_int=_bounded_integer, parse_constant=_refuse_constant)
+        return json.loads(data, **hooks)
     except json.JSONDecodeError as error:
         raise InvalidJson(error) from None
 
@@ -112,17 +113,16 @@ def decode_unambiguous(data: str | bytes) -> Any:
 
     Also raises ValueError if an object has the same name twice: parsers differ in which of its values counts.
     """
-    value = decode_json(data)
-    json.loads(data, object_pairs_hook=_refuse_repetition, parse_float=str, parse_int=str)
+    return _decode_or_explain(data, object_pairs_hook=_without_repetition)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the name {twice[:60]!r} appears twice in one object; write it once")
     return value
-
-
-def _refuse_repetition(pairs: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise ValueError(f"the name {name[:60]!r} appears twice in one object; write it once")
-        seen.add(name)
 
 
 def _refuse_constant(name: str) -> Any:

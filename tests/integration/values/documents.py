@@ -25,28 +25,29 @@ _fractions = st.one_of(
 _decimals = st.tuples(_signs, _whole, st.just("."), _fractions).map("".join)
 _powers = st.tuples(st.sampled_from("eE"), st.sampled_from(["", "+", "-"]), st.integers(0, 30).map(str)).map("".join)
 _exponents = st.tuples(st.one_of(_decimals, st.tuples(_signs, _whole).map("".join)), _powers).map("".join)
-_famous = st.sampled_from(
-    [
-        "-0.0",
-        "0.0",
-        "12.0",
-        "1e2",
-        "1E+2",
-        "1.0e2",
-        "1.10",
-        "0.1",
-        "12.50",
-        "1e-7",
-        "9007199254740993.0",
-        "0.30000000000000004",
-        "123456789012345678901234567890.1234567890",
-        "18446744073709551617.0",
-        "0e0",
-        "1e22",
-        "1e23",
-        "100.00",
-    ]
+FAMOUS = (
+    "-0.0",
+    "0.0",
+    "12.0",
+    "1e2",
+    "1E+2",
+    "1.0e2",
+    "1.10",
+    "0.1",
+    "12.50",
+    "1e-7",
+    "9007199254740993.0",
+    "0.30000000000000004",
+    "123456789012345678901234567890.1234567890",
+    "18446744073709551617.0",
+    "0e0",
+    "1e22",
+    "1e23",
+    "100.00",
 )
+"""Numbers that are easily changed on the way."""
+
+_famous = st.sampled_from(FAMOUS)
 numbers: st.SearchStrategy[Number] = st.one_of(_integers, _decimals, _exponents, _famous).map(Number)
 
 _characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")

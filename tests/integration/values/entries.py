@@ -20,6 +20,7 @@ from saga_cli.inputs import read_input
 from saga_workers.serve.start_request import parse_start
 from saga_workers.trigger.saga_trigger import TriggerExpressions
 from sagas.definition.model import KafkaTrigger
+from sagas.errors import UsageError
 from sagas.settings import load_settings
 from sagas.workflow.json_payloads import read_payload
 from tests.integration.values.oracle import Json, Number, write_json
@@ -129,9 +130,10 @@ def _array(value: Json) -> Any:
 
 
 def _only_row(path: Path, schema: Mapping[str, Any]) -> Any:
-    (row,), mistakes = read_rows(path, schema)
-    assert not mistakes, mistakes
-    return row.value
+    rows, mistakes = read_rows(path, schema)
+    if mistakes:
+        raise UsageError(mistakes[0])
+    return rows[0].value
 
 
 def http_start(value: Json, _: Mapping[str, Any], __: Path) -> Entered:

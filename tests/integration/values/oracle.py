@@ -72,6 +72,13 @@ class Number:
         return Number(("-" if amount < 0 else "") + text)
 
 
+@dataclass(frozen=True)
+class Text(Number):
+    """Text where a number should be."""
+
+    is_whole = False
+
+
 Json = Any
 """None, bool, str, Number, list or dict of them."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,17 +19,31 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from saga_activities.kafka.record_codec import MalformedRecord
 from saga_activities.ledger.rows import make_record, read_run, write_rows
 from saga_cli.output import to_json
+from saga_workers.serve.start_request import BadRequest
+from saga_workers.trigger.retry import PoisonMessage
+from sagas.errors import SagaError
 from sagas.text.exact_json import encode_json
+from sagas.workflow.json_payloads import UnreadableValue
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
-from tests.integration.values.documents import documents
-from tests.integration.values.engine import Ended, Stage, new_mariadb_database, open_stage
+from tests.integration.values.documents import FAMOUS, documents
+from tests.integration.values.engine import (
+    DefinitionRefused,
+    Ended,
+    Stage,
+    StartRefused,
+    new_mariadb_database,
+    open_stage,
+)
 from tests.integration.values.entries import ENTRIES, can_enter, join_pairs
 from tests.integration.values.journeys import EXITS, PASSES, can_leave, exit_steps, in_numeric
 from tests.integration.values.oracle import (
     Json,
+    Number,
+    Text,
     map_numbers,
     read_json,
     same,
@@ -41,6 +55,7 @@ from tests.integration.values.oracle import (
 
 SEED = int(os.environ.get("SAGA_VALUES_SEED", "33"))
 PATHS, MORE_SEEDS = 200, range(1, 26)
+HARD_NUMBERS = tuple(map(Number, (*FAMOUS, "9007199254740993", "-18446744073709551617")))
 
 
 @dataclass(frozen=True)
@@ -188,6 +203,63 @@ def play(loop: asyncio.Runner, stage: Stage, number: int) -> None:
             raise
 
     run()
+
+
+async def travel_all(stage: Stage, journeys: Iterable[Journey]) -> None:
+    for journey in journeys:
+        try:
+            await travel(stage, journey)
+        except BaseException as error:
+            error.add_note(str(journey))
+            raise
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_keeps_the_hard_numbers(loop: asyncio.Runner, stage: Stage, entry: str) -> None:
+    numbers = [value for value in HARD_NUMBERS if can_enter(entry, value, typed=True)]
+    assert len(numbers) >= 8
+    schemas = ("number", "integer")
+    loop.run(travel_all(stage, (Journey(one, schema, entry, (), "output") for one in numbers for schema in schemas)))
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_every_pass_keeps_the_hard_numbers(loop: asyncio.Runner, stage: Stage, name: str) -> None:
+    values: list[Json] = [*HARD_NUMBERS, {"amounts": list(HARD_NUMBERS)}, "0012.50"]
+    loop.run(travel_all(stage, (Journey(one, "none", "JSONL", (name,), "output") for one in values)))
+
+
+@pytest.mark.parametrize("way", EXITS)
+def test_every_exit_keeps_the_hard_numbers(loop: asyncio.Runner, stage: Stage, way: str) -> None:
+    loop.run(travel_all(stage, (Journey(one, "none", "JSONL", (), way) for one in HARD_NUMBERS)))
+
+
+NO_NUMBERS = ("012.50", "-01", "NaN", "-Infinity", "1.", "1,5", ".5", "+1", "0x10", "1_000")
+IN_ITS_OWN_SYNTAX = ("YAML", "TOML")
+"""They have other numbers than JSON, but none with a leading zero either."""
+REFUSALS = (
+    SagaError,
+    BadRequest,
+    PoisonMessage,
+    MalformedRecord,
+    DefinitionRefused,
+    StartRefused,
+    UnreadableValue,
+    ValueError,
+)
+REFUSED = [
+    (entry, text)
+    for entry in ENTRIES
+    if entry != "Parquet"
+    for text in (NO_NUMBERS[:2] if entry in IN_ITS_OWN_SYNTAX else NO_NUMBERS)
+]
+
+
+@pytest.mark.parametrize(("entry", "text"), REFUSED)
+def test_what_is_no_number_starts_nothing(loop: asyncio.Runner, stage: Stage, entry: str, text: str) -> None:
+    """Nothing is guessed: a saga has the number that was written, or does not start."""
+    with pytest.raises(REFUSALS) as refused:
+        loop.run(travel(stage, Journey(Text(text), "number", entry, (), "output")))
+    assert "Decimal" not in str(refused.value)
 
 
 def test_what_arrives_is_what_was_sent(loop: asyncio.Runner, stage: Stage) -> None:

@@ -83,11 +83,11 @@ def typed_names(step: Step, **sizes: Unpack[Sizes]) -> None: ...
     ("function", "given", "bound"),
     [
         (move, {"from": "a", "to": "b"}, {"from_": "a", "to": "b"}),
-        (move, {"from_": "a", "to": "b", "in": "3"}, {"from_": "a", "to": "b", "in_": 3}),
+        (move, {"from_": "a", "to": "b", "in": 3}, {"from_": "a", "to": "b", "in_": 3}),
         (any_names, {"id": "a", "from": 1, "from_": 2}, {"id": "a", "from": 1, "from_": 2}),
         (any_names, {"id": "a"}, {"id": "a"}),
         (step_by_position, {"step": 1, "self": 2}, {"step": 1, "self": 2}),
-        (typed_names, {"width": "1"}, {"width": 1}),
+        (typed_names, {"width": 1}, {"width": 1}),
     ],
 )
 def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, bound: Any) -> None:
@@ -106,6 +106,8 @@ def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, 
         (any_names, {"id": "a", "step": 1}, "takes no argument 'step'"),
         (step_by_position, {"_saga": 1}, "takes no argument '_saga'"),
         (typed_names, {"depth": 1}, "needs the argument 'width'"),
+        (typed_names, {"width": "4929"}, "argument width is text, and the parameter is a number"),
+        (move, {"from": "a", "to": "b", "in": "007"}, "argument in is text, and the parameter is a number"),
         (typed_names, {"width": 1, "height": 1}, "takes no argument 'height'; it takes width, depth"),
     ],
 )
