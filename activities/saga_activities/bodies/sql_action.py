@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -21,8 +22,9 @@ from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
+from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.sql_statements import parse_guarded
-from sagas.errors import Rejected
+from sagas.errors import Rejected, UsageError
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json
 
@@ -32,15 +34,16 @@ async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[st
 
     Raises :class:`Rejected` if ``expect_rows`` is not met.
     """
-    return await _run_statements(arguments, sql, sql.run)
+    return await _run_statements(_statements(arguments), sql, sql.run)
 
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
 
-async def _run_statements(arguments: Mapping[str, Any], sql: SqlSession, run: RunStatement) -> list[dict[str, Any]]:
+async def _run_statements(
+    statements: Sequence[Mapping[str, Any]], sql: SqlSession, run: RunStatement
+) -> list[dict[str, Any]]:
     """Run all statements, after the parameters of all of them have been compared with their placeholders."""
-    statements = _statements(arguments)
     for statement in statements:
         sql.parse(statement["sql"]).check_parameters(statement.get("params") or {})
     result: list[dict[str, Any]] = []
@@ -53,12 +56,22 @@ async def _run_statements(arguments: Mapping[str, Any], sql: SqlSession, run: Ru
 
 
 def _statements(arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """All statements. Raises :class:`UsageError` for an argument that would be ignored."""
+    for misplaced in misplaced_arguments("sql", arguments):
+        raise UsageError(f"sql: {misplaced.message}", help=misplaced.help)
     run = arguments["run"]
-    if isinstance(run, str):
-        return [{**arguments, "sql": run}]
-    if isinstance(run, Mapping):
-        return [{**arguments, **run}]
-    return run
+    statements = run if isinstance(run, list) else [{**arguments, **({"sql": run} if isinstance(run, str) else run)}]
+    for statement in statements:
+        if "expect_rows" in statement and not _is_row_count(expected := statement["expect_rows"]):
+            raise UsageError(
+                f"sql: `expect_rows` is {encode_json(expected).decode()[:80]}, not a whole number of rows",
+                help="without a number the rows would not be counted; remove `expect_rows` if any number is right",
+            )
+    return statements
+
+
+def _is_row_count(value: Any) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
 
 
 def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
@@ -111,13 +124,8 @@ class SharedStatement:
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> SharedStatement:
         """That of a step for which :func:`has_one_statement` holds."""
-        run = arguments["run"]
-        if isinstance(run, str):
-            statement, text = arguments, run
-        else:
-            (statement,) = _statements(arguments)
-            text = statement["sql"]
-        return SharedStatement(statement, text, _bind_parameters(statement.get("params"), "postgresql"))
+        (statement,) = _statements(arguments)
+        return SharedStatement(statement, statement["sql"], _bind_parameters(statement.get("params"), "postgresql"))
 
     async def run_for_all(self, raw: Any, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
         """Run the statement once for each of ``parameters`` on psycopg's connection ``raw``.
@@ -150,19 +158,20 @@ def sql_body(
 ) -> ActionBody:
     """The body of `sql`, including its `emit`, and the images of its rows if the engine must be able to undo it.
 
-    Raises as :func:`read_events` does.
+    Raises as :func:`read_events` does, and :class:`UsageError` for arguments that would be ignored.
     """
     events, traceparent = read_events(arguments.get("emit") or [], invocation), attempt.traceparent
+    statements = _statements(arguments)
     images = invocation.op == "do" and invocation.guard is not None and invocation.guard.images
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
         if images:
             recorder = ImageRecorder(sql, _entry_key(invocation), attempt.scheduled_at)
-            result = await _run_statements(arguments, sql, recorder.run)
+            result = await _run_statements(statements, sql, recorder.run)
             await recorder.store()
         else:
-            result = await run_sql(arguments, sql)
+            result = await _run_statements(statements, sql, sql.run)
         await insert_events(sql, events, invocation, max_bytes, traceparent)
         return result
 

@@ -164,11 +164,11 @@ class ChunkEffects:
     async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
         """The same statement for all items, in one pipeline; each is judged by its own row count."""
         assert isinstance(self._tx, PostgresChunk)
-        statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
-        first = statements[0]
-        if any(one.text != first.text for one in statements):
-            raise NeedsSavepoints
         try:
+            statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
+            first = statements[0]
+            if any(one.text != first.text for one in statements):
+                raise NeedsSavepoints
             parameters = await self._tx.new_session().exact(first.text, [one.parameters for one in statements])
             returned = await first.run_for_all(self._tx.raw, parameters)
             results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]

@@ -65,9 +65,6 @@ def _of_sql(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
         inherits = isinstance(run, Mapping) and "params" not in statement
         params = outer if inherits else ((*path, "params") if "params" in statement else None)
         yield SqlPlace(((*path, "sql"),), connection, params)
-        outer = None if inherits else outer
-    if outer is not None and own:
-        yield SqlPlace((), connection, outer)  # a list of statements has the parameters of each of them only
 
 
 def _of_spark(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:

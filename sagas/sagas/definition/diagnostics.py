@@ -398,6 +398,9 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "parameters and placeholders of SQL differ",
         "give each placeholder `:name` a value under `params`, and remove each entry that no placeholder uses",
     ),
+    "SAGA427": _error(
+        "an argument that has no effect in this form", "write it where it has an effect, as the help says, or remove it"
+    ),
     "SAGA430": _error(
         "`compensate: auto` cannot undo this",
         "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "

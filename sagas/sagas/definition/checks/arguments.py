@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.registry import BUILTINS, PLANNED
 from sagas.builtins.row_changes import RESTORE
 from sagas.builtins.url_templates import has_computed_host
@@ -116,7 +117,22 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
         if name not in effective:
             report.add("SAGA402", position, f"`{uses}` needs the argument `{name}`")
     _check_exclusive(uses, effective, position, report)
+    if written is not None and isinstance(written.value, dict):
+        _check_misplaced(uses, written, effective, report)
     _check_written_connection(draft, uses, effective.get("connection"), written, position, report)
+
+
+def _check_misplaced(uses: str, written: YamlNode, effective: Mapping[str, Any], report: Report) -> None:
+    """Report arguments that would be ignored; ``effective`` has the method of a notification."""
+    arguments = written.to_json()
+    if uses == "http" and "method" in effective:
+        arguments["method"] = effective["method"]
+    for misplaced in misplaced_arguments(uses, arguments):
+        *parents, name = misplaced.path
+        node = written
+        for part in parents:
+            node = node.value[part]
+        report.add("SAGA427", node.key_position(str(name)), misplaced.message, misplaced.help)
 
 
 def _check_written_connection(

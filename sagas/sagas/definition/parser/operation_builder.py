@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import messaging
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
+from sagas.builtins.misplaced_arguments import OF_A_STATEMENT
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
 from sagas.builtins.row_changes import AUTO, RESTORE
 from sagas.builtins.schemas import code_kinds, element_schemas
@@ -200,13 +201,12 @@ class BuildContext:
 
 
 def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with `run` as a list of statements."""
+    """The arguments with `run` as a list of statements. What is next to a list stays there, to be refused."""
     run = arguments.get("run")
-    guard_only = {name: arguments.pop(name) for name in ("params", "expect_rows", "rejected") if name in arguments}
-    if isinstance(run, str):
-        arguments["run"] = [{"sql": run, **guard_only}]
-    elif isinstance(run, dict):
-        arguments["run"] = [{**run, **guard_only}]
+    if isinstance(run, str | dict):
+        statement = {"sql": run} if isinstance(run, str) else run
+        own = {name: arguments.pop(name) for name in OF_A_STATEMENT if name in arguments}
+        arguments["run"] = [{**own, **statement}]
     return arguments
 
 

@@ -12,6 +12,9 @@ from tests.unit.engine.definition.mistake import (
     spark,
 )
 
+_SQL = "uses: sql, with: {connection: shop,"
+_LIST = f"{_SQL} run: [{{sql: select 1}}], ⟦expect_rows: 1}}"
+
 ACTION_MISTAKES = [
     # SAGA4xx: actions and arguments
     Mistake("SAGA401", "an unknown action", saga("  - {id: a, uses: ⟦shop.bok, pivot: true}\n")),
@@ -70,6 +73,51 @@ ACTION_MISTAKES = [
             "  - id: a\n    uses: sql\n    pivot: true\n"
             "    with: {connection: shop, run: [{sql: select 1, expect_rows: ⟦one}]}\n"
         ),
+    ),
+    *(
+        Mistake("SAGA427", about, saga(f"  - {{id: a, {step}}}\n{more}"), also=("SAGA221", "SAGA222"))
+        for about, step, more in (
+            ("rows of a list", f"{_SQL} run: [{{sql: select 1}}], ⟦expect_rows: 1}}, pivot: true", ""),
+            ("a message of a list", f"{_SQL} run: [{{sql: select 1}}], ⟦rejected: gone}}, pivot: true", ""),
+            ("parameters of a list", f"{_SQL} run: [{{sql: select 1}}], ⟦params: {{}}}}, pivot: true", ""),
+            (
+                "rows that are computed",
+                f"{_SQL} run: [{{sql: select 1}}], ⟦expect_rows: '${{{{ 1 }}}}'}}, pivot: true",
+                "",
+            ),
+            (
+                "rows written twice",
+                f"{_SQL} run: {{sql: select 1, expect_rows: 1}}, ⟦expect_rows: 1}}, pivot: true",
+                "",
+            ),
+            ("a message without rows", f"{_SQL} run: select 1, ⟦rejected: gone}}, pivot: true", ""),
+            ("a message in a list", f"{_SQL} run: [{{sql: select 1, ⟦rejected: gone}}]}}, pivot: true", ""),
+            ("in a compensation", f"uses: shop.book, compensate: {{{_LIST}}}", ""),
+            (
+                "in a compensation after confirm",
+                f"uses: shop.book, compensate: {{uses: shop.tell, confirmed: {{{_LIST}}}}}, confirm: shop.tell",
+                "",
+            ),
+            ("in a confirm", f"uses: shop.book, compensate: shop.tell, confirm: {{{_LIST}}}", ""),
+            ("in a probe", f"uses: bank.blind, compensate: shop.tell, probe: {{{_LIST}}}", ""),
+            ("in a check", f"uses: shop.tell, check: {{{_LIST}}}, pivot: true", ""),
+            ("in a notification", "uses: shop.tell, pivot: true", f"notify:\n  - {{when: parked, {_LIST}}}\n"),
+            ("of two phases", f"{_SQL} two_phase: true, run: [{{sql: delete from a}}], ⟦expect_rows: 1}}", ""),
+            ("with automatic undo", f"{_SQL} run: [{{sql: delete from a}}], ⟦expect_rows: 1}}, compensate: auto", ""),
+            ("a body of a read", "uses: http, with: {connection: crm, path: /a, ⟦json: {}}", ""),
+            ("a limit without time", "uses: wait, with: {signal: paid, ⟦on_timeout: park}", ""),
+        )
+    ),
+    *(
+        Mistake("SAGA427", about, spark(arguments))
+        for about, arguments in (
+            ("rows of an output", "output: {table: lake.a.b, ⟦where: {day: 1}}"),
+            ("the value of a table", "output: {table: lake.a.b, ⟦value: a}"),
+            ("partitions of a database", "output: {connection: shop, table: a, ⟦partition_by: a}"),
+            ("a time of files", "output: {table: lake.a.b}, inputs: {a: {parquet: /a, ⟦as_of: 1}}"),
+            ("a time of a table", "output: {table: lake.a.b}, inputs: {a: {table: lake.a.b, ⟦since: '2026-01-01'}}"),
+            ("a condition of a query", "output: {table: lake.a.b}, audit: [{sql: select 1, ⟦where: a = 1}]"),
+        )
     ),
     Mistake(
         "SAGA405", "unknown", saga("  - {id: a, uses: sql, with: {connection: ⟦shp, run: select 1}, pivot: true}\n")
@@ -131,11 +179,6 @@ ACTION_MISTAKES = [
                 "      connection: shop\n      run: |\n"
                 "        update stock set free = 1\n        where sku = ⟦:sku::text\n"
                 "          and place = :place\n      params: {place: a}\n",
-            ),
-            (
-                "SAGA426",
-                "a parameter of a list of statements",
-                "      connection: shop\n      run: [{sql: 'select 1'}]\n      params: {⟦sku: a}\n",
             ),
         )
     ),
