@@ -322,6 +322,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a value that may be missing is used where the saga would park",
         "write default(input.x, …) or has(input.x) ? … : …, or give the property a `default` in the schema",
     ),
+    "SAGA311": _warning(
+        "a path of a value that is stored as text",
+        'put it in `${{ }}`, and the whole in quotes: "${{ input.customer }}"; `$${{` is a literal `${{`',
+    ),
+    "SAGA312": _warning("a comparison with a text that never occurs", "compare with a value that it can have"),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

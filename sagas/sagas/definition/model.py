@@ -15,6 +15,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+StepState = Literal[
+    "PENDING",
+    "RUNNING",
+    "DONE",
+    "REJECTED",
+    "FAILED",
+    "UNKNOWN",
+    "SKIPPED",
+    "COMPENSATING",
+    "COMPENSATED",
+    "NOTHING_TO_UNDO",
+    "CONFIRMING",
+    "CONFIRMED",
+    "PARKED",
+]
 StepKind = Literal["compensatable", "pivot", "retriable", "read"]
 OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]

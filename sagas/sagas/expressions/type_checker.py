@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
 from sagas.expressions.analysis import call_error, is_text
 from sagas.expressions.expression import Expression
@@ -52,12 +53,29 @@ class _InferredType:
 _UNKNOWN_TYPE = _InferredType()
 
 
-def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]]:
-    """(offset, message) of every error, in source order.
+@dataclass(frozen=True, slots=True, order=True)
+class TypeMistake:
+    """A mistake at an offset; the help is empty if the message says what to write."""
+
+    offset: int
+    message: str
+    kind: Literal["operator", "call", "field", "comparison"]
+    help: str = ""
+
+
+def check_types(
+    expression: Expression,
+    type_of: TypeOf,
+    problem_of: Callable[[tuple[str, ...]], tuple[str, str] | None] = lambda _: None,
+    values_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda _: (),
+) -> list[TypeMistake]:
+    """Every mistake, in source order.
 
     ``type_of`` returns the type of the value at a path, or None if unknown; paths may contain :data:`ANY_ELEMENT`.
+    ``problem_of`` returns the message and the help for a path that cannot exist, ``values_of`` the only strings that
+    the value at a path can be.
     """
-    checker = _TypeChecker(expression.source, type_of)
+    checker = _TypeChecker(expression.source, type_of, problem_of, values_of)
     checker.infer(expression.node, {})
     return sorted(set(checker.found))
 
@@ -69,13 +87,27 @@ def infer_type(expression: Expression, type_of: TypeOf) -> str | None:
 
 
 class _TypeChecker:
-    def __init__(self, source: str, type_of: TypeOf) -> None:
+    def __init__(
+        self,
+        source: str,
+        type_of: TypeOf,
+        problem_of: Callable[[tuple[str, ...]], tuple[str, str] | None] = lambda _: None,
+        values_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda _: (),
+    ) -> None:
         self._source = source
         self._type_of = type_of
-        self.found: list[tuple[int, str]] = []
+        self._problem_of = problem_of
+        self._values_of = values_of
+        self.found: list[TypeMistake] = []
 
-    def _report(self, node: ExpressionNode, message: str) -> None:
-        self.found.append((node.offset, message))
+    def _report(
+        self,
+        node: ExpressionNode,
+        message: str,
+        kind: Literal["operator", "call", "field", "comparison"] = "operator",
+        help: str = "",
+    ) -> None:
+        self.found.append(TypeMistake(node.offset, message, kind, help))
 
     def _text(self, node: ExpressionNode) -> str:
         return self._source[node.offset : node.end]
@@ -98,8 +130,7 @@ class _TypeChecker:
             case Identifier(name=name):
                 return scope[name] if name in scope else self._at((name,))
             case Select(operand=operand, field=field):
-                owner = self.infer(operand, scope)
-                return self._at((*owner.path, field)) if owner.path is not None else _UNKNOWN_TYPE
+                return self._select(node, self.infer(operand, scope), field)
             case Index():
                 return self._index(node, scope)
             case ListLiteral(items=items):
@@ -140,10 +171,32 @@ class _TypeChecker:
         for child in node.children():
             self.infer(child, scope)
 
+    def _select(self, node: Select | Index, owner: _InferredType, field: str) -> _InferredType:
+        if owner.kind == "array":
+            whole = self._text(node.operand)
+            self._report(node, f"`{whole}` is a list, which has no `{field}`", "field", f"write {whole}[0].{field}")
+            return _UNKNOWN_TYPE
+        if owner.path is None:
+            return _UNKNOWN_TYPE
+        path = (*owner.path, field)
+        if (problem := self._problem_of(path)) is not None:
+            self._report(node, problem[0], "field", problem[1])
+            return _UNKNOWN_TYPE
+        return self._at(path)
+
+    def _check_comparison(self, path: tuple[str, ...] | None, other: ExpressionNode) -> None:
+        values = self._values_of(path) if path is not None else ()
+        compared = other.items if isinstance(other, ListLiteral) else (other,)
+        for one in compared if values else ():
+            if isinstance(one, Constant) and isinstance(one.value, str) and one.value not in values:
+                shown = ", ".join(values)
+                message = f"{self._text(one)} is no value of `{'.'.join(path or ())}`"
+                self._report(one, message, "comparison", f"its values are {shown}")
+
     def _index(self, node: Index, scope: Mapping[str, _InferredType]) -> _InferredType:
         owner, key = self.infer(node.operand, scope), self.infer(node.key, scope)
         if isinstance(node.key, Constant) and isinstance(node.key.value, str):
-            return self._at((*owner.path, node.key.value)) if owner.path is not None else _UNKNOWN_TYPE
+            return self._select(node, owner, node.key.value)
         return self._element(owner) if key.kind == "integer" else _UNKNOWN_TYPE
 
     def _binary(self, node: Binary, scope: Mapping[str, _InferredType]) -> _InferredType:
@@ -151,6 +204,9 @@ class _TypeChecker:
         kinds = (left.kind, right.kind)
         if node.op in ("+", "-", "*", "/", "%"):
             return self._arithmetic(node, kinds)
+        if node.op in ("==", "!=", "in"):
+            self._check_comparison(left.path, node.right)
+            self._check_comparison(right.path, node.left)
         mixed = "string" in kinds and any(kind in _NUMBERS for kind in kinds)
         if node.op != "in" and mixed:
             self._report(node, f"'{node.op}' compares a string with a number in {self._text(node)}; {_ADVICE}")
@@ -180,7 +236,7 @@ class _TypeChecker:
         known = [self.infer(arg, scope) for arg in node.args]
         problem = call_error(node)
         if problem is not None:
-            self._report(node, problem)
+            self._report(node, problem, "call")
             return _UNKNOWN_TYPE
         function = FUNCTIONS[node.name]
         if function.takes_numbers:

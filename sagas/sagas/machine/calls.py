@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, StepDefinition, is_read, remaining_retry
+from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.locking import locks
 from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
@@ -18,7 +18,6 @@ from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import idempotency_key
-from sagas.protocol.saga_view import StepState
 from sagas.text.exact_json import encode_json
 
 MARK_UNDO = "saga.undo"

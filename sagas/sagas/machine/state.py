@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
-from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.model import Definition, StepDefinition, StepState
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
-from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState, StepState
+from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
 CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]

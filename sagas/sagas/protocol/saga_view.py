@@ -15,7 +15,7 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
-from sagas.definition.model import Guarantee, Milestone
+from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.outcomes import OutcomeKind
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
@@ -28,21 +28,6 @@ ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 
 Phase = Literal["forward", "committed", "backward"]
-StepState = Literal[
-    "PENDING",
-    "RUNNING",
-    "DONE",
-    "REJECTED",
-    "FAILED",
-    "UNKNOWN",
-    "SKIPPED",
-    "COMPENSATING",
-    "COMPENSATED",
-    "NOTHING_TO_UNDO",
-    "CONFIRMING",
-    "CONFIRMED",
-    "PARKED",
-]
 OperationStatus = Literal[
     "PENDING", "RUNNING", "DONE", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN", "PARKED", "SKIPPED"
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sagas.builtins.registry import BUILTINS, EXPRESSION
 from sagas.definition.checks.missing_values import check_missing_values
+from sagas.definition.checks.plain_paths import check_plain_paths
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
@@ -38,6 +39,12 @@ _CALL_HELP = (
     "the functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
     "default(x, y) and decimal(x)"
 )
+_TYPE_MISTAKES: dict[str, tuple[str, str | None]] = {
+    "operator": ("SAGA304", None),
+    "call": ("SAGA302", _CALL_HELP),
+    "field": ("SAGA302", None),
+    "comparison": ("SAGA312", None),
+}
 _PLAIN_TEXT = {
     "id": "the id",
     "labels": "a label",
@@ -54,6 +61,7 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
     for field in ("id", "labels"):
         if field in top:
             scope = ExpressionScope(draft, "top")
+            check_plain_paths(top.node_of(field), scope, report)
             for written in written_in(top.node_of(field), report):
                 _check_expression(written, scope, report)
                 _check_sensitive(field, written, draft, report)
@@ -61,6 +69,7 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
         _check_id(top.node_of("id"), report)
     if "output" in top:
         _check_value(top.node_of("output"), ExpressionScope(draft, "output"), report)
+        check_plain_paths(top.node_of("output"), ExpressionScope(draft, "output"), report)
     locks = top.get("locks")
     if locks is not None and "keys" in locks:
         _check_lock_keys(draft, locks, report)
@@ -80,6 +89,7 @@ def _check_lock_keys(draft: SagaDraft, locks: ParsedMapping, report: Report) -> 
     """The keys see the results of the steps that run before they are taken."""
     step = draft.steps_by_id.get(locks.get("from", ""))
     scope = ExpressionScope(draft, "top") if step is None else ExpressionScope(draft, "decide", step)
+    check_plain_paths(locks.node_of("keys"), scope, report)
     for written in written_in(locks.node_of("keys"), report):
         _check_expression(written, scope, report)
         _check_sensitive("keys", written, draft, report)
@@ -102,6 +112,7 @@ def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
         _check_items(parsed.node_of("for_each"), decide, report)
     if "fairness_key" in parsed:
         _check_value(parsed.node_of("fairness_key"), ExpressionScope(draft, "do", step), report)
+        check_plain_paths(parsed.node_of("fairness_key"), ExpressionScope(draft, "do", step), report)
         for written in written_in(parsed.node_of("fairness_key")):
             _check_sensitive("fairness_key", written, draft, report, step)
     for operation in step.operations:
@@ -133,6 +144,8 @@ def _check_arguments(
         for name, node in arguments.value.items():
             marker = properties.get(name, {}).get(EXPRESSION)
             _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
+            if marker is None:
+                check_plain_paths(node, scope, report, (properties[name],) if name in properties else ())
 
 
 def _check_value(node: YamlNode, scope: ExpressionScope, report: Report, *, bare: bool = False) -> None:
@@ -165,13 +178,10 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
     check_missing_values(
         written.expression, scope, report, lambda offset: written.node.position_at(written.start + offset)
     )
-    for offset, message in check_types(written.expression, scope.type_of):
-        # Messages about operators start with the quoted operator; the others are about calls.
-        arithmetic = message.startswith("'") or "takes numbers, and" in message
-        help = None if arithmetic else _CALL_HELP
-        report.add(
-            "SAGA304" if arithmetic else "SAGA302", written.node.position_at(written.start + offset), message, help
-        )
+    for mistake in check_types(written.expression, scope.type_of, scope.element_problem, scope.values_of):
+        code, help = _TYPE_MISTAKES[mistake.kind]
+        position = written.node.position_at(written.start + mistake.offset)
+        report.add(code, position, mistake.message, mistake.help or help)
 
 
 _SUBTRACTED = re.compile(r"([A-Za-z_][\w.]*)\.([A-Za-z_]\w*)-\Z")

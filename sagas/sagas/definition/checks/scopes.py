@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sagas.actions import result_schema
 from sagas.builtins.registry import BUILTINS
+from sagas.builtins.sql_results import rows_schema
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
-from sagas.definition.model import checked_entry
+from sagas.definition.model import StepState, checked_entry
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.field_types import quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
@@ -211,7 +213,23 @@ class ExpressionScope:
         return _known_type(schema_at(schema, path[4:])) if path[2:4] == ("results", ANY_ELEMENT) else None
 
     def _result_schema(self, target: StepDraft) -> object:
+        if target.step.do.uses == "sql" and "sql" not in self.draft.project.actions:
+            return rows_schema((target.step.do.with_ or {}).get("run"))
         return result_schema(self.draft.project.actions.get(target.step.do.uses))
+
+    def element_problem(self, path: NamePath) -> tuple[str, str] | None:
+        """The message and the help for a path into the elements of a list, which is not a reference."""
+        problem = self.problem(path) if ANY_ELEMENT in path else None
+        return None if problem is None else (problem.message, problem.help or "")
+
+    def values_of(self, path: NamePath) -> tuple[str, ...]:
+        """The only strings that the value at a path can be; empty if they are not known."""
+        if path[0] == "steps" and len(path) == 3 and path[2] == "state":
+            return get_args(StepState)
+        schema = self.schema_of(path) if path[0] in ("input", "item") else None
+        values = schema.get("enum") if isinstance(schema, Mapping) else None
+        known = isinstance(values, list) and all(isinstance(one, str) for one in values)
+        return tuple(values) if known and isinstance(values, list) else ()
 
     def item_source(self) -> NamePath | None:
         """The path of an item if `for_each` is a plain path into the input, as in ``input.lines.[]``."""

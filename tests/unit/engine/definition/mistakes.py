@@ -16,6 +16,10 @@ from tests.unit.engine.definition.mistake import (
     saga,
 )
 
+_ROWS = "  - {id: rows, uses: sql, pivot: true, with: {connection: shop, run: insert into a values (1) returning id}}\n"
+_STORED = _ROWS + "  - {id: a, uses: sql, with: {connection: shop, run: 'select :x', params: {x: VALUE}}}\n"
+_SIZES = "input: {type: object, required: [size], properties: {size: {enum: [s, m, l]}}}\n"
+
 MISTAKES = [
     # SAGA1xx: structure
     Mistake("SAGA100", "broken YAML", "saga: shop\nsteps: [⟦:\n  - a\n"),
@@ -332,6 +336,47 @@ MISTAKES = [
     Mistake("SAGA308", "a variable where there are none", saga(BOOK, 'output: "${{ ⟦vars.limit }}"\n'), vars=()),
     Mistake("SAGA302", "an unknown function", saga(BOOK, 'output: "${{ ⟦summ([1]) }}"\n')),
     Mistake("SAGA302", "an undeclared input", saga(BOOK, INPUT + 'output: "${{ ⟦input.nam }}"\n')),
+    *(
+        Mistake(
+            "SAGA311",
+            f"a path as text {text}",
+            saga(_STORED.replace("VALUE", text), INPUT),
+            also=("SAGA121",),
+            vars=("limit",),
+        )
+        for text in (
+            "⟦input.name",
+            "'⟦{{ input.name }}'",
+            "'order ⟦${input.name} of'",
+            "⟦vars.limit",
+            "⟦steps.rows.result",
+            "'⟦input.lines[0]'",
+        )
+    ),
+    *(
+        Mistake("SAGA302", f"rows as {text}", saga(_STORED.replace("VALUE", f"'${{{{ {text} }}}}'"), INPUT))
+        for text in (
+            "⟦steps.rows.result.id",
+            "⟦steps.rows.result[0].nr",
+            "default(⟦steps.rows.result.id, 1)",
+            "⟦input.lines.sku",
+            "⟦input.lines[0].skuu",
+        )
+    ),
+    *(
+        Mistake(
+            "SAGA312",
+            f"never {text}",
+            saga(f"{_ROWS}  - {{id: a, uses: shop.tell, if: '{text}'}}\n", _SIZES),
+            also=(),
+        )
+        for text in (
+            'steps.rows.state == ⟦"done"',
+            '⟦"done" != steps.rows.state',
+            'steps.rows.state in ["DONE", ⟦"SKIPED"]',
+            'input.size == ⟦"xl"',
+        )
+    ),
     Mistake("SAGA302", "an unknown step", saga(BOOK, 'output: "${{ ⟦steps.bok.result }}"\n')),
     Mistake("SAGA302", "a field no step has", saga(BOOK, 'output: "${{ ⟦steps.book.reslt }}"\n')),
     Mistake("SAGA302", "results without for_each", saga(BOOK, 'output: "${{ ⟦steps.book.results }}"\n')),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagas.expressions import check_types, compile_expression
+from sagas.expressions.type_checker import TypeMistake
 
 KINDS = {
     "input.name": "string",
@@ -20,7 +21,7 @@ KINDS = {
 }
 
 
-def check(source: str) -> list[tuple[int, str]]:
+def check(source: str) -> list[TypeMistake]:
     return check_types(compile_expression(source), lambda path: KINDS.get(".".join(path)))
 
 
@@ -51,8 +52,8 @@ def check(source: str) -> list[tuple[int, str]]:
 def test_mistakes(source: str, offset: int, message: str) -> None:
     found = check(source)
     assert len(found) == 1
-    assert found[0][0] == offset
-    assert message in found[0][1]
+    assert found[0].offset == offset
+    assert message in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -78,4 +79,4 @@ def test_nothing_wrong_is_reported(source: str) -> None:
 
 
 def test_every_mistake_is_reported_once_in_order() -> None:
-    assert [offset for offset, _ in check("foo(1) + bar(2) + input.flag")] == [0, 0, 9]
+    assert [one.offset for one in check("foo(1) + bar(2) + input.flag")] == [0, 0, 9]

@@ -78,6 +78,56 @@ def test_arguments_follow_the_python_signature(step: str) -> None:
     assert parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1] == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "input.nobody",
+        "input.name is missing",
+        "see input.name",
+        "'{{ name }}'",
+        "'$${{ input.name }}'",
+        "steps.rows",
+        "steps.other.result",
+        "vars.other",
+        "'${HOME}'",
+        "item.sku",
+        "inputs.name",
+        "'{{ input.nobody }}'",
+    ],
+)
+def test_ordinary_text_is_no_path(text: str) -> None:
+    definition = (
+        "saga: shop\ninput: {type: object, required: [name], properties: {name: {type: string}}}\nsteps:\n"
+        "  - {id: rows, uses: shop.book, pivot: true}\n"
+        f"  - {{id: a, uses: http, with: {{connection: crm, path: /a, method: POST, json: {{x: {text}}}}}}}\n"
+    )
+    project = ProjectContext(ACTIONS, {"shop": {"kind": "sql"}, "crm": {"kind": "http"}}, vars=("limit",))
+    codes = [one.code for one in parse_text(definition, "a.saga.yaml", project)[1]]
+    assert "SAGA311" not in codes
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "steps.rows.result[0].id",
+        "size(steps.rows.result)",
+        "steps.rows.result.map(r, r.id)",
+        'steps.rows.state == "DONE"',
+        'steps.rows.state in ["DONE", "SKIPPED"]',
+        "steps.query.result[0].anything",
+    ],
+)
+def test_rows_are_a_list_of_what_returning_names(expression: str) -> None:
+    definition = (
+        "saga: shop\nsteps:\n"
+        "  - {id: query, uses: sql, effect: none, with: {connection: shop, run: select 1 as a}}\n"
+        "  - {id: rows, uses: sql, pivot: true,\n"
+        "     with: {connection: shop, run: insert into t values (1) returning id}}\n"
+        f"output: '${{{{ {expression} }}}}'\n"
+    )
+    assert parse_text(definition, "a.saga.yaml", ProjectContext(ACTIONS, {"shop": {"kind": "sql"}}))[1] == []
+
+
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
     _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
