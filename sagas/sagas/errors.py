@@ -111,9 +111,10 @@ class NeedsOperator(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that resembles this one most; None if none is close."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return near[0] if near else None
+    """The known name that resembles this one most, whatever its case; None if none is close."""
+    names = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), list(names), n=1)
+    return names[near[0]] if near else None
 
 
 def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -346,11 +346,11 @@ def test_the_page_quotes_what_it_shows(capsys: pytest.CaptureFixture[str]) -> No
         (["a" * 300, "checkout"], "there is no saga named aaa"),
         (["definitions", "checkout"], "definitions is a folder"),
         (["-", "-"], "only one of OLD and NEW can be standard input"),
-        (["checkout", "bad.saga.yaml"], "bad.saga.yaml:3:5 SAGA105"),
+        (["checkout", "bad.saga.yaml"], "bad.saga.yaml:3:13 SAGA104"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    Path("bad.saga.yaml").write_text("saga: bad\nsteps:\n  - {id: a, usse: shop.order}\n")
+    Path("bad.saga.yaml").write_text("saga: bad\nsteps:\n  - {id: a, usse: shop.order, pivot: true}\n")
     assert main.run(["diff", *words]) == 2
     printed = capsys.readouterr()
     assert message in printed.err

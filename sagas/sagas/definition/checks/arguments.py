@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.registry import BUILTINS, PLANNED
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.row_changes import AUTO, RESTORE
 from sagas.builtins.url_templates import has_computed_host
 from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
@@ -16,6 +16,7 @@ from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.errors import nearest
 from sagas.sql_text.dialects import dialect_of_url
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def check_operation(draft: SagaDraft, operation: OperationDraft, forward: Operat
     elif uses in PLANNED_ACTIONS:
         report_planned(uses, PLANNED_ACTIONS[uses], operation.position, report)
     elif operation.operation.local:
-        known = (*draft.project.actions, *BUILTINS)
+        known = (*draft.project.actions, *BUILTINS, *((AUTO,) if operation.role == "compensate" else ()))
         help = suggestion_help(uses, known)
         report.add("SAGA401", operation.position, f"there is no action `{uses}`", help or None)
 
@@ -71,10 +72,12 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
     def place_of(name: str) -> Positioned:
         return operation.position if frozen else node.key_position(name)
 
+    meant: set[str | None] = set()
     for name, value in given.items():
         parameter = signature.find(name)
         if parameter is None:
             names = [one.name for one in signature.parameters]
+            meant.add(nearest(name, names))
             takes = ", ".join(f"`{one}`" for one in names) or "none"
             help = suggestion_help(name, names, f"it takes {takes}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
@@ -85,6 +88,8 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
         message = f"`{one.variable}` and `{one.name}` name the same argument of `{action.name}`{where}"
         report.add("SAGA113", place_of(one.variable), message)
     for one in signature.missing({**(operation.operation.with_ or {}), **given}):
+        if one.name in meant:
+            continue  # its name is misspelled, which is reported
         position = operation.position if frozen or operation.arguments is None else node
         report.add("SAGA402", position, f"`{action.name}` needs the argument `{one.name}`{where}")
 
@@ -101,9 +106,11 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     schema = BUILTINS[uses].parameters
     properties = schema["properties"]
     effective = (forward if frozen else operation).operation.with_ or {}
-    for name, node in given.items():
+    for name, node in list(given.items()):
         position = written.key_position(name) if written is not None else operation.position
         if name not in properties:
+            if written is not None and (meant := _rename_to_meant(name, written, properties)) is not None:
+                effective = {**effective, meant: node.to_json()}
             takes = ", ".join(f"`{one}`" for one in properties if PLANNED not in properties[one])
             help = suggestion_help(name, properties, f"it takes {takes}")
             report.add("SAGA403", position, f"`{uses}` has no argument `{name}`", help)
@@ -120,6 +127,15 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     if written is not None and isinstance(written.value, dict):
         _check_misplaced(uses, written, effective, report)
     _check_written_connection(draft, uses, effective.get("connection"), written, position, report)
+
+
+def _rename_to_meant(name: str, written: YamlNode, known: Collection[str]) -> str | None:
+    """Give an unknown argument the name that was meant, so that the meant one does not seem missing; None: unclear."""
+    close = nearest(name, known)
+    if close is None or close in written.value:
+        return None
+    written.rename(name, close)
+    return close
 
 
 def _check_misplaced(uses: str, written: YamlNode, effective: Mapping[str, Any], report: Report) -> None:

@@ -15,6 +15,7 @@ from sagas.actions.signature import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.times import DURATION_PATTERN, parse_duration
+from sagas.errors import nearest
 
 Schema = dict[str, Any]
 
@@ -60,10 +61,18 @@ class String:
         if not isinstance(node.value, str) or (not node.value and not self.allow_empty):
             return report_mismatch(node, report, self.description)
         if self.pattern and not re.fullmatch(self.pattern, node.value):
-            report.add("SAGA107", node, f"`{node.value}` is not {self.description}")
+            report.add("SAGA107", node, f"`{node.value}` is not {self.description}", self._possible_name(node.value))
         elif node.value in self.reserved:
             report.add("SAGA107", node, f"`{node.value}` is a reserved word")
         return node.value
+
+    def _possible_name(self, text: str) -> str | None:
+        """The help for `write-invoice` as the id of a step: the nearest name that is possible."""
+        for separator in "_-":
+            name = re.sub(r"[^a-z0-9]+", separator, text.lower()).strip(separator)
+            if self.pattern and re.fullmatch(self.pattern, name) and name not in self.reserved:
+                return f"write `{name}`"
+        return None
 
     def schema(self) -> Schema:
         result: Schema = {"type": "string"}
@@ -381,14 +390,14 @@ class MappingType:
             expected = "a name or a mapping" if self.shorthand else "a mapping"
             return report_mismatch(node, report, f"{expected} for {self.label}")
         values = {}
-        for name, value in node.value.items():
-            one = self.by_name.get(name)
+        for name, value in list(node.value.items()):
+            one = self.by_name.get(name) or self._meant(name, node, report)
             if one is None:
-                self._report_unknown(name, node, report)
-            elif one.planned_for:
+                continue
+            if one.planned_for:
                 report_planned(name, one.planned_for, node.key_position(name), report)
             else:
-                values[name] = one.field_type.read(value, report)
+                values[one.name] = one.field_type.read(value, report)
         for one in self.fields:
             if one.required and one.name not in node.value:
                 report.add("SAGA105", node, f"{self.label} needs the field `{one.name}`")
@@ -400,11 +409,17 @@ class MappingType:
                 report.add("SAGA113", position, f"`{second}` and `{first}` exclude each other")
         return ParsedMapping(node, values)
 
-    def _report_unknown(self, name: str, node: YamlNode, report: Report) -> None:
+    def _meant(self, name: str, node: YamlNode, report: Report) -> Field | None:
+        """Report an unknown field, and read it as the field that was meant: that seems missing otherwise."""
         if self.extensible and name.startswith("x-"):
-            return
+            return None
         help = suggestion_help(name, self.by_name)
         report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or None)
+        close = nearest(name, self.by_name)
+        if close is None or close in node.value or self.by_name[close].planned_for:
+            return None
+        node.rename(name, close)
+        return self.by_name[close]
 
     def schema(self) -> Schema:
         current = [one for one in self.fields if not one.planned_for]

@@ -75,13 +75,18 @@ class YamlNode:
         is_folded: bool = False,
         lines: Sequence[str] = (),
     ) -> None:
-        self.value = value
+        self.value: Any = value
         self.line = line
         self.column = column
         self.style = style
         self.is_folded = is_folded
         self.lines = lines
         self.key_positions: dict[str, Position] = {}
+
+    def rename(self, key: str, meant: str) -> None:
+        """Give a key of a mapping the name that was meant, at its position."""
+        self.value = {meant if name == key else name: value for name, value in self.value.items()}
+        self.key_positions = {**self.key_positions, meant: self.key_positions[key]}
 
     def position_at(self, offset: int) -> Position:
         """The position of a character of a string; for other values that of the node.

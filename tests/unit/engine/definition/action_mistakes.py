@@ -46,6 +46,14 @@ ACTION_MISTAKES = [
         "of a built-in action",
         saga("  - {id: a, uses: sql, with: {connection: shop, run: select 1, ⟦parms: {}}, pivot: true}\n"),
     ),
+    *(
+        Mistake("SAGA403", f"misspelled: {step}", saga(f"  - {{id: a, {step}, pivot: true}}\n"))
+        for step in (
+            "uses: sql, with: {connection: shop, run: 'select :x', ⟦parms: {x: 1}}",
+            "uses: sql, with: {connection: shop, ⟦runs: select 1}",
+            "uses: shop.reserve, with: {⟦skus: a}",
+        )
+    ),
     Mistake(
         "SAGA404",
         "a text for a number",

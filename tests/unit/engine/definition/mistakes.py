@@ -36,7 +36,8 @@ MISTAKES = [
     Mistake("SAGA102", "a key twice", f"saga: shop\n⟦saga: other\nsteps:\n{BOOK}"),
     Mistake("SAGA103", "may be rejected after the pivot", saga(BOOK + "  - {id: late, uses: ⟦shop.book}\n")),
     Mistake("SAGA104", "unknown top field", saga(BOOK, "⟦descripton: x\n")),
-    Mistake("SAGA104", "unknown step field", saga("  - {id: book, uses: shop.book, ⟦pivott: true}\n"), ("SAGA205",)),
+    Mistake("SAGA104", "unknown step field", saga("  - {id: book, uses: shop.book, ⟦pivott: true}\n")),
+    Mistake("SAGA104", "a misspelled undo", saga("  - {id: a, uses: shop.tell, ⟦compensat: shop.tell}\n")),
     Mistake(
         "SAGA104", "unknown field of retry", saga("  - {id: a, uses: shop.book, pivot: true, retry: {⟦attempts: 3}}\n")
     ),

@@ -60,7 +60,7 @@ def test_a_pipe_among_the_definitions_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_saga_with_mistakes_names_the_first_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no valid saga pay: .*SAGA105"):
+    with pytest.raises(UsageError, match=r"there is no valid saga pay: .*SAGA104"):
         project(tmp_path, a=PAY.replace("steps", "stepz")).definition("pay")
 
 

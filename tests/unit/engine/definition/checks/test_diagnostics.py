@@ -59,6 +59,21 @@ def test_several_mistakes_are_reported_at_once() -> None:
     assert [one.code for one in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
 
 
+@pytest.mark.parametrize(
+    ("step", "help"),
+    [
+        ("id: write-invoice, uses: shop.tell, compensate: shop.tell", "write `write_invoice`"),
+        ("id: WriteInvoice, uses: shop.tell, compensate: shop.tell", "write `writeinvoice`"),
+        ("id: a, uses: SQL, compensate: shop.tell", "did you mean `sql`?"),
+        ("id: a, uses: shop.tell, compensate: Auto", "did you mean `auto`?"),
+        ("id: a, uses: shop.tell, Compensate: shop.tell", "did you mean `compensate`?"),
+    ],
+)
+def test_the_help_is_the_word_to_write(step: str, help: str) -> None:
+    _, diagnostics = parse_text(f"saga: shop\nsteps:\n  - {{{step}}}\n", "a.saga.yaml", ProjectContext(ACTIONS))
+    assert [one.help for one in diagnostics if one.severity == "error"] == [help]
+
+
 def test_did_you_mean() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.reserv, with: {sku: a}, compensate: shop.release}\n"
     _, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))
