@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
+from saga_activities.automatic.row_changes import number_changes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
@@ -40,9 +41,9 @@ INSERTED = f"{TEXT_ALIAS}inserted"
 """The column of a result that says whether the row was inserted."""
 
 INSERT_IMAGE = (
-    "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, table_name, row_key,"
+    "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, table_name, row_key,"
     " before_image, after_image, created_at) VALUES (:saga_id, :step, :generation, :sequence, :statement, :row_hash,"
-    " :table_name, :row_key, :before_image, :after_image, :created_at)"
+    " :row_change, :table_name, :row_key, :before_image, :after_image, :created_at)"
 )
 
 
@@ -247,7 +248,8 @@ class ImageRecorder:
         Raises :class:`NotImageable` if the undo would fail now.
         """
         await rehearse(self._sql, self._tables, self._images)
-        header = {"statement": 0, "row_hash": "", "table_name": "", "row_key": str(len(self._stored))}
+        await number_changes(self._sql, self._stored)
+        header = {"statement": 0, "row_hash": "", "row_change": 0, "table_name": "", "row_key": str(len(self._stored))}
         header["before_image"] = encode_json(self._types).decode()
         entry = {
             "saga_id": self._entry_key.saga_id,

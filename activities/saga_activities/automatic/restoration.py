@@ -7,13 +7,14 @@ again, and anything but the image from before rolls everything back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
+from saga_activities.automatic.row_changes import mark_undone, pass_on
 from saga_activities.automatic.row_image import RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
@@ -25,22 +26,25 @@ from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
 from sagas.text.exact_json import decode_json
 
 _SELECT_IMAGES = (
-    "SELECT sequence, statement, row_hash, table_name, row_key, before_image, after_image FROM saga_image"
+    "SELECT sequence, statement, row_hash, row_change, table_name, row_key, before_image, after_image FROM saga_image"
     " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
 )
 
 
-async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
-    """Restore the rows of an entry; returns their number as ``restored``.
+async def restore(sql: SqlSession, entry_key: EntryKey, skipped: Collection[str] = ()) -> dict[str, int]:
+    """Restore the rows of an entry; returns their number as ``restored``. ``skipped``: see :func:`pass_on`.
 
     Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
-    tables, images = await _open_tables(sql, *await _load_images(sql, entry_key))
+    await mark_undone(sql, entry_key)
+    types, stored = await _load_images(sql, entry_key)
+    tables, images = await _open_tables(sql, types, stored)
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
+    images = await pass_on(sql, entry_key, images, [row["row_change"] for row in stored], skipped)
     first, last = net_images(images)
     try:
         rows = StepRows(tables, first, last, await read_rows(tables, last))

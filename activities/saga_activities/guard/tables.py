@@ -102,6 +102,10 @@ image_table = sa.Table(
     # The statement of the step that has changed the row, from 1.
     sa.Column("statement", sa.Integer, nullable=False),
     sa.Column("row_hash", sa.String(64), nullable=False),
+    # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.
+    sa.Column("row_change", sa.Integer, nullable=False, server_default="0"),
+    # 1 as soon as the step is undone.
+    sa.Column("undone", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("table_name", long_text(), nullable=False),
     # JSON: the texts of the primary key; the texts of the columns by name, null where there is no row.
     sa.Column("row_key", long_text(), nullable=False),

@@ -136,7 +136,11 @@ async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: dat
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         while True:
             insert = _insert(connection.dialect.name)
-            made = (await connection.execute(insert, _row(new, saga, None, at))).rowcount == 1
+            # Without the option SQLAlchemy does not keep the number of an INSERT.
+            inserted = await connection.execute(
+                insert, _row(new, saga, None, at), execution_options={"preserve_rowcount": True}
+            )
+            made = inserted.rowcount == 1
             held = None if made else next(iter(await claims_of(connection, [new.saga_id])), None)
             if made or held is not None:  # else the saga has just ended, and its claim was deleted
                 # Read after the insert: whoever has ended the saga has written its row when it deleted the claim.
@@ -311,5 +315,6 @@ async def runs_of(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, 
 
 
 def seconds_to_time(at: float | Decimal) -> datetime:
-    """A time of Temporal's clock."""
-    return datetime.fromtimestamp(float(at), UTC)
+    """A time of Temporal's clock, in milliseconds as views have it: rows of one run are found by it."""
+    exact = datetime.fromtimestamp(float(at), UTC)
+    return exact.replace(microsecond=exact.microsecond // 1000 * 1000)

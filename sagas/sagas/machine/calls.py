@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from sagas.builtins.row_changes import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
@@ -156,17 +157,26 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known)
+    call_arguments = undo.arguments
+    if action.uses == RESTORE and (skipped := _skipped_undos(run)):
+        call_arguments = {**call_arguments, "skipped": skipped}
     return _new_call(
         run,
         entry,
         flight,
         action,
         action.uses,
-        undo.arguments,
+        call_arguments,
         summary,
         guard=guard,
         earlier_attempts=undo.min_attempts,
     )
+
+
+def _skipped_undos(run: SagaRun) -> list[str]:
+    """The entries whose undo was skipped: they will restore no row that another step has changed, too."""
+    entries = (entry for record in run.steps.values() for entry in record.entries)
+    return [entry.id for entry in entries if entry.undo is not None and entry.undo.state == "SKIPPED"]
 
 
 def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:

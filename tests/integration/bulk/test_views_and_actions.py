@@ -107,6 +107,14 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
     await bank.client.temporal.get_workflow_handle(undo.id).result()
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
+    await eventually(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))
+    assert len(bank.query("select 1 from saga_run where saga_id = 't-1'")) == 1
+    with pytest.raises(RefusedError, match="t-1 has ended COMPENSATED"):
+        await bank.client.start("transfer", transfer(1))
+    assert bank.query("select 1 from saga_claim where saga_id = 't-1'") == []
+    again = await bank.start("transfer", [transfer(1)], again=True)
+    assert again["counts"] == {"COMPLETED": 1}
+    assert bank.balances()["a1"] == 90
 
 
 async def _finds(bank: Bank, query: str, rows: int) -> bool:

@@ -1,0 +1,75 @@
+"""Automatic steps of one saga that run at the same time and change one row: which was last, only the database knows."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.runtime.databases import set_up_database
+from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.new_databases import new_database
+from tests.helpers.processes import TemporalServer
+
+TOGGLE = "update counter set n = 1 - n where id = :k"
+COUNT = "update counter set n = n + 1 where id = :k"
+HEAD = "saga: {name}\ninput: {{type: object, required: [k], properties: {{k: {{type: string}}}}}}\nsteps:\n"
+ITEMS = """  - {{id: a, for_each: "${{{{ [1,2,3,4] }}}}", max_parallel: 4, uses: sql, compensate: auto,
+     with: {{connection: shop, run: "{run}", params: {{k: "${{{{ input.k }}}}"}}}}}}
+"""
+FAILS = """  - {id: no, uses: require, with: {that: "false", message: "no"}}
+"""
+BRANCHES = """  - {{id: held, uses: sql, compensate: auto, needs: [],
+     with: {{connection: shop, run: "{run}", params: {{k: "${{{{ input.k }}}}"}}}}}}
+  - {{id: pause, uses: wait, with: {{for: 200ms}}, needs: []}}
+  - {{id: free, uses: sql, compensate: auto, needs: [pause],
+     with: {{connection: shop, run: "{run}", params: {{k: "${{{{ input.k }}}}"}}}}}}
+  - {{id: no, uses: require, with: {{that: "false", message: "no"}}, needs: [held, free]}}
+"""
+SAGAS = {
+    "toggled": HEAD.format(name="toggled") + ITEMS.format(run=TOGGLE) + FAILS,
+    "counted": HEAD.format(name="counted") + ITEMS.format(run=COUNT) + FAILS,
+    "branched": HEAD.format(name="branched") + BRANCHES.format(run=TOGGLE),
+    "deleted": HEAD.format(name="deleted")
+    + ITEMS.format(run="insert into counter values (:k, 7) on conflict (id) do update set n = counter.n + 2")
+    + FAILS,
+}
+ROUNDS = 6
+
+
+async def ended(client: Client, saga: str, key: str) -> str:
+    run = await client.start(saga, {"k": key})
+    async with asyncio.timeout(120):
+        while True:
+            view = await client.view(run.id)
+            assert not view.parked, view.parked
+            if view.ended_at is not None:
+                return view.state
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("saga", SAGAS)
+async def test_the_row_is_as_before(
+    saga: str, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    url = new_database(postgres_server)
+    project: Project = make_project(
+        tmp_path / "project", SAGAS, [], address=temporal.address, connections={"shop": url},
+    )  # fmt: skip
+    await set_up_database(project.settings.connection("shop"))
+    keys = [f"{saga}-{uuid.uuid4().hex[:6]}" for _ in range(ROUNDS)]
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("create table counter (id text primary key, n int not null)")
+        for key in keys:
+            connection.execute("insert into counter values (%s, 0)", [key])
+        async with running_worker(project) as client:
+            states = await asyncio.gather(*(ended(client, saga, key) for key in keys))
+            await client.close()
+        assert set(states) == {"COMPENSATED"}
+        assert connection.execute("select distinct n from counter").fetchall() == [(0,)]
