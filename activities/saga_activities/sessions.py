@@ -14,6 +14,8 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
+from saga_activities.result_columns import mysql_conversions
+
 _POSTGRESQL = {
     "TimeZone": "UTC",
     "DateStyle": "ISO,MDY",
@@ -52,7 +54,7 @@ def session_arguments(url: URL) -> dict[str, Any]:
             return {"options": _postgresql_options([own] if isinstance(own, str) else own)}
         case "mysql" | "mariadb":
             _ignore_duplicates()
-            return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}"}
+            return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}", "conv": mysql_conversions()}
     return {}
 
 

@@ -9,15 +9,16 @@ import functools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from saga_activities.concurrency import uncancellable
-from saga_activities.guard.result_codec import to_json_value
+from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 
@@ -53,14 +54,17 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
 def jsonable(value: Any) -> Any:
     """``value`` as JSON: dataclasses and models as objects, exact numbers, times as strings. Probe answers are kept.
 
-    Raises UnusableResult for a number that JSON does not have.
+    Raises UnusableResult for bytes, a number that JSON does not have, and what is no data.
     """
     match value:
         case Done():
             return Done(jsonable(value.result))
         case Absent() | Unknown() | None | bool() | str():
             return value
-    return to_json_value(_with_exact_numbers(value))
+    try:
+        return to_json_value(_with_exact_numbers(value))
+    except PydanticSerializationError as error:
+        raise UnusableResult(f"the result cannot be written as JSON, so return text instead: {error}") from error
 
 
 def _with_exact_numbers(value: Any) -> Any:
@@ -70,7 +74,7 @@ def _with_exact_numbers(value: Any) -> Any:
             return to_jsonable_python(value)
         case Enum():
             return _with_exact_numbers(value.value)
-        case int() | float() | Decimal():
+        case int() | float() | Decimal() | timedelta() | bytes() | bytearray() | memoryview():
             return value
         case Mapping():
             return {_key(key): _with_exact_numbers(item) for key, item in value.items()}

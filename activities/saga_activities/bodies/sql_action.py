@@ -83,15 +83,23 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
 
 
 def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str, Any]:
-    """Objects are passed as JSON text; lists as arrays on PostgreSQL (`= any(:skus)`), else as JSON text, too."""
+    """Objects are passed as JSON text; lists as arrays on PostgreSQL (`= any(:skus)`), else as JSON text, too.
+
+    A list of different types is no array, and so JSON on PostgreSQL as well.
+    """
     return {name: _bind_parameter(value, dialect) for name, value in (values or {}).items()}
 
 
 def _bind_parameter(value: Any, dialect: str) -> Any:
-    array = isinstance(value, list) and dialect == "postgresql" and not any(isinstance(x, dict | list) for x in value)
+    array = isinstance(value, list) and dialect == "postgresql" and _is_array(value)
     if isinstance(value, dict) or (isinstance(value, list) and not array):
         return encode_json(value).decode()
     return value
+
+
+def _is_array(items: list[Any]) -> bool:
+    kinds = {Decimal if type(item) is int else type(item) for item in items if item is not None}
+    return len(kinds) <= 1 and not kinds & {dict, list}
 
 
 # One statement for the calls of several sagas: sent together, and each judged by its own row count.

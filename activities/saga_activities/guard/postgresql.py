@@ -39,6 +39,7 @@ from saga_activities.guard.transaction import (
     RowReason,
     RowWrite,
 )
+from saga_activities.result_columns import check_names, unreadable_column
 from saga_activities.sessions import CLEAN_POSTGRESQL
 from sagas.sql_text.parsed import ParsedSql
 
@@ -266,11 +267,16 @@ def driver_error(query: str, parameters: Mapping[str, Any], error: psycopg.Error
 
 
 async def read_result(cursor: Any) -> StatementResult:
-    """What a psycopg cursor has now."""
+    """What a psycopg cursor has now. Raises UnusableColumn."""
     if cursor.description is None:
         return StatementResult(None, cursor.rowcount)
     columns = [column.name for column in cursor.description]
-    rows = [Row(dict(zip(columns, row, strict=True))) for row in await cursor.fetchall()]
+    check_names(columns)
+    try:
+        values = await cursor.fetchall()
+    except psycopg.DataError as error:  # the driver's own: the server has sent the rows already
+        raise unreadable_column(cursor, error) or error from error
+    rows = [Row(dict(zip(columns, row, strict=True))) for row in values]
     return StatementResult(rows, len(rows))
 
 

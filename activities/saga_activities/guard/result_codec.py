@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -11,6 +10,9 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import to_jsonable_python
+
+from saga_activities.result_columns import DatabaseInterval
 from sagas.text.exact_json import decimal_problem, decode_json, encode_json
 from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS
 
@@ -36,7 +38,7 @@ class UnusableResult(ValueError):
 
 
 def to_json_value(value: Any, depth: int = 0) -> Any:
-    """``value`` in JSON's own types: exact numbers, times in ISO 8601, bytes in Base64.
+    """``value`` in JSON's own types: exact numbers, times in ISO 8601, intervals of a database as its text.
 
     A ``Decimal`` stays one; a ``float`` becomes the decimal with the fewest digits that denotes it. ``depth`` is the
     number of levels around the value. Raises :class:`UnusableResult`, which names the field, for a type that has no
@@ -57,10 +59,15 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
             return str(value)
         case datetime() | date() | time():
             return value.isoformat()
+        case DatabaseInterval():
+            return value.text
         case timedelta():
-            return _seconds(value)
+            return _duration(value)
         case bytes() | bytearray() | memoryview():
-            return b64encode(bytes(value)).decode("ascii")
+            raise UnusableResult(
+                "a result must not contain bytes, for which JSON has no form: return text, such as encode(x, 'hex') on"
+                " PostgreSQL, hex(x) on MySQL, MariaDB and SQLite, and x.hex() in Python"
+            )
         case Mapping():
             return _object(value.items(), depth)
         case Sequence() | Set():
@@ -99,9 +106,12 @@ def _item(name: str | int, value: Any, depth: int) -> Any:
         raise error.within(name) from None
 
 
-def _seconds(duration: timedelta) -> Decimal:
-    whole, part = divmod(duration // timedelta(microseconds=1), 1_000_000)
-    return Decimal(f"{whole}.{part:06d}".rstrip("0") + "0" * (part == 0))
+def _duration(length: timedelta) -> str:
+    """ISO 8601 with days as the largest unit: pydantic would write 365 days as a year, which has another length."""
+    if abs(length) < timedelta(days=365):
+        return str(to_jsonable_python(length))
+    days, rest = divmod(abs(length), timedelta(days=1))
+    return f"{'-' if length < timedelta(0) else ''}P{days}D{to_jsonable_python(rest)[1:]}"
 
 
 def _json_key(key: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Executable
+from sqlalchemy import CursorResult, Executable
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
@@ -17,6 +17,7 @@ from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import exact_parameters, needs_care
+from saga_activities.result_columns import check_names, mysql_reader
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
@@ -250,8 +251,17 @@ class SqlSession:
                 result = await self._connection.execute(statement, parameters)
         except _UNBOUND as error:  # raised by a driver that has no form for a value
             raise UnboundParameters(f"a parameter cannot be sent to the database: {error}") from error
-        rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
+        rows = self._rows(result) if result.returns_rows else None
         return StatementResult(rows, result.rowcount if rows is None else len(rows))
+
+    def _rows(self, result: CursorResult[Any]) -> list[Row]:
+        names = list(result.keys())
+        check_names(names)
+        read = None
+        if self._dialect in ("mysql", "mariadb") and result.cursor is not None:
+            read = mysql_reader(result.cursor.description)
+        rows = result.all()
+        return [Row(dict(zip(names, row if read is None else read(row), strict=True))) for row in rows]
 
     def _bound(
         self, statement: ParsedSql, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

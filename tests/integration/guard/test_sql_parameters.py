@@ -95,7 +95,7 @@ OWN = {
     ],
     "sqlite": [
         ("select [n:no] as b, \"n:no\" as c, `n:no` as d, :a from (select 1 as [n:no])", "1 1 1 x"),
-        ("select 'back\\' as b, :a as c, x'61' as d", "back\\ x YQ=="),
+        ("select 'back\\' as b, :a as c, hex(x'61') as d", "back\\ x 61"),
     ],
 }  # fmt: skip
 

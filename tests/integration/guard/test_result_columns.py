@@ -1,0 +1,140 @@
+"""Columns of results on real databases: each value comes back as it was read, or its column is refused by name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from saga_activities.bodies.sql_action import sql_body
+from saga_activities.guard.session import SqlSession
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
+
+
+async def perform(database: GuardDatabase, *statements: str, **params: Any) -> Outcome:
+    """The outcome of a step whose last statement has the parameters."""
+    address = database.current = new_address()
+    invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
+    run = [*({"sql": statement} for statement in statements[:-1]), {"sql": statements[-1], "params": params}]
+    return await database.guard.do(address, "h", sql_body({"run": run}, invocation, new_attempt()), **clock())
+
+
+async def table(database: GuardDatabase, columns: str) -> str:
+    name = f"t_{uuid4().hex[:12]}"
+    async with database.engine.connect() as connection:
+        await connection.exec_driver_sql(f"create table {name} ({columns})")
+    return name
+
+
+@pytest.mark.parametrize("statement", ["select 1 as n, 2 as n", "select a.*, b.* from (select 1 n) a, (select 2 n) b"])
+async def test_two_columns_of_one_name_change_nothing(guard_database: GuardDatabase, statement: str) -> None:
+    insert = "insert into effects values ('{}', 'charge', 1, 'applied', 1.5)"
+    saga = uuid4().hex
+    outcome = await perform(guard_database, insert.format(saga), statement)
+    assert outcome.failure is not None
+    assert "two columns of the result are named 'n'" in outcome.failure.message
+    assert not outcome.retryable
+    assert await guard_database.rows("select 1 from effects where saga_id = :s", s=saga) == []
+    named = await perform(guard_database, "select 1 as n, 2 as m")
+    assert named.result == [{"n": 1, "m": 2}]
+
+
+LENGTHS = {
+    "postgres": ("interval", ["-1.5 seconds", "1 mon", "1 mon -1 days +02:00:00.000001", "1 hour", "-00:00:01.500001"]),
+    "mariadb": ("time(6)", ["-00:00:01.500", "01:00:00", "838:59:59", "00:00:00.000001", "-100:00:00"]),
+    "sqlite": ("text", ["-00:00:01.5"]),
+}
+
+
+async def test_intervals_and_times_come_back(guard_database: GuardDatabase) -> None:
+    kind, values = LENGTHS[guard_database.kind]
+    name = await table(guard_database, f"id int, v {kind}")
+    for value in values:
+        await perform(guard_database, f"delete from {name}")
+        await perform(guard_database, f"insert into {name} values (1, '{value}')")
+        (row,) = (await perform(guard_database, f"select v from {name}")).result
+        assert isinstance(row["v"], str)
+        again = await perform(guard_database, f"insert into {name} values (2, :v)", v=row["v"])
+        assert again.kind == "done", again
+        as_text = "cast(v as char(40))" if guard_database.kind == "mariadb" else "cast(v as text)"
+        first, second = await guard_database.rows(f"select {as_text} from {name} order by id")
+        assert first == second, value
+
+
+async def test_an_action_binds_a_length_that_it_has_read(guard_database: GuardDatabase) -> None:
+    if guard_database.kind == "sqlite":
+        pytest.skip("SQLite has no such type")
+    name = await table(guard_database, f"id int, v {LENGTHS[guard_database.kind][0]}")
+
+    async def body(sql: SqlSession) -> Any:
+        await sql.execute(f"insert into {name} values (1, :v)", v=timedelta(seconds=-1.5))
+        length = await sql.scalar(f"select v from {name}")
+        await sql.execute(f"insert into {name} values (2, :v)", v=length)
+        return length == timedelta(seconds=-1.5)
+
+    outcome = await guard_database.guard.do(new_address(), "h", body, **clock())
+    assert outcome.result is True
+    texts = await guard_database.rows(f"select distinct cast(v as char(16)) from {name}")
+    assert [text.strip() for (text,) in texts] == [
+        "-00:00:01.500000" if guard_database.kind == "mariadb" else "-00:00:01.5"
+    ]
+
+
+REFUSED = {
+    "postgres": [
+        ("select 1 as n, '\\x61'::bytea as b", "must not contain bytes", "field b"),
+        ("select 1 as n, array['\\x61'::bytea] as b", "must not contain bytes", "field b[0]"),
+        *(
+            (f"select 1 as n, {value} as b", "the driver cannot read the column b", "`b::text as b`")
+            for value in ("'infinity'::date", "'0044-03-15 BC'::date", "'12000-01-01'::timestamp", "'24:00'::time")
+        ),
+    ],
+    "mariadb": [
+        ("select 1 as n, x'61' as b", "must not contain bytes", "field b"),
+        ("select b from (select cast(1 as float) as b) t", "the column b is a float", "`cast(b as double) as b`"),
+    ],
+    "sqlite": [("select 1 as n, x'61' as b", "must not contain bytes", "field b")],
+}
+
+
+async def test_a_column_that_would_be_falsified_is_refused(guard_database: GuardDatabase) -> None:
+    for statement, problem, advice in REFUSED[guard_database.kind]:
+        outcome = await perform(guard_database, statement)
+        assert outcome.failure is not None, statement
+        assert problem in outcome.failure.message
+        assert advice in outcome.failure.message
+        assert not outcome.retryable, statement
+
+
+async def test_bytes_come_back_by_way_of_hexadecimal_digits(guard_database: GuardDatabase) -> None:
+    kind = {"postgres": "bytea", "mariadb": "varbinary(16)", "sqlite": "blob"}[guard_database.kind]
+    out = "encode(v, 'hex')" if kind == "bytea" else "hex(v)"
+    same = {"bytea": "v = decode(:v, 'hex')", "varbinary(16)": "v = unhex(:v)", "blob": "hex(v) = :v"}[kind]
+    name = await table(guard_database, f"v {kind}")
+    literal = "'\\x00ff61'" if kind == "bytea" else "x'00ff61'"
+    await perform(guard_database, f"insert into {name} values ({literal})")
+    (row,) = (await perform(guard_database, f"select {out} as v from {name}")).result
+    found = await perform(guard_database, f"select 1 as n from {name} where {same}", v=row["v"])
+    assert found.result == [{"n": 1}]
+
+
+async def test_a_float_keeps_its_digits_as_a_double(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "mariadb":
+        pytest.skip("the others send all digits")
+    name = await table(guard_database, "v float")
+    await perform(guard_database, f"insert into {name} values (16777216)")
+    assert (await perform(guard_database, f"select cast(v as double) as v from {name}")).result == [{"v": 16777216}]
+
+
+async def test_a_list_of_different_types_is_json(guard_database: GuardDatabase) -> None:
+    name = await table(guard_database, "v jsonb" if guard_database.kind == "postgres" else "v text")
+    for value in ([1, "a"], [None, True, 2], [{"a": 1}]):
+        outcome = await perform(guard_database, f"insert into {name} values (:v)", v=value)
+        assert outcome.kind == "done", outcome
+    if guard_database.kind == "postgres":
+        stored = await perform(guard_database, f"select v from {name}")
+        assert [row["v"] for row in stored.result] == [[1, "a"], [None, True, 2], [{"a": 1}]]
