@@ -1,4 +1,7 @@
-"""Automatic steps of one saga that run at the same time and change one row: which was last, only the database knows."""
+"""Automatic steps of one saga that run at the same time and change one row: which was last, only the database knows.
+
+`part` completes, and is undone afterwards.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,12 @@ SAGAS = {
     "toggled": HEAD.format(name="toggled") + ITEMS.format(run=TOGGLE) + FAILS,
     "counted": HEAD.format(name="counted") + ITEMS.format(run=COUNT) + FAILS,
     "branched": HEAD.format(name="branched") + BRANCHES.format(run=TOGGLE),
+    "part": HEAD.format(name="part") + ITEMS.format(run=TOGGLE),
+    "nested": HEAD.format(name="nested")
+    + """  - {id: parts, for_each: "${{ [1,2,3] }}", max_parallel: 3, uses: saga,
+     with: {name: part, input: {k: "${{ input.k }}"}}}
+"""
+    + FAILS,
     "deleted": HEAD.format(name="deleted")
     + ITEMS.format(run="insert into counter values (:k, 7) on conflict (id) do update set n = counter.n + 2")
     + FAILS,
@@ -49,7 +58,9 @@ async def ended(client: Client, saga: str, key: str) -> str:
         while True:
             view = await client.view(run.id)
             assert not view.parked, view.parked
-            if view.ended_at is not None:
+            if view.ended_at is not None and view.state == "COMPLETED":
+                await client.undo(run.id, reason="the test", who="the test")
+            elif view.ended_at is not None:
                 return view.state
             await asyncio.sleep(0.1)
 
