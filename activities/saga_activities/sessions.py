@@ -1,4 +1,4 @@
-"""What every session of the engine fixes: how values are written as text, and how text is read as values.
+"""Settings that every session of the engine fixes: how values are written as text, and how text is read as values.
 
 Otherwise the time zone or a style of a server, a role or a database would decide what the engine stores and compares.
 The user's own statements run in the same sessions, so `current_date` is the date in UTC.

@@ -239,7 +239,7 @@ def _no_heartbeat(_: Any = None) -> None:
 
 
 def _must_end() -> bool:
-    """Whether the worker stops or the attempt has timed out.
+    """Return whether the worker stops or the attempt has timed out.
 
     The saga's own cancellation is ignored, as by an attempt without heartbeats, which never receives it.
     """

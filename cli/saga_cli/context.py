@@ -1,4 +1,4 @@
-"""What every command may use: the global options of this call, the settings, a Temporal client."""
+"""Facilities for every command: the global options of this call, the settings, a Temporal client."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
 
 
 def with_locator(work: Callable[[Locator, Settings], Awaitable[T]]) -> T:
-    """The same with what finds the sagas of the project, wherever they live."""
+    """Connect to Temporal and do something with the locator, which finds the sagas of the project, wherever
+    they live.
+    """
 
     async def locating(client: Client, settings: Settings) -> T:
         from saga_workers.location.locator import using_locator

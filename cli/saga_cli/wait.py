@@ -167,7 +167,7 @@ async def wait_for_end(client: Client, saga_id: str, timeout: str | None, *, war
 async def wait_for_saga(
     locator: Locator, saga_id: str, timeout: str | None, *, web_ui: str | None, warned: bool = False
 ) -> SagaView:
-    """The same, without a client of the project."""
+    """Wait like :func:`wait_for_end`, without a client of the project."""
     end = parse_deadline(timeout)
     views = follow_saga(locator, saga_id, web_ui=web_ui)
     async with contextlib.aclosing(views):

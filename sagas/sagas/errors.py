@@ -71,7 +71,9 @@ class InfrastructureError(Exception):
 
 
 class Unavailable(InfrastructureError):
-    """What runs the action did not start, or was lost; nothing happened, and this counts as no attempt."""
+    """Raised when the process that runs the action did not start, or was lost; nothing happened, and this counts as no
+    attempt.
+    """
 
 
 class RowLocked(Exception):

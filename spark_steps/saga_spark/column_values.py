@@ -47,7 +47,7 @@ def filter_condition(where: str | Mapping[str, Any] | None, schema: StructType, 
 
 
 def has_value(name: str, kind: DataType, values: Sequence[Any], what: str) -> Column:
-    """Whether the column of this type has one of the values, without nulls.
+    """Return whether the column of this type has one of the values, without nulls.
 
     Raises UsageError for a value that it cannot have.
     """

@@ -203,7 +203,7 @@ def _spark_message(error: BaseException) -> str:
 
 
 def _python_worker_error(error: BaseException) -> str | None:
-    """What a Python function raised in one of Spark's Python workers: the last line of its traceback."""
+    """Return what a Python function raised in one of Spark's Python workers: the last line of its traceback."""
     text = str(error)
     start = text.rfind("Traceback (most recent call last):")
     if start < 0 or not _is_spark_error(error):

@@ -141,7 +141,7 @@ MAX_SUM_PRECISION = 28
 
 
 def has_exact_sum(data_type: DataType) -> bool:
-    """Whether a column of this type always has a sum: exact and without overflow."""
+    """Return whether a column of this type always has a sum: exact and without overflow."""
     from pyspark.sql import types as T
 
     if isinstance(data_type, T.DecimalType):

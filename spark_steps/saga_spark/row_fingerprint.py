@@ -132,7 +132,9 @@ def rotations(position: int) -> tuple[int, int]:
 
 
 def fits_one_word(data_type: DataType) -> bool:
-    """Whether the canonical form of every value, in every type of the family, is one number of at most 64 bits."""
+    """Return whether the canonical form of every value, in every type of the family, is one number of at most
+    64 bits.
+    """
     from pyspark.sql import types as T
 
     numbers = (T.IntegralType, T.FloatType, T.DoubleType, T.BooleanType, T.DateType, T.TimestampType)
@@ -140,7 +142,7 @@ def fits_one_word(data_type: DataType) -> bool:
 
 
 def is_small_decimal(data_type: DecimalType) -> bool:
-    """Whether every value fits into decimal(18, 6), which Spark stores as a bigint."""
+    """Return whether every value fits into decimal(18, 6), which Spark stores as a bigint."""
     return data_type.scale <= SMALL_DECIMAL_SCALE and data_type.precision - data_type.scale <= 18 - SMALL_DECIMAL_SCALE
 
 

@@ -47,7 +47,7 @@ def changed_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def in_utc(spark: SparkSession) -> Iterator[str]:
-    """What the engine evaluates itself is in UTC, whatever zone the step has given its job. Yields that zone."""
+    """Return what the engine evaluates itself is in UTC, whatever zone the step has given its job. Yields that zone."""
     zone = spark.conf.get(SESSION_ZONE) or "UTC"
     with changed_conf(spark, SESSION_ZONE, "UTC"):
         yield zone

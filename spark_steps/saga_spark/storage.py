@@ -44,7 +44,7 @@ def file_size(uri: str) -> int | None:
 
 
 def is_folder(uri: str) -> bool:
-    """Whether a folder exists (in an object store: whether anything exists under this prefix)."""
+    """Return whether a folder exists (in an object store: whether anything exists under this prefix)."""
     system, path = resolve_uri(uri)
     return system.get_file_info(path).type is fs.FileType.Directory
 

@@ -11,7 +11,7 @@ from sagas.builtins.row_changes import RowChange, analyse
 
 
 async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, TableAccess | None]:
-    """What ``statement`` does, and its table (None: it changes nothing).
+    """Return what ``statement`` does, and its table (None: it changes nothing).
 
     Raises :class:`sagas.builtins.row_changes.NotImageable`.
     """

@@ -1,4 +1,4 @@
-"""What a database says about a table: its key, its columns, and why a change of it could not be undone automatically.
+"""The shape of a table in its database: its key, its columns, and why a change of it could not be undone automatically.
 
 Read in every transaction, because a migration may add a trigger at any time.
 """

@@ -1,1 +1,1 @@
-"""What a step runs: `sql`, Python actions, and how each is called."""
+"""The bodies of steps: `sql`, Python actions, and how each is called."""

@@ -130,7 +130,7 @@ class ActionBodies:
     def batch_items(
         self, action: Action, calls: Sequence[tuple[Invocation, Mapping[str, Any]]], attempt: AttemptContext
     ) -> list[Item]:
-        """What a batch action receives for these calls and their arguments."""
+        """Return what a batch action receives for these calls and their arguments."""
         return [
             Item(
                 key=call.key,
@@ -164,7 +164,7 @@ class ActionBodies:
         return PreparedEvents.of(item.events, invocation, attempt.traceparent, self._max_event_bytes)
 
     def emitted(self, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext) -> PreparedEvents:
-        """What an emitting built-in writes. Raises UsageError or UnusableResult."""
+        """Return what an emitting built-in writes. Raises UsageError or UnusableResult."""
         return emitted_events(arguments, invocation, attempt, self._max_event_bytes)
 
 

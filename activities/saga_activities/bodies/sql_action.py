@@ -106,14 +106,14 @@ def _is_array(items: list[Any]) -> bool:
 
 
 def has_one_statement(arguments: Mapping[str, Any]) -> bool:
-    """Whether a `sql` step has a single statement, and no events."""
+    """Return whether a `sql` step has a single statement, and no events."""
     run = arguments["run"]
     return (isinstance(run, str | Mapping) or len(run) == 1) and not arguments.get("emit")
 
 
 @lru_cache(maxsize=2048)
 def returns_no_rows(statement: str) -> bool:
-    """Whether this is certain of the text of a statement, so that its result is an empty list."""
+    """Return whether this is certain of the text of a statement, so that its result is an empty list."""
     return _CHANGES.match(statement) is not None and _RETURNING.search(statement) is None
 
 
@@ -131,7 +131,7 @@ class SharedStatement:
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> SharedStatement:
-        """That of a step for which :func:`has_one_statement` holds."""
+        """Return the single statement of a step for which :func:`has_one_statement` holds."""
         (statement,) = _statements(arguments)
         return SharedStatement(statement, statement["sql"], _bind_parameters(statement.get("params"), "postgresql"))
 

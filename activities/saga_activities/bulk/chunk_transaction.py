@@ -106,7 +106,7 @@ def _key(key: EntryKey) -> tuple[str, str, int]:
 
 
 class RowByRowChunk(SqlAlchemyTransaction):
-    """The same, with the statements of single entries."""
+    """A chunk whose entries run their own single statements, one after the other."""
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         inserted = []

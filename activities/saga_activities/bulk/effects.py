@@ -162,7 +162,7 @@ class ChunkEffects:
                 _take_result(script, result)
 
     async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
-        """The same statement for all items, in one pipeline; each is judged by its own row count."""
+        """Run one statement for all items, in one pipeline; each is judged by its own row count."""
         assert isinstance(self._tx, PostgresChunk)
         try:
             statements = [SharedStatement.of(_request(script).arguments) for script in scripts]

@@ -24,7 +24,7 @@ R = TypeVar("R", bound="_Request")
 
 
 class _Request:
-    """What a script awaits. Its answer is sent into the coroutine."""
+    """A request that a script awaits. Its answer is sent into the coroutine."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self)
@@ -160,7 +160,7 @@ def make_script(invocation: Invocation, args_hash: str | None) -> EntryScript:
 
 
 def _expected_result(invocation: Invocation) -> str | None:
-    """What the guard stores of a `sql` step that certainly returns no rows: known before it runs."""
+    """Return what the guard stores of a `sql` step that certainly returns no rows: known before it runs."""
     run = invocation.arguments.get("run") if invocation.action == "sql" else None
     return "[]" if isinstance(run, str) and returns_no_rows(run) else None
 

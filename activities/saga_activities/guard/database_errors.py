@@ -151,7 +151,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
 
 
 def _is_refused_by_the_driver(error: sa.SQLAlchemyError, origin: Any) -> bool:
-    """Whether the statement was not sent, because its parameters have no form in this database."""
+    """Return whether the statement was not sent, because its parameters have no form in this database."""
     if not isinstance(error, sa.StatementError):
         return False
     named = type(origin).__name__ in ("ProgrammingError", "DataError", "NotSupportedError")
@@ -164,12 +164,14 @@ def _concerns_engine_tables(origin: Any, code: str | int) -> bool:
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a statement has waited too long for a lock: it had no effect, and its transaction is as before it."""
+    """Return whether a statement has waited too long for a lock: it had no effect, and its transaction is as
+    before it.
+    """
     return _error_code(error.orig if isinstance(error, sa.DBAPIError) else error) in _LOCK_TIMEOUT
 
 
 def is_refused_write(error: BaseException) -> bool:
-    """Whether a transaction that only reads has refused the statement."""
+    """Return whether a transaction that only reads has refused the statement."""
     origin = error.orig if isinstance(error, sa.DBAPIError) else error
     code = _error_code(origin)
     if "sqlite" in type(origin).__module__:
@@ -246,7 +248,7 @@ def _error_message(origin: Any) -> str:
 
 
 def _sentence(origin: Any) -> str:
-    """What the database says, without its number, the lines of the statement, and the values of a row."""
+    """Return what the database says, without its number, the lines of the statement, and the values of a row."""
     diagnostic = getattr(origin, "diag", None)
     primary = None if diagnostic is None else diagnostic.message_primary
     match getattr(origin, "args", ()):

@@ -38,7 +38,7 @@ class InexactNumber(UsageError):
 
 
 def needs_care(value: Any) -> bool:
-    """Whether a parameter has a number that some column would round."""
+    """Return whether a parameter has a number that some column would round."""
     if isinstance(value, list | tuple):
         return any(map(needs_care, value))
     if isinstance(value, int):
@@ -119,7 +119,7 @@ def _bound_to_sqlite(name: str, value: int | Decimal) -> int | float:
 
 
 def is_exact_double(number: int | Decimal) -> bool:
-    """Whether the double nearest to the number is written with the same digits."""
+    """Return whether the double nearest to the number is written with the same digits."""
     try:
         nearest = float(number)
     except OverflowError:
@@ -128,7 +128,9 @@ def is_exact_double(number: int | Decimal) -> bool:
 
 
 def _is_exact_single(number: int | Decimal, printed: int) -> bool:
-    """Whether a float of four bytes is written with the same digits, by a database that prints so many of them."""
+    """Return whether a float of four bytes is written with the same digits, by a database that prints so many
+    of them.
+    """
     try:
         (nearest,) = struct.unpack("f", struct.pack("f", float(number)))
     except OverflowError:

@@ -49,7 +49,9 @@ _UPDATE_HELD_EVENTS = text(f"UPDATE saga_outbox SET status = :status WHERE {_KEY
 
 
 class SqlAlchemyTransaction:
-    """What MySQL, MariaDB and SQLite have in common; subclasses define the statements that differ."""
+    """The part of a guard transaction that MySQL, MariaDB and SQLite share; subclasses define the statements that
+    differ.
+    """
 
     _insert_first_row: ClassVar[Any]
     _insert_row: ClassVar[Any]

@@ -1,4 +1,5 @@
-"""What the outbox has on PostgreSQL only: published rows carry no mark, but lie below the progress of their shard.
+"""The part of the outbox that only PostgreSQL has: published rows carry no mark, but lie below the progress of their
+shard.
 
 A row carries the transaction that wrote it. The relay reads a shard in windows: the rows that are visible in one
 snapshot and were not in the one before. So one row of ``saga_relay_progress`` for each shard says what is published,

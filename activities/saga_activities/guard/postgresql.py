@@ -267,7 +267,7 @@ def driver_error(query: str, parameters: Mapping[str, Any], error: psycopg.Error
 
 
 async def read_result(cursor: Any) -> StatementResult:
-    """What a psycopg cursor has now. Raises UnusableColumn."""
+    """Return what a psycopg cursor has now. Raises UnusableColumn."""
     if cursor.description is None:
         return StatementResult(None, cursor.rowcount)
     columns = [column.name for column in cursor.description]

@@ -32,7 +32,7 @@ class UnusableResult(ValueError):
         self.field = field
 
     def within(self, name: str | int) -> UnusableResult:
-        """The same problem, seen from the object or list around it."""
+        """Return the problem as seen from the object or list around it."""
         inner = f".{self.field}" if self.field and not self.field.startswith("[") else self.field
         return UnusableResult(self.problem, (f"[{name}]" if isinstance(name, int) else name) + inner)
 

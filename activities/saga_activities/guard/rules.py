@@ -36,7 +36,7 @@ MARKERS: Mapping[str, Marker] = {
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """What a script returns; with ``commit`` False the transaction is rolled back."""
+    """The end of a guard script; with ``commit`` False the transaction is rolled back."""
 
     outcome: Outcome
     commit: bool = False
@@ -202,7 +202,9 @@ def may_be_confirmed(rows: GuardRows) -> bool:
 
 
 def held_decision_of(op: RowOp) -> HeldDecision | None:
-    """What an operation decides about the entry's held events, whatever action it runs and wherever that lives."""
+    """Return what an operation decides about the entry's held events, whatever action it runs and wherever
+    that lives.
+    """
     return {"confirm": "release", "undo": "drop"}.get(op)  # pyright: ignore[reportReturnType]
 
 
@@ -234,7 +236,7 @@ def _decide_only(op: RowOp, marker: str) -> ScriptResult:
 
 
 def done(row: GuardRow) -> Outcome:
-    """What the row stores: a result or a marker."""
+    """Return what the row stores: a result or a marker."""
     marker = result_codec.decode_marker(row.result)
     if marker is None:
         return Outcome.done(result_codec.decode(row.result), attempt=None)

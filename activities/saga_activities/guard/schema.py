@@ -161,7 +161,7 @@ def _indexes(table: sa.Table, dialect: sa.Dialect) -> list[sa.Index]:
 
 
 def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
-    """The same as :func:`create_tables`, as repeatable SQL for a database administrator.
+    """Return what :func:`create_tables` executes, as repeatable SQL for a database administrator.
 
     Raises ``KeyError`` for an unknown dialect.
     """

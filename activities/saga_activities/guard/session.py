@@ -162,7 +162,7 @@ class SqlSession:
             await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
     def sync(self) -> SyncSqlSession:
-        """The same session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
+        """This session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
         return SyncSqlSession(self, asyncio.get_running_loop())
 
     async def close(self) -> None:

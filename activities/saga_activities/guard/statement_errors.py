@@ -113,12 +113,12 @@ def healing_of_postgresql(code: str, origin: Any) -> Healing | None:
 
 
 def is_wraparound(code: str, origin: Any) -> bool:
-    """Whether the server accepts no changes until a VACUUM, which has the code of a limit of statements."""
+    """Return whether the server accepts no changes until a VACUUM, which has the code of a limit of statements."""
     return code == "54000" and getattr(origin.diag, "source_function", None) in _POSTGRESQL_PASSING_LIMITS
 
 
 def is_of_the_connection(code: str | int | None, origin: Any) -> bool:
-    """Whether only what this connection has prepared is at fault: it is gone, or its table was changed since.
+    """Return whether only what this connection has prepared is at fault: it is gone, or its table was changed since.
 
     A plan that is outdated has the code of an unsupported feature, and a message in the server's language.
     """

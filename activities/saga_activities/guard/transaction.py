@@ -62,7 +62,7 @@ class NotCommitted(InfrastructureError):
 
 
 class GuardTransaction(Protocol):
-    """What the rules need of a transaction. It opens with the first call."""
+    """The operations of a transaction that the rules need. It opens with the first call."""
 
     @property
     def sql(self) -> SqlSession:
@@ -71,7 +71,7 @@ class GuardTransaction(Protocol):
 
     @property
     def answered(self) -> bool:
-        """Whether the database has answered a statement of this transaction; if not, the connection may be stale."""
+        """True if the database has answered a statement of this transaction; if not, the connection may be stale."""
         ...
 
     async def insert(

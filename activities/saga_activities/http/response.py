@@ -71,7 +71,7 @@ class HttpResponse:
 
 
 def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
-    """Whether this status is in ``done`` or ``rejected``; ``done`` takes precedence."""
+    """Return whether this status is in ``done`` or ``rejected``; ``done`` takes precedence."""
     if status_matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
         return "done"
     if status_matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):

@@ -36,7 +36,7 @@ class SecretSetting:
     root: Path
 
     def resolve(self) -> str:
-        """What its location contains. Raises UsageError if that is missing."""
+        """Return what its location contains. Raises UsageError if that is missing."""
         return resolve_secret(self.secret, setting=self.setting, root=self.root)
 
     def read(self) -> str:

@@ -93,7 +93,7 @@ class KafkaAdmin:
         return len(self._metadata().brokers)
 
     def unusable_topics(self, names: Collection[str]) -> dict[str, str]:
-        """Those of ``names`` that cannot be used, with the reason."""
+        """Return those of ``names`` that cannot be used, with the reason."""
         lost: dict[str, str] = {}
         for name in names:
             # One by one: a request for all topics does not distinguish hidden topics from missing ones.

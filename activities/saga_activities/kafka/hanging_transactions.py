@@ -80,7 +80,7 @@ def abort_hanging(
 def visible_events(
     settings: KafkaSettings, topic: str, event_ids: Collection[str], start_time: float, keep_waiting: Callable[[], bool]
 ) -> set[str]:
-    """Those of ``event_ids`` that readers see, among the records since ``start_time`` (seconds since the epoch).
+    """Return those of ``event_ids`` that readers see, among the records since ``start_time`` (seconds since the epoch).
 
     An undecided record counts as not visible only when it has stayed undecided for longer than a transaction may last,
     or when ``keep_waiting`` returns False. Raises KafkaOperationError.

@@ -164,7 +164,9 @@ def _json_value(value: Any) -> Any:
 
 
 def among(connection: AsyncConnection, column: sa.ColumnElement[str], ids: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Whether a column has one of these ids. On PostgreSQL they are one parameter, which takes less CPU than many."""
+    """Return whether a column has one of these ids. On PostgreSQL they are one parameter, which takes less CPU than
+    many.
+    """
     if connection.dialect.name != "postgresql":
         return column.in_(ids)
     text = sa.cast(sa.literal(encode_json(list(ids)).decode(), sa.Text), sa.JSON)
@@ -217,7 +219,7 @@ async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
 
 
 async def read_newest(connection: AsyncConnection, saga_id: str) -> RunRow | None:
-    """The same on a connection."""
+    """Read the newest row of a saga on an open connection; None if it has none."""
     query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)
     rows = await _to_rows(connection, (await connection.execute(query)).all())
     return rows[0] if rows else None
@@ -283,7 +285,7 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
 
 
 def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement[bool]:
-    """Whether a column of labels has this one."""
+    """Return whether a column of labels has this one."""
     # Not every database has an escape for these in a path; names of labels in definitions have neither.
     return sa.false() if {'"', "\\"} & set(name) else labels[name].as_string() == value
 

@@ -120,7 +120,7 @@ def _create(table: sa.Table, dialect: sa.Dialect) -> Iterator[str]:
 
 
 def ledger_ddl(dialect: str, now: datetime | None = None) -> str:
-    """The same as :func:`create_ledger` as SQL for a database administrator.
+    """Return what :func:`create_ledger` executes as SQL for a database administrator.
 
     Raises ``KeyError`` for an unknown dialect.
     """

@@ -30,7 +30,7 @@ class HeldLock(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """What keeps a request waiting: who holds the key or waits for it before, and since when."""
+    """The cause for which a request waits: who holds the key or waits for it before, and since when."""
 
     key: str
     owner: str
@@ -40,7 +40,7 @@ class Blocker(NamedTuple):
 def blockers_of(
     request: LockRequest, held: Mapping[str, HeldLock], waiting: Iterable[LockRequest], *, owner_holds: bool
 ) -> list[Blocker]:
-    """What blocks the request, by key; empty: it is granted.
+    """Return what blocks the request, by key; empty: it is granted.
 
     ``held`` has the locks among its keys. ``waiting`` has at least the earlier requests that share a key with it.
     ``owner_holds``: its owner holds a lock, whatever its key.

@@ -253,7 +253,7 @@ async def _held(sql: SqlSession, keys: Iterable[str]) -> dict[str, HeldLock]:
 
 
 async def _holding(sql: SqlSession, owners: Iterable[str]) -> set[str]:
-    """Those of the owners that hold a lock."""
+    """Return those of the owners that hold a lock."""
     holding: set[str] = set()
     for some in _batches(owners):
         rows = await sql.all(sa.select(lock_table.c.saga_id).distinct().where(lock_table.c.saga_id.in_(some)))

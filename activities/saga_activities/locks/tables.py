@@ -90,5 +90,7 @@ async def create_tables(engine: AsyncEngine) -> None:
 
 
 def ddl(dialect: str) -> str:
-    """The same as SQL, for a database administrator. Raises KeyError for an unknown dialect."""
+    """Return the statements that create the lock tables as SQL, for a database administrator. Raises KeyError for an
+    unknown dialect.
+    """
     return ";\n\n".join([*metadata_ddl(DIALECTS[dialect](), metadata), _INITIAL_ROW]) + ";\n"

@@ -315,7 +315,9 @@ def emitted_events(
     attempt: AttemptContext,
     max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> PreparedEvents:
-    """What `outbox.emit` and `kafka.publish` write. Raises as :func:`read_events` and :meth:`PreparedEvents.of` do."""
+    """Return what `outbox.emit` and `kafka.publish` write. Raises as :func:`read_events` and :meth:`PreparedEvents.of`
+    do.
+    """
     return PreparedEvents.of(
         read_events(arguments.get("events"), invocation), invocation, attempt.traceparent, max_bytes
     )

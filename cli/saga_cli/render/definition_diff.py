@@ -45,7 +45,7 @@ def print_diff(found: DefinitionDiff) -> None:
 
 
 def diff_page(found: DefinitionDiff) -> str:
-    """The same as one HTML page."""
+    """Render the differences between two definitions as one HTML page."""
     rows = "".join(_html_row(change) for change in found.changes)
     head = "<tr><th>step</th><th>field</th><th>old</th><th>new</th><th>new sagas</th></tr>"
     running = "".join(f"<li>{escape(line)}</li>" for line in _running_sagas(found))

@@ -368,7 +368,7 @@ def _errors(step: StepView) -> Iterable[str]:
 
 
 def _forward_state(step: StepView) -> str:
-    """What happened forward; what happened backward stands in the next column."""
+    """Return what happened forward; what happened backward stands in the next column."""
     if without_effect := no_effect_text(step):
         return without_effect
     if step.state in ("COMPENSATING", "COMPENSATED", "PARKED") and step.outcome:

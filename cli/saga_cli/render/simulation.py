@@ -98,7 +98,7 @@ def _text_cell(cell: FailurePoint | None) -> Any:
 
 
 def _print_parked(cells: Sequence[FailurePoint]) -> None:
-    """What an operator may decide, once for each step where a saga can stop."""
+    """Return what an operator may decide, once for each step where a saga can stop."""
     from rich.text import Text
 
     stops: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}

@@ -85,7 +85,7 @@ def reason_text(view: SagaView) -> str:
 
 
 def error_text(error: ErrorView) -> str:
-    """What the ``error`` of a step or of its undo says."""
+    """Return what the ``error`` of a step or of its undo says."""
     return error.message or error.type or "no message"
 
 

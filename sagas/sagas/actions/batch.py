@@ -1,4 +1,4 @@
-"""What a batch action sees (`@action(…, batch=True)`): equal calls of several sagas in one transaction."""
+"""The view of a batch action (`@action(…, batch=True)`): equal calls of several sagas in one transaction."""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a statement does. Names are as the author wrote them, without quotes; ``table`` is the quoted original.
+    """The effect of one statement on a table. Names are as the author wrote them, without quotes; ``table`` is the
+    quoted original.
 
     ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update or merge
     assigns.
@@ -123,7 +124,7 @@ def returning(statement: str, expressions: str, *, also: bool) -> str:
 
 @lru_cache(maxsize=512)
 def analyse(statement: str, dialect: str) -> RowChange:
-    """What ``statement`` changes. ``dialect`` is SQLAlchemy's name of it. Raises :class:`NotImageable`."""
+    """Return what ``statement`` changes. ``dialect`` is SQLAlchemy's name of it. Raises :class:`NotImageable`."""
     # Takes half a second, which only projects with `compensate: auto` pay.
     import sqlglot
     from sqlglot import exp

@@ -1,4 +1,4 @@
-"""What one SQL statement reads, sets and adds to, as far as isolation between sagas depends on it. Pure."""
+"""The columns that one SQL statement reads, sets and adds to, as far as isolation between sagas depends on it. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StatementEffect:
 
 @lru_cache(maxsize=512)
 def statement_effect(statement: str) -> StatementEffect | None:
-    """What ``statement`` does; None if it cannot be analysed, or names more than one table."""
+    """Return what ``statement`` does; None if it cannot be analysed, or names more than one table."""
     # Takes half a second, which only definitions pay whose statements matter for isolation.
     from sqlglot import exp, parse
     from sqlglot.errors import SqlglotError

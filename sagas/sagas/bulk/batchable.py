@@ -1,4 +1,6 @@
-"""What sagas do inside their bulk workflow: the operations they share, the waits for which they stay, and why not."""
+"""The work of sagas inside their bulk workflow: the operations they share, the waits for which they stay, and
+why not.
+"""
 
 from __future__ import annotations
 

@@ -251,13 +251,15 @@ class BulkMachine:
         return self._commands(event.at)
 
     def due_cancels(self, saga_ids: Iterable[str]) -> list[str]:
-        """Those of the sagas, which have workflows of their own now, that have to be cancelled there; once each."""
+        """Return those of the sagas, which have workflows of their own now, that have to be cancelled there;
+        once each.
+        """
         due = [id for id in saga_ids if id in self._cancelled_departing]
         self._cancelled_departing.difference_update(due)
         return due
 
     def cancel_responses(self, saga_ids: Iterable[str]) -> dict[str, CancelResponse]:
-        """What a cancel means for each of the sagas that are here, and have not ended."""
+        """Return what a cancel means for each of the sagas that are here, and have not ended."""
         return {
             id: self.members[id].leave_happy_path().cancel_response() for id in saga_ids if self._may_be_cancelled(id)
         }
@@ -470,7 +472,7 @@ def _size(call: Call) -> int:
 
 
 def _chunk_key(call: Call) -> tuple[Any, ...]:
-    """What calls of one chunk have in common."""
+    """Return what calls of one chunk have in common."""
     guard = call.guard
     assert guard is not None
     return (call.step, call.op, call.action, guard.connection, guard.mode, guard.holds, call.reads, call.timeout)

@@ -96,7 +96,7 @@ def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str
 
 
 def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The same findings with every warning changed to an error (`--strict`)."""
+    """Return the findings with every warning changed to an error (`--strict`)."""
     return [Diagnostic(d.file, d.line, d.column, d.code, "error", d.message, d.help) for d in diagnostics]
 
 

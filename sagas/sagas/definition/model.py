@@ -284,7 +284,9 @@ def backoff(retry: Retry, attempts: int) -> float:
 
 
 def remaining_retry(retry: Retry, attempts: int, seconds: float) -> Retry:
-    """What is left of a policy ``seconds`` after the begin of the first of ``attempts`` attempts; at least one more."""
+    """Return what is left of a policy ``seconds`` after the begin of the first of ``attempts`` attempts; at least one
+    more.
+    """
     return replace(
         retry,
         max_attempts=max(retry.max_attempts - attempts, 1),

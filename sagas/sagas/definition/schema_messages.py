@@ -40,7 +40,9 @@ def shown_value(value: Any) -> str:
 
 
 def sentence(error: Any, *, hide_value: bool = False, hide_names: bool = False) -> str:
-    """What is wrong with the value of an error. ``hide_value``, ``hide_names``: neither it nor its names are quoted."""
+    """Return what is wrong with the value of an error. ``hide_value``, ``hide_names``: neither it nor its names are
+    quoted.
+    """
     shown = "the value" if hide_value else shown_value(error.instance)
     if "propertyNames" in error.relative_schema_path and isinstance(error.instance, str):
         shown = "a name" if hide_names or hide_value else f"the name {shown}"

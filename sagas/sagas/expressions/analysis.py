@@ -164,7 +164,9 @@ def _with_prefixes(path: NamePath | None) -> frozenset[NamePath]:
 
 
 def _is_known_non_null(path: NamePath, known: frozenset[NamePath]) -> bool:
-    """Whether the nullable part of a path is known to be present: ``steps.x.result``, else anything below the root."""
+    """Return whether the nullable part of a path is known to be present: ``steps.x.result``, else anything below the
+    root.
+    """
     if path[0] == "steps":
         return path[:3] in known
     return any(path[:length] in known for length in range(2, len(path) + 1))

@@ -82,7 +82,7 @@ class WorkMeter:
         self._steps_before, self._work_before = self.steps, self.work
 
     def exceeds(self, limit: int) -> bool:
-        """Whether all evaluations together have taken more steps than this."""
+        """Return whether all evaluations together have taken more steps than this."""
         return self.steps + self.work // WORK_PER_STEP > limit
 
     def check(self) -> None:

@@ -1,4 +1,5 @@
-"""What the source of an expression guarantees where it uses a value: which fields are present, which conditions hold.
+"""The guarantees that the source of an expression gives where it uses a value: which fields are present, which
+conditions hold.
 
 A use that is reached only after ``has(a.b)``, ``"b" in a``, ``a.b != null`` or inside ``default(…)`` is guarded.
 Elements of lists have the name ``[]``: ``lines.map(l, l.sku)`` uses ``lines.[].sku``, as ``lines[0].sku`` does.
@@ -34,7 +35,9 @@ _NO_PATHS: frozenset[NamePath] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known at one place: paths that are ``present``, paths that are not ``null``, conditions that hold."""
+    """The facts that hold at one place of an expression: paths that are ``present``, paths that are not ``null``,
+    conditions that hold.
+    """
 
     present: frozenset[NamePath] = _NO_PATHS
     values: frozenset[NamePath] = _NO_PATHS
@@ -111,7 +114,7 @@ def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool, c
 
 
 def facts_of_value(node: ExpressionNode) -> Facts:
-    """What is known once the expression has been evaluated without an error."""
+    """Return what is known once the expression has been evaluated without an error."""
     paths = [use.path for use in find_uses(node) if use.certain]
     return Facts(
         frozenset().union(*map(_prefixes, paths)), frozenset().union(*(_prefixes(path[:-1]) for path in paths))
@@ -119,7 +122,7 @@ def facts_of_value(node: ExpressionNode) -> Facts:
 
 
 def facts_of(condition: ExpressionNode | None, outcome: bool, bound: Bound | None = None) -> Facts:
-    """What is known once the condition has been evaluated to ``outcome``."""
+    """Return what is known once the condition has been evaluated to ``outcome``."""
     if condition is None:
         return NO_FACTS
     bound = bound or {}
@@ -224,7 +227,7 @@ def _form(node: ExpressionNode) -> Canonical:
 
 
 def holds(node: ExpressionNode, facts: Facts) -> bool | None:
-    """Whether the condition is true or false where ``facts`` are known; None if they do not tell."""
+    """Return whether the condition is true or false where ``facts`` are known; None if they do not tell."""
     form, positive = canonical(node)
     if form in facts.conditions:
         return facts.conditions[form] is positive

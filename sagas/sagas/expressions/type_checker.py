@@ -43,7 +43,7 @@ _ADVICE = "write decimal(x) to calculate with a number in a string"
 
 @dataclass(frozen=True, slots=True)
 class _InferredType:
-    """What is known about a value: its type, the path it was read from, and the type of its elements."""
+    """The inferred type of a value: its type, the path it was read from, and the type of its elements."""
 
     kind: str | None = None
     path: tuple[str, ...] | None = None

@@ -321,7 +321,7 @@ def forget_unsent_arguments(entry: LedgerEntry, kind: CallKind) -> None:
 
 
 def _counting(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationState | None:
-    """What counts the attempts of a call; None for those without an effect."""
+    """Return what counts the attempts of a call; None for those without an effect."""
     return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
 
 

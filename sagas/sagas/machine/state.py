@@ -182,7 +182,9 @@ class ParkedOperation:
 
 
 class InternalEvent:
-    """What one module of the machine posts for another; :meth:`sagas.machine.machine.Machine.next` handles it."""
+    """An event that one module of the machine posts for another; :meth:`sagas.machine.machine.Machine.next`
+    handles it.
+    """
 
     __slots__ = ()
 

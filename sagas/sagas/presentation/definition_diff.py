@@ -1,4 +1,4 @@
-"""What a change of a definition means for new sagas and for running ones: the output of `saga diff`.
+"""The consequences of a changed definition for new sagas and for running ones: the output of `saga diff`.
 
 A running saga keeps the definition with which it started. So a change matters to new sagas, to what callers and events
 may start, and to running sagas only by what must still be there for them.

@@ -175,7 +175,7 @@ def describe_compensation(step: StepDefinition) -> str | None:
 
 
 def describe_savepoint(step: StepDefinition) -> str | None:
-    """What a failure after this step leads to, as a phrase; None without a savepoint."""
+    """Return what a failure after this step leads to, as a phrase; None without a savepoint."""
     if step.savepoint is None:
         return None
     wait = f" after {describe_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
@@ -185,7 +185,7 @@ def describe_savepoint(step: StepDefinition) -> str | None:
 
 
 def describe_confirm(step: StepDefinition) -> str | None:
-    """What happens to the step at the commit point, as a phrase; None if nothing does."""
+    """Return what happens to the step at the commit point, as a phrase; None if nothing does."""
     if step.confirm is None:
         return None
     if step.do.uses == SPARK:
@@ -199,7 +199,7 @@ def describe_confirm(step: StepDefinition) -> str | None:
 
 
 def describe_undo_after_failure(step: StepDefinition) -> str:
-    """What undoes the step after another one has failed, which is always before the commit point."""
+    """Return what undoes the step after another one has failed, which is always before the commit point."""
     if step.compensate is None:
         return "the nested saga's own undo"
     if _drops_only(step):

@@ -109,7 +109,7 @@ def build_saga_graph(definition: Definition, view: SagaView | None = None) -> Sa
 
 
 def _confirm_label(step: StepDefinition) -> str | None:
-    """What confirms the step: an action of the user; a Spark step publishes."""
+    """Return what confirms the step: an action of the user; a Spark step publishes."""
     if step.confirm is None:
         return None
     return "publish" if step.do.uses == SPARK else step.confirm.uses
@@ -198,7 +198,7 @@ def step_title(step: StepDefinition) -> str:
 
 
 def undo_title(node: GraphNode) -> str:
-    """What undoes the step, short enough for a diagram."""
+    """Return what undoes the step, short enough for a diagram."""
     return "discard, or revert" if node.step.do.uses == SPARK else " or ".join(node.undo)
 
 
@@ -212,7 +212,7 @@ def locks_text(locks: Locks) -> tuple[str, ...]:
 
 
 def _attributes(step: StepDefinition) -> list[str]:
-    """What a step is besides its action, in words for a diagram."""
+    """Return what a step is besides its action, in words for a diagram."""
     words = ["point of no return"] if step.pivot else []
     if step.savepoint is not None:
         wait = f", wait {format_duration(step.savepoint.wait)}" if step.savepoint.wait else ""

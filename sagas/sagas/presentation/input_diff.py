@@ -1,4 +1,4 @@
-"""What a change of a saga's input schema means for those who start it: a part of `saga diff`."""
+"""The consequences of a changed input schema for those who start the saga: a part of `saga diff`."""
 
 from __future__ import annotations
 

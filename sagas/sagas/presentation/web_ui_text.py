@@ -74,7 +74,7 @@ def _step_row(step: StepView) -> str:
 
 
 def no_effect_text(step: StepView) -> str | None:
-    """What people read of a step that failed for certain, or was sealed; None for any other."""
+    """Return what people read of a step that failed for certain, or was sealed; None for any other."""
     if step.state not in ("FAILED", "NOTHING_TO_UNDO") or step.outcome not in ("failed", "rejected"):
         return None
     return f"{step.outcome}, nothing happened"

@@ -31,7 +31,7 @@ _STATES: frozenset[str] = frozenset(get_args(ViewState))
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """What is known of a batch. ``client`` is the command that starts its rows; a later one takes over.
+    """The record of a batch. ``client`` is the command that starts its rows; a later one takes over.
 
     ``processed`` = ``started`` + ``there`` (existed already) + ``refused`` rows; ``ended``: sagas by state, as far as
     the command has waited for them. ``seconds``: how long it has been starting. ``stopped``: why it stopped early.
@@ -66,7 +66,7 @@ class BatchRecord:
 
     @classmethod
     def from_json(cls, id: str, value: Any) -> Self:
-        """What can be read of a record; the rest has its default."""
+        """Return what can be read of a record; the rest has its default."""
         record = cls(id)
         if not isinstance(value, Mapping):
             return record
@@ -93,7 +93,7 @@ class BatchRecord:
         return replace(new, state=self.state, by=self.by, stopped=None)
 
     def reported(self, value: Any) -> Self:
-        """What the command that starts the rows has counted; reports of an earlier command change nothing."""
+        """Return what the command that starts the rows has counted; reports of an earlier command change nothing."""
         new = type(self).from_json(self.id, value)
         if new.client != self.client:
             return self
@@ -120,7 +120,7 @@ class BatchRecord:
 
 
 def is_from(value: Any, record: BatchRecord) -> bool:
-    """Whether a report is one of the command that starts the rows."""
+    """Return whether a report is one of the command that starts the rows."""
     return isinstance(value, Mapping) and value.get("client") == record.client
 
 

@@ -60,8 +60,8 @@ def decompress(compressed: bytes) -> bytes:
 
 
 def _fold(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
-    """What the data is made of, part by part: ``(-1, n)`` are the next n bytes of the second value, ``(p, n)`` are n
-    bytes that occur in the data from p on, before this part.
+    """Return what the data is made of, part by part: ``(-1, n)`` are the next n bytes of the second value, ``(p, n)``
+    are n bytes that occur in the data from p on, before this part.
     """
     parts: list[tuple[int, int]] = []
     rest: list[bytes] = []

@@ -125,7 +125,7 @@ def is_only_attempt(outcome: Outcome, attempts_before: int, execution: str = "re
 def merge_outcome(
     operation: Operation, outcome: Outcome, attempts_before: int, execution: str = "remote"
 ) -> OutcomeKind:
-    """What is known about the effect after this outcome, given the attempts before it.
+    """Return what is known about the effect after this outcome, given the attempts before it.
 
     A participant that honours the key stores a rejection under it, so its rejection holds for every attempt. *failed*
     without a guard is the engine's own statement about that attempt only (it failed before the call), so it implies

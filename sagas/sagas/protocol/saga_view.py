@@ -356,7 +356,7 @@ class SagaView(JsonView):
 
     @property
     def pause_text(self) -> str | None:
-        """Who has paused it, since when and why, as a clause; None if it is not paused."""
+        """A clause that says who has paused the saga, since when and why; None if it is not paused."""
         pause = self.paused
         if pause is None:
             return None
@@ -391,7 +391,7 @@ def _json_form(cls: type[Any]) -> _JsonForm:
 
 
 def _decoder(hint: Any) -> Callable[[Any], Any] | None:
-    """What converts the JSON of a field, if it contains a part of the view, a tuple, or a tuple of parts."""
+    """Return what converts the JSON of a field, if it contains a part of the view, a tuple, or a tuple of parts."""
     for one in (hint, *get_args(hint)):
         if isinstance(one, type) and issubclass(one, JsonView):
             return one.from_json

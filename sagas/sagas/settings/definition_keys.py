@@ -60,7 +60,9 @@ class DefinitionKeys:
         return {"key": _key_id(self.keys[0]), "hmac": _hmac(self.keys[0], purpose, content)}
 
     def verifies(self, purpose: Purpose, content: bytes, signature: Any) -> bool:
-        """Whether one of the keys has made this signature. ``signature`` is from any client and may be anything."""
+        """Return whether one of the keys has made this signature. ``signature`` is from any client and may be
+        anything.
+        """
         if not isinstance(signature, Mapping) or not isinstance(given := signature.get("hmac"), str):
             return False
         return any(
@@ -79,17 +81,19 @@ def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
 
 
 def signed_json(value: Any) -> bytes:
-    """The same bytes for the same JSON value, also after it was sent: there a float has become a decimal."""
+    """Encode a JSON value as bytes to sign: equal for equal values, also after they were sent: there a float has become
+    a decimal.
+    """
     return canonical_json(decode_json(encode_json(value))).encode()
 
 
 def detached_content(saga_id: str, value: Any) -> bytes:
-    """What is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
+    """Return what is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
     return signed_json({"saga_id": saga_id, "input": value})
 
 
 def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:
-    """What is signed of an operator's decision: for this saga and step only, and all that the saga would run."""
+    """Return what is signed of an operator's decision: for this saga and step only, and all that the saga would run."""
     signed = {name: decision.get(name) for name in ("step", "decision", "with", "definition")}
     return signed_json({"saga_id": saga_id, **signed})
 

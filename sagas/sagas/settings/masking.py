@@ -69,7 +69,7 @@ def remember_settings(table: Mapping[str, Any]) -> None:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting or property of this name holds a secret."""
+    """Return whether a setting or property of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

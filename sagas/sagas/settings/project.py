@@ -58,7 +58,7 @@ class Project:
 
     @cached_property
     def context(self) -> ProjectContext:
-        """What the definitions are checked against."""
+        """The context in which the definitions are checked."""
         settings = self.settings
         return ProjectContext(
             self.actions,

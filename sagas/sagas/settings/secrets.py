@@ -54,7 +54,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
 
 
 def _remembered(text: str) -> str:
-    """The same text; what is secret in it is masked from now on. A secret URL has public parts."""
+    """Return the text unchanged; the secrets in it are masked from now on. A secret URL has public parts."""
     remember_url(text) if "://" in text else remember_secret(text)
     return text
 

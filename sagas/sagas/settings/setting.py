@@ -1,4 +1,4 @@
-"""What a key of saga.toml may hold, and the refusal of anything else.
+"""The types of keys of saga.toml, and the refusal of anything else.
 
 Every value has the type of its row before any part of the engine sees it, so a mistake is one sentence wherever it is.
 """

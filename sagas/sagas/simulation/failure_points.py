@@ -133,7 +133,7 @@ def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
 
 
 def with_failing_require(definition: Definition, step: StepDefinition) -> Definition:
-    """The same definition with a false condition in the given `require` step."""
+    """Return the definition with a false condition in the given `require` step."""
     never = replace(step, do=replace(step.do, with_={**(step.do.with_ or {}), "that": False}))
     return replace(definition, steps=tuple(never if one.id == step.id else one for one in definition.steps))
 

@@ -50,7 +50,7 @@ class Script:
         return "done"
 
     def result(self, path: str, entry: str) -> tuple[bool, Any]:
-        """Whether the script gives a result for this entry, and that result."""
+        """Return whether the script gives a result for this entry, and that result."""
         for name in _keys_of(path, entry):
             if name in self.results:
                 return True, self.results[name]

@@ -289,7 +289,7 @@ class BulkWorkflow:
             await workflow.get_external_workflow_handle(id).cancel(reason=reason)
 
     def _departure(self) -> dict[str, Any]:
-        """What all sagas that leave have in common."""
+        """Return what all sagas that leave have in common."""
         machine, header = self._machine, self._header
         assert machine is not None
         assert header is not None
@@ -376,7 +376,9 @@ class BulkWorkflow:
 
     @workflow.update(name=CANCEL_UPDATE, description="Undo what these sagas have done, unless their pivots are done.")
     async def cancel(self, saga_ids: list[str], request: dict[str, Any] | None = None) -> dict[str, str]:
-        """What the cancel means for each saga; without those that have left or ended, which are not cancelled."""
+        """Return what the cancel means for each saga; without those that have left or ended, which are not
+        cancelled.
+        """
         await workflow.wait_condition(lambda: self._machine is not None)
         machine = self._current()
         responses = machine.cancel_responses(saga_ids)

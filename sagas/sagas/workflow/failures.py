@@ -75,7 +75,7 @@ def _closing_message(finish: Finish, reason: Mapping[str, Any]) -> str:
 
 
 def activity_failure(error: FailureError) -> BaseException | None:
-    """What has failed in an activity. A local activity's failure is not wrapped in an ActivityError."""
+    """Return what has failed in an activity. A local activity's failure is not wrapped in an ActivityError."""
     return error.cause if isinstance(error, ActivityError) else error
 
 

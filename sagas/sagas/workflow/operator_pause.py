@@ -49,7 +49,7 @@ class OperatorPause:
             machine.note_pause("pause", workflow.time(), who, reason)
 
     def holds(self, command: Command) -> bool:
-        """Whether the command is held back; then :meth:`end` returns it."""
+        """Return whether the command is held back; then :meth:`end` returns it."""
         if self.state is None:
             return False
         # The cancel of something that is held back follows it.

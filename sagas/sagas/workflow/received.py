@@ -32,7 +32,9 @@ def bounded_value(args: Sequence[RawValue], *, levels: int = 0, half_pairs: bool
 
 
 def activity_result(returned: RawValue | None) -> Any:
-    """What an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is there."""
+    """Return what an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is
+    there.
+    """
     try:
         return None if returned is None else bounded_value([returned], half_pairs=True)
     except UnreadableValue as error:

@@ -46,18 +46,20 @@ UNTRUSTED = "untrusted"
 
 
 class DefinitionTrust(Protocol):
-    """What this worker runs. The answers depend on its settings and files: a run asks once and records the answer."""
+    """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
+    once and records the answer.
+    """
 
     def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
-        """Whether the header has a definition of this project for this saga, and the inputs are valid."""
+        """Return whether the header has a definition of this project for this saga, and the inputs are valid."""
         ...
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
-        """Whether a bulk workflow of this project has given this saga a run of its own."""
+        """Return whether a bulk workflow of this project has given this saga a run of its own."""
         ...
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
-        """Whether the arguments and the definition in an operator's decision are this project's."""
+        """Return whether the arguments and the definition in an operator's decision are this project's."""
         ...
 
     def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +67,7 @@ class DefinitionTrust(Protocol):
         ...
 
     def trusts_notification(self, order: Any) -> bool:
-        """Whether a saga of this project has made this input of a delivering run."""
+        """Return whether a saga of this project has made this input of a delivering run."""
         ...
 
 

@@ -48,7 +48,9 @@ class TaskSet:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What executes the commands of a run: its tasks, throttle and pause, and ``report``, which passes events on."""
+    """The parts that execute the commands of a run: its tasks, throttle and pause, and ``report``, which passes events
+    on.
+    """
 
     tasks: TaskSet
     throttle: PayloadThrottle

@@ -151,7 +151,7 @@ def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
 
 
 def _is_accepted(check: Check, frame: DataFrame) -> Column:
-    """Whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
+    """Return whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
     name = check.spec["column"]
     accepted = has_value(name, _column_type(check, frame), check.spec["values"], f"the check {check.name}")
     return F.when(F.col(quote_name(name)).isNotNull(), accepted)

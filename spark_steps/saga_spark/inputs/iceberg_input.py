@@ -81,7 +81,7 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
 
 @contextmanager
 def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
-    """What pyiceberg does not support fails permanently: one message, and no retries."""
+    """Return what pyiceberg does not support fails permanently: one message, and no retries."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -91,7 +91,7 @@ def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
 
 
 def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:
-    """Whether Spark can read the data files without Iceberg.
+    """Return whether Spark can read the data files without Iceberg.
 
     Not if rows of them are deleted, and only if each holds exactly the selected columns: columns that were renamed,
     added or widened later need Iceberg's own reader.

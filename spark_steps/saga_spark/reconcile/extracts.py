@@ -144,7 +144,7 @@ class SagaExport:
 
 
 def is_comparable(view: SagaView) -> bool:
-    """Whether the saga has ended and its view has all steps (a very long one leaves finished items out)."""
+    """Return whether the saga has ended and its view has all steps (a very long one leaves finished items out)."""
     if view.state in ABNORMAL_STATES:
         return True  # any remaining guard rows count as open effects
     return view.state in FINAL_STATES and bool(view.ended_at) and not view.incomplete and not view.steps_omitted

@@ -145,7 +145,7 @@ def named(error: BaseException) -> str:
 
 
 def is_connection_error(error: BaseException | None) -> bool:
-    """Whether this error originates from a broken connection to the JVM."""
+    """Return whether this error originates from a broken connection to the JVM."""
     while error is not None:
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             return True

@@ -1,4 +1,4 @@
-"""Whether what executes the jobs of a runner is still there: a standalone cluster, or a Spark Connect server.
+"""Return whether what executes the jobs of a runner is still there: a standalone cluster, or a Spark Connect server.
 
 Spark itself waits, without an error. A driver that has lost its master does not connect again by itself, because a
 master can return with its state and contacts the driver then; one that returns without its state does not know the
@@ -33,7 +33,7 @@ class AbsenceTimer:
         self._since: float | None = None
 
     def is_lost(self, *, present: bool) -> bool:
-        """Whether it has been absent at every call of the last ``LOST_AFTER`` seconds."""
+        """Return whether it has been absent at every call of the last ``LOST_AFTER`` seconds."""
         if present:
             self._since = None
             return False
@@ -68,7 +68,7 @@ def require_master(url: str) -> None:
 
 
 def is_connected(pid: int, ports: set[int]) -> bool:
-    """Whether the process has a connection to one of these remote ports; True if that cannot be determined."""
+    """Return whether the process has a connection to one of these remote ports; True if that cannot be determined."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
@@ -92,7 +92,7 @@ class ConnectServer:
         self.address = remote.partition("/;")[0]  # a token may follow
 
     def answers(self) -> bool:
-        """Whether it accepts a connection within ``CONNECT_TIMEOUT`` seconds.
+        """Return whether it accepts a connection within ``CONNECT_TIMEOUT`` seconds.
 
         Raises ImportError (PySparkImportError) if gRPC is not installed, PySparkException for an invalid address.
         """

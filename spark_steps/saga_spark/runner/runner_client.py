@@ -195,7 +195,7 @@ class Losses:
         self._apart: set[str] = set()
 
     def apart(self, name: str) -> bool:
-        """Whether this run gets a dedicated runner."""
+        """Return whether this run gets a dedicated runner."""
         return name in self._apart
 
     def survived(self, name: str) -> None:

@@ -185,7 +185,7 @@ class FileMetrics:
 
 
 def can_count(schema: StructType) -> bool:
-    """Whether this module supports the types of all columns."""
+    """Return whether this module supports the types of all columns."""
     return all(_hash_function(field.dataType) is not None for field in schema.fields)
 
 
@@ -234,7 +234,7 @@ def _batch_counts(files: Sequence[StagedFile], columns: Sequence[_ColumnHasher])
 
 
 def _is_dictionary(footer: pq.FileMetaData, name: str) -> bool:
-    """Whether all values of a column are dictionary-encoded."""
+    """Return whether all values of a column are dictionary-encoded."""
     for group in range(footer.num_row_groups):
         for at in range(footer.num_columns):
             chunk = footer.row_group(group).column(at)
@@ -279,7 +279,7 @@ class _ColumnHasher:
         self.is_string = isinstance(self.data_type, T.StringType)
 
     def matches(self, arrow_type: pa.DataType) -> bool:
-        """Whether this is the Arrow type that Spark writes for the column."""
+        """Return whether this is the Arrow type that Spark writes for the column."""
         from pyspark.sql.pandas.types import to_arrow_type
 
         return arrow_type == to_arrow_type(self.data_type, timezone="UTC")

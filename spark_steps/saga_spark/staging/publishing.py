@@ -102,7 +102,9 @@ class OutputPublisher:
         return body
 
     async def _may_become_visible(self, row: OutputRow, confirmed: bool) -> bool:
-        """Whether the sink may hold more than the ledger records: a commit may be unacknowledged or still to come."""
+        """Return whether the sink may hold more than the ledger records: a commit may be unacknowledged or still to
+        come.
+        """
         if row.manifest is None or row.state != "STAGED":
             return False
         if confirmed:

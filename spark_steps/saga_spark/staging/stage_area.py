@@ -44,7 +44,7 @@ class StageArea:
         return f"{self.uri}/{target.publish_key}/g{target.generation}/report-e{epoch}"
 
     def is_complete(self, manifest: Manifest) -> bool:
-        """Whether every file of the manifest exists with its recorded size."""
+        """Return whether every file of the manifest exists with its recorded size."""
         if not manifest.files:
             return True
         system, _ = resolve_uri(self.uri)
@@ -83,7 +83,9 @@ CLEAN_UP_BATCH = 200
 
 
 def decide_clean_up(row: OutputRow, liveness: SagaLiveness, now: float, retention: float) -> CleanUpDecision:
-    """What happens to the files of one output. Times are in seconds since the epoch, ``retention`` is in seconds."""
+    """Return what happens to the files of one output. Times are in seconds since the epoch, ``retention`` is in
+    seconds.
+    """
     if liveness in ("open", "terminated") or (liveness == "unknown" and now - row.updated_at < retention):
         return "keep"
     match row.state:

@@ -168,7 +168,9 @@ def _check_names(output: Output, schema: StructType) -> None:
 
 
 def _spark_is_local(context: TaskContext, staging: OutputStaging) -> bool:
-    """Whether Spark runs and writes on this machine, so that its processors are idle once the files are written."""
+    """Return whether Spark runs and writes on this machine, so that its processors are idle once the files
+    are written.
+    """
     settings = context.settings
     return settings.remote is None and settings.master.startswith("local") and local_path(staging.folder) is not None
 

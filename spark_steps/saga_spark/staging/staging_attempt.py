@@ -234,7 +234,7 @@ class StagingAttempt:
 
 
 def _references(row: OutputRow, epoch: int) -> bool:
-    """Whether the ledger still refers to what was staged under this epoch."""
+    """Return whether the ledger still refers to what was staged under this epoch."""
     return row.manifest is not None and row.manifest.epoch == epoch
 
 

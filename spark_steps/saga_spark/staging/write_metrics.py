@@ -136,7 +136,7 @@ class WriteMetrics:
 
 
 def _is_single_parquet_column(kind: DataType) -> bool:
-    """Whether the type is a single Parquet column, whose nulls are the nulls of the value."""
+    """Return whether the type is a single Parquet column, whose nulls are the nulls of the value."""
     from pyspark.sql import types as T
 
     return isinstance(kind, T.AtomicType) and not isinstance(kind, T.VariantType)

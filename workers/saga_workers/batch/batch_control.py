@@ -1,4 +1,4 @@
-"""What operators do with a batch: pause and resume its starting, cancel it, and collect what has failed."""
+"""Interventions of operators in a batch: pause and resume its starting, cancel it, and collect what has failed."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ async def cancel_members(locator: Locator, saga_ids: Sequence[str], request: Map
 async def _cancel_members_of(
     temporal: Temporal, members: Sequence[BulkMember], request: Mapping[str, Any]
 ) -> Mapping[str, str]:
-    """The same for the members of one bulk workflow."""
+    """Cancel the given members of one bulk workflow; returns the answer for each."""
     bulk = members[0].bulk
     if bulk is None or not bulk.run.running or not await count_pollers(temporal, bulk.run.task_queue):
         return {}

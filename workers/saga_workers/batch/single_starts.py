@@ -131,7 +131,7 @@ async def final_state(locator: Locator, saga_id: str) -> str:
 
 
 async def _is_blocked(locator: Locator, run: RunInfo) -> bool:
-    """Whether a parked nested saga blocks it. Only a saga that has been blocked has the search attribute."""
+    """Return whether a parked nested saga blocks it. Only a saga that has been blocked has the search attribute."""
     if "SagaStep" not in run.attributes:
         return False
     return (await with_blocking_checked(locator, await read_view(locator, run.id))).waits_for_a_person

@@ -1,4 +1,4 @@
-"""What is counted while the rows of a batch are started, and what holds the starting up."""
+"""Counters of a batch whose rows are being started, and the gate that holds the starting up."""
 
 from __future__ import annotations
 

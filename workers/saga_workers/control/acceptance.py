@@ -1,4 +1,6 @@
-"""Whether a worker has accepted a bulk workflow: until it has claimed the ids, a worker may still refuse all of it."""
+"""Return whether a worker has accepted a bulk workflow: until it has claimed the ids, a worker may still refuse all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def refusal_of(error: WorkflowFailureError) -> str | None:
 
 
 async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) -> Acceptance | None:
-    """What has become of the ids of a bulk workflow; None if no worker tells in time."""
+    """Return what has become of the ids of a bulk workflow; None if no worker tells in time."""
     try:
         async with asyncio.timeout(CLAIM_TIMEOUT):
             claimed = await _claimed(handle)

@@ -112,7 +112,8 @@ class SagaDetacher:
                     await start(WorkflowIDReusePolicy.ALLOW_DUPLICATE)
 
     async def _is_of_another_start(self, saga_id: str, bulk_id: str) -> bool:
-        """Whether the run of this id is closed, and is not what this bulk workflow has started in an earlier attempt.
+        """Return whether the run of this id is closed, and is not what this bulk workflow has started in an earlier
+        attempt.
 
         It may be of an earlier generation, or from before the project had a ledger. What the bulk workflow has begun
         must go on.

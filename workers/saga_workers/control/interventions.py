@@ -339,7 +339,7 @@ async def _open_run(locator: Locator, saga_id: str) -> RunDescription:
 
 
 async def _ended_error(locator: Locator, saga_id: str, kind: type[RefusedError] = RefusedError) -> RefusedError:
-    """What to raise about a saga without an open run."""
+    """Return what to raise about a saga without an open run."""
     view = await read_view(locator, saga_id)
     return kind(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 

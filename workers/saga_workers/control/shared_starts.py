@@ -208,7 +208,7 @@ class SharedStarts:
         await self._answer_each(others, await self._known(others))
 
     def _noted(self, saga_id: str) -> Claim | None:
-        """What this process has started under the id, if nobody has claimed it in time."""
+        """Return what this process has started under the id, if nobody has claimed it in time."""
         noted = self._unclaimed.get(saga_id)
         return None if noted is None or noted.claimed_at < datetime.now(UTC) - _UNCLAIMED_FOR else noted
 

@@ -139,7 +139,7 @@ class KafkaServer:
         ]
 
     def is_ready(self) -> bool:
-        """Whether it serves clients. Its port opens a little earlier, so send an ApiVersions request."""
+        """Return whether it serves clients. Its port opens a little earlier, so send an ApiVersions request."""
         return self._answers_api_versions() if is_open(HOST, self.port) else False
 
     def _answers_api_versions(self) -> bool:

@@ -24,7 +24,7 @@ def is_free(port: int) -> bool:
 
 
 def is_open(host: str, port: int, seconds: float = 1.0) -> bool:
-    """Whether something accepts connections there."""
+    """Return whether something accepts connections there."""
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError:

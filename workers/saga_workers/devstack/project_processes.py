@@ -31,7 +31,7 @@ class ProjectProcess(Service):
         return {**data, "fingerprint": self.fingerprint()}
 
     def is_outdated(self, data: Mapping[str, str]) -> bool:
-        """Whether the project has changed since the process read it: Python modules are loaded only once."""
+        """Return whether the project has changed since the process read it: Python modules are loaded only once."""
         return data.get("fingerprint") != self.fingerprint()
 
     def fingerprint(self) -> str:

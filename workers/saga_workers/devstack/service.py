@@ -54,10 +54,10 @@ class Service(ABC):
 
     @abstractmethod
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
-        """What is missing until the service is ready; None if it is. Must not block for long."""
+        """Return what is missing until the service is ready; None if it is. Must not block for long."""
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """What to do each time it is ready; idempotent."""
+        """Return what to do each time it is ready; idempotent."""
         return
 
     @abstractmethod

@@ -103,7 +103,8 @@ class Stack:
         return [name for name in SERVICE_NAMES if not idle.get(name)]
 
     def _without_missing_kafka(self, pending: list[str]) -> list[str]:
-        """Those of ``pending`` that can start: without a broker, Kafka and what needs it are dropped, with a report.
+        """Return those of ``pending`` that can start: without a broker, Kafka and what needs it are dropped, with a
+        report.
 
         Raises SagaError if an external broker does not answer.
         """
@@ -170,7 +171,7 @@ class Stack:
         return any(_port_is_open(address.strip()) for address in servers.split(","))
 
     def _uses_external_temporal(self) -> bool:
-        """Whether the settings name a server that the stack does not manage."""
+        """Return whether the settings name a server that the stack does not manage."""
         temporal = self.settings.temporal
         if temporal.address is None or temporal.embedded:
             return False

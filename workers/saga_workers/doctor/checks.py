@@ -377,7 +377,7 @@ async def _check_database(connection: Connection, *, spark: bool, two_phase: boo
 
 
 async def _check_automatic_steps(project: Project) -> list[DoctorResult]:
-    """Whether the catalogs allow what `compensate: auto` would have to undo; nothing if no step has it."""
+    """Return whether the catalogs allow what `compensate: auto` would have to undo; nothing if no step has it."""
     from saga_workers.doctor.automatic_steps import automatic_step_problems
 
     problems = await automatic_step_problems(project)

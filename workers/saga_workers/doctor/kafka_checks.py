@@ -20,7 +20,7 @@ _REQUIRED_ACLS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
 
 
 async def check_kafka(project: Project) -> list[DoctorResult]:
-    """What triggers need, the client package, brokers, transactions, topics, and the lag of readers."""
+    """Return what triggers need, the client package, brokers, transactions, topics, and the lag of readers."""
     return [*check_bulk_triggers(project), *await _check_cluster(project)]
 
 

@@ -74,7 +74,9 @@ def _check_java(spark: SparkSettings) -> str:
 
 
 def _check_cluster(spark: SparkSettings) -> str:
-    """Whether the Connect server, or a master of the standalone cluster, answers. Other clusters are not asked."""
+    """Return whether the Connect server, or a master of the standalone cluster, answers. Other clusters are
+    not asked.
+    """
     if not spark.remote:
         require_master(spark.master)
         return f"{spark.master} accepts connections"

@@ -67,7 +67,7 @@ class _Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """What the database says about a statement. ``offset`` is the place in the author's text, if it names it."""
+    """A database's refusal of a statement. ``offset`` is the place in the author's text, if it names it."""
 
     why: str
     help: str
@@ -80,7 +80,7 @@ class _NotChecked(Exception):
 
 
 async def check_statements(project: Project) -> list[DoctorResult]:
-    """What the databases refuse of the SQL of all definitions; empty if there is none."""
+    """Return what the databases refuse of the SQL of all definitions; empty if there is none."""
     try:
         drafts = project.drafts
     except SagaError:

@@ -17,7 +17,7 @@ _FIRST_MYSQL = (8, 0, 29)
 
 
 async def check_two_phase(name: str, engine: AsyncEngine) -> list[DoctorResult]:
-    """Whether the database can prepare transactions, and those that have been prepared for too long."""
+    """Return whether the database can prepare transactions, and those that have been prepared for too long."""
     check = f"two-phase commit of {name}"
     try:
         results = [await _check_server(check, engine)]

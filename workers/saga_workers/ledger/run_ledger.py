@@ -92,7 +92,7 @@ class RunLedger:
         return found
 
     async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
-        """Those of these ids that exist already, as a row or as the claim of a bulk workflow."""
+        """Return those of these ids that exist already, as a row or as the claim of a bulk workflow."""
         with self._readable():
             return await batches.read_known(self.engine, saga_ids)
 
@@ -228,7 +228,7 @@ def open_ledger(settings: Settings) -> RunLedger:
 
 @asynccontextmanager
 async def using_ledger(settings: Settings) -> AsyncIterator[RunLedger]:
-    """The same for the time of the block."""
+    """Open the ledger of the project for the time of the block."""
     ledger = open_ledger(settings)
     try:
         yield ledger

@@ -55,7 +55,7 @@ class Locator:
         return Location(saga_id, run, undo)
 
     async def locate_known(self, saga_id: str) -> Location:
-        """The same for a saga that must exist: raises UsageError if it is unknown."""
+        """Locate a saga that must exist: raises UsageError if it is unknown."""
         location = await self.locate(saga_id)
         if location.kind == "unknown":
             raise self.unknown_saga(location.saga_id)
@@ -81,7 +81,7 @@ class Locator:
         return [BulkMember(claim, runs[claim.bulk_id]) for claim in wanted if claim.bulk_id is not None]
 
     async def _beyond_temporal(self, saga_id: str, closed_at: datetime | None) -> Location:
-        """What the ledger knows of the saga, or of a generation that was started after ``closed_at``."""
+        """Return what the ledger knows of the saga, or of a generation that was started after ``closed_at``."""
         # The claim first: when it is deleted, there is a row.
         claim = await self.ledger.bulk_claim(saga_id)
         if claim is not None:

@@ -190,7 +190,7 @@ def _step(tested: StepUnderTest) -> StepDefinition:
 
 
 def _actions(step: StepDefinition) -> tuple[str, str | None, str | None]:
-    """What performs the step, its undo and its confirm; None: there is none."""
+    """Return what performs the step, its undo and its confirm; None: there is none."""
     undo = step.compensate.alternates[0].uses if step.compensate else None
     return step.do.uses, undo, step.confirm.uses if step.confirm else None
 

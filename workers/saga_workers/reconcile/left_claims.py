@@ -55,7 +55,9 @@ async def find_left_claims(locator: Locator, connection: str, saga_id: str | Non
 async def list_left_claims(
     locator: Locator, saga_id: str | None = None, *, before: datetime | None = None
 ) -> list[Claim]:
-    """The same, as claims. ``before``: only those that were made before this time."""
+    """Return the claims of bulk workflows that Temporal has closed or does not know. ``before``: only those that were
+    made before this time.
+    """
     claims = [
         one
         for one in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
@@ -103,7 +105,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
 
 
 def describe_continued(view: SagaView, saga_id: str) -> str:
-    """What has become of a saga that was continued in a new run."""
+    """Return what has become of a saga that was continued in a new run."""
     match view.state:
         case "PARKED":
             return f"continued, and waits for an operator: {saga_command('show', saga_id)}"

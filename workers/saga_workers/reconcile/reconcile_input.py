@@ -43,8 +43,8 @@ _CONCURRENCY = 32
 
 @dataclass(slots=True)
 class ReconcileInput:
-    """What was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds since the
-    epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
+    """The data that was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds
+    since the epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
     """
 
     folder: Path

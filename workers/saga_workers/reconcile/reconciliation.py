@@ -237,7 +237,9 @@ def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, st
 
 
 async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
-    """Those events in topics that the outbox did not have when it was read, and has as new or published by now."""
+    """Return those events in topics that the outbox did not have when it was read, and has as new or
+    published by now.
+    """
     asked: dict[str, list[Finding]] = {}
     for one in findings:
         if one.kind == "event_unclaimed" and one.row and one.place:

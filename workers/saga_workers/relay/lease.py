@@ -113,7 +113,7 @@ def process_identity() -> str:
 
 
 def owner_is_dead(owner: str) -> bool:
-    """Whether ``owner`` is a process of this machine that has ended. False if that cannot be determined."""
+    """Return whether ``owner`` is a process of this machine that has ended. False if that cannot be determined."""
     try:
         machine, pid, began, world = owner.rsplit("/", 3)
         number, born = int(pid), float(began)

@@ -1,4 +1,4 @@
-"""What the shards of one outbox share: shard states, suspended topics, and the counters."""
+"""State that the shards of one outbox share: shard states, suspended topics, and the counters."""
 
 from __future__ import annotations
 

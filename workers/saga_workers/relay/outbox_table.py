@@ -45,7 +45,7 @@ COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, genera
 
 @dataclass(frozen=True, slots=True)
 class _Statements:
-    """What depends on how published rows are known: by their marks, or by the progress of their shard."""
+    """SQL statements that depend on how published rows are known: by their marks, or by the progress of their shard."""
 
     needed_table: str
     waiting: str

@@ -76,7 +76,7 @@ class Publisher:
         return progress_record.read_last_progress(self._settings, self._topic, self._shard)
 
     def unchecked_topics(self, topics: Collection[str]) -> set[str]:
-        """Those of the topics that this producer has not checked yet."""
+        """Return those of the topics that this producer has not checked yet."""
         return {*topics} - self._checked_topics
 
     def check_topics(self, topics: Collection[str], events: Sequence[EncodedEvent]) -> None:
@@ -95,7 +95,9 @@ class Publisher:
             raise TopicsUnusable(missing)
 
     def unusable_topics(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Those of the topics that cannot be used now, and why. Raises SagaError if that cannot be determined."""
+        """Return those of the topics that cannot be used now, and why. Raises SagaError if that cannot be
+        determined.
+        """
         return KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics([*topics])
 
     def publish(
@@ -165,7 +167,9 @@ def _is_topic(name: str) -> bool:
 
 
 def transactional_id(settings: KafkaSettings, outbox_id: str, shard: int) -> str:
-    """The same for every relay that serves the shard, so that a new producer fences the previous one."""
+    """The transactional id of the shard, equal for every relay that serves it, so that a new producer fences the
+    previous one.
+    """
     return f"{settings.prefix}-relay-{outbox_id}-{shard}"
 
 

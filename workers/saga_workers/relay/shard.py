@@ -237,6 +237,6 @@ def make_reader(engine: AsyncEngine, shard: int) -> EventReader:
 
 
 def _needs_operator(error: SagaError) -> bool:
-    """Whether Kafka refuses something that only an operator can change."""
+    """Return whether Kafka refuses something that only an operator can change."""
     failure = error.error_info if isinstance(error, KafkaOperationError) else None
     return failure is not None and classify_kafka_error(failure).action == "refused"

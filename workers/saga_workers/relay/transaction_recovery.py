@@ -54,7 +54,7 @@ class HangingTransactions:
         return ids, earliest - self._settings.transaction_timeout
 
     def visible_events(self, topics: Collection[str], ids: Collection[str], since: float) -> set[str]:
-        """Those of the events that consumers can see."""
+        """Return those of the events that consumers can see."""
         found: set[str] = set()
         stopped = self._producer.cancelled
         for topic in self._existing(topics):

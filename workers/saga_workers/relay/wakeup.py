@@ -79,7 +79,7 @@ class Wakeup:
                 del self._waiting[shard]
 
     async def _poll(self, shards: Sequence[int]) -> set[int]:
-        """Those of the shards that have new events; may be empty."""
+        """Return those of the shards that have new events; may be empty."""
         if self._thread is not None:
             self._thread.interrupted.clear()
             if sorted(self._waiting) != shards:

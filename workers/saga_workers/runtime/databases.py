@@ -78,7 +78,7 @@ def needed_tables(connection: Connection, dialect: str, *, spark: bool) -> set[s
 
 
 async def why_setup_is_needed(connection: Connection, *, spark: bool) -> str | None:
-    """What the database of a connection lacks, or why that cannot be read; None: nothing."""
+    """Return what the database of a connection lacks, or why that cannot be read; None: nothing."""
     engine = open_engine(connection)
     if engine.dialect.name == "sqlite" and (file := engine.url.database) and not _exists(file):
         return f"there is no file {file}"  # connecting would create it
@@ -192,7 +192,7 @@ def _ends_line(text: str, following: Sequence[Token]) -> bool:
 
 
 def driver_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise if they are used without SQLAlchemy, as for a schema file."""
+    """Return what the drivers raise if they are used without SQLAlchemy, as for a schema file."""
     import sqlite3
 
     import psycopg

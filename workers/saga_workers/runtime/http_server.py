@@ -211,7 +211,7 @@ class _BoundedProtocol(H11Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered, or its response is not read yet."""
+        """True if a request is being answered, or its response is not read yet."""
         return self._answering or self.flow.write_paused
 
     @property
@@ -230,7 +230,7 @@ class _BoundedProtocol(H11Protocol):
             self._watch_head()
 
     def _has_place(self) -> bool:
-        """Whether this new connection can be served, if need be in place of one that waits for its client."""
+        """Return whether this new connection can be served, if need be in place of one that waits for its client."""
         served = [one for one in self.connections if isinstance(one, _BoundedProtocol) and not one.refused]
         if len(served) <= MAX_CONNECTIONS:
             return True

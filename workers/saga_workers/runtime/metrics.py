@@ -1,4 +1,4 @@
-"""What the Prometheus collectors of all processes share."""
+"""Helpers that the Prometheus collectors of all processes share."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class SagaApi:
             raise BadRequest(422, error.message) from None
 
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
-        """What gathers the starts of this saga; None if each has a workflow of its own."""
+        """Return what gathers the starts of this saga; None if each has a workflow of its own."""
         definition = starter.definition
         # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
         if (
@@ -258,7 +258,7 @@ class SagaApi:
         return await self._read_ended(saga_id) if left else None
 
     async def _wait(self, saga_id: str, seconds: float) -> bool:
-        """Whether the saga ends within this time."""
+        """Return whether the saga ends within this time."""
         if self._wait_slots.locked():
             return False
         async with self._wait_slots:
@@ -273,7 +273,7 @@ class SagaApi:
 
 
 def public_outcome(view: SagaView) -> Mapping[str, Any]:
-    """What callers may read of a saga: neither its input nor the results of its steps."""
+    """Return what callers may read of a saga: neither its input nor the results of its steps."""
     document = view.to_json()
     return {name: document.get(name) for name in OUTCOME_FIELDS}
 

@@ -1,4 +1,4 @@
-"""Who may use the HTTP API: the tokens of `[serve]`, with what each of them may do and how often."""
+"""Authorization of the HTTP API: the tokens of `[serve]`, with what each of them may do and how often."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenBucket:
         self._left, self._at = max(rate, 1.0), clock()
 
     def take(self) -> bool:
-        """Whether one more event is allowed now; it is counted if so."""
+        """Return whether one more event is allowed now; it is counted if so."""
         now = self._clock()
         self._left = min(max(self._rate, 1.0), self._left + (now - self._at) * self._rate)
         self._at = now
@@ -73,7 +73,7 @@ class Callers:
 
     @property
     def may_start(self) -> bool:
-        """Whether any token has the scope to start sagas."""
+        """True if any token has the scope to start sagas."""
         return any("start" in caller.scopes for *_, caller in self._callers)
 
     def identify(self, authorization: str) -> Caller | None:

@@ -101,6 +101,6 @@ class SharedOutcomes:
 
 
 def _is_closed(result: asyncio.Future[Any]) -> bool:
-    """Whether the workflow has ended, however it did; False if Temporal does not answer."""
+    """Return whether the workflow has ended, however it did; False if Temporal does not answer."""
     error = result.exception()
     return not isinstance(error, RPCError) or error.status is RPCStatusCode.NOT_FOUND

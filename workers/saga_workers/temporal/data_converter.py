@@ -41,7 +41,7 @@ class ExactPayloadConverter(CompositePayloadConverter):
 
 
 def with_exact_numbers(client: Client) -> Client:
-    """The same connection with exact numbers. Its codec, such as one that encrypts, stays.
+    """Return a client on the same connection that keeps numbers exact. Its codec, such as one that encrypts, stays.
 
     All that our clients send and read is JSON, so another payload converter is not needed, whatever the given client
     has for its own workflows.

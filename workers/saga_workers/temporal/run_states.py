@@ -57,5 +57,5 @@ async def closed_state(run: RunInfo) -> ViewState:
 
 
 def may_be_undone(state: ViewState) -> bool:
-    """Whether a second run, the undo, may have changed what this one left."""
+    """Return whether a second run, the undo, may have changed what this one left."""
     return state in ("COMPLETED", "TERMINATED")  # an undo may follow a terminated run, see reconciliation

@@ -18,7 +18,7 @@ SEARCH_ATTRIBUTES = {
 
 
 async def existing_attributes(client: Client) -> list[str]:
-    """Those that this namespace has, sorted. Raises RPCError."""
+    """Return those that this namespace has, sorted. Raises RPCError."""
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
     request = ListSearchAttributesRequest(namespace=client.namespace)
@@ -27,7 +27,7 @@ async def existing_attributes(client: Client) -> list[str]:
 
 
 async def missing_attributes(client: Client) -> list[str]:
-    """Those that this namespace does not have yet. Raises RPCError."""
+    """Return those that this namespace does not have yet. Raises RPCError."""
     there = await existing_attributes(client)
     return [name for name in SEARCH_ATTRIBUTES if name not in there]
 

@@ -146,7 +146,7 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
 
 
 def names_server(settings: Settings, env: Mapping[str, str] = os.environ) -> bool:
-    """Whether the settings or the profile name an address."""
+    """Return whether the settings or the profile name an address."""
     return bool(settings.temporal.address or _profile(settings.temporal.profile, env).address)
 
 

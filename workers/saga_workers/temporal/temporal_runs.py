@@ -1,4 +1,4 @@
-"""What Temporal knows of a run, read from its raw responses.
+"""Runs as Temporal describes them, read from its raw responses.
 
 The SDK's own classes raise for a paused run, and one such run would fail a whole list; so this works below them. A
 paused run counts as running here, with ``paused`` set.
@@ -65,7 +65,7 @@ class RunInfo:
 
     @property
     def ended_from_outside(self) -> bool:
-        """Whether it was closed before the saga could end."""
+        """True if it was closed before the saga could end."""
         return self.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 
     async def memo(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _input_of_state(value: Any) -> Any:
 
 
 def undoes(undo: RunInfo, run: RunInfo) -> bool:
-    """Whether the run with the id of an undo is that of ``run``.
+    """Return whether the run with the id of an undo is that of ``run``.
 
     A workflow of another type has nothing to do with the saga, whoever started it. An older undo belongs to an earlier
     run of the saga's id, before it was started again.

@@ -1,1 +1,1 @@
-"""What `saga trigger` runs: readers of Kafka topics that start or signal sagas, run consumers, or bridge topics."""
+"""Processes of `saga trigger`: readers of Kafka topics that start or signal sagas, run consumers, or bridge topics."""

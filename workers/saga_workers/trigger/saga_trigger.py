@@ -74,7 +74,7 @@ class SagaTrigger:
 
     @property
     def ordered(self) -> bool:
-        """Whether the events of a key wait for each other. Events that share a workflow begin at once anyway."""
+        """True if the events of a key wait for each other. Events that share a workflow begin at once anyway."""
         return any(one.trigger.bulk is None for one in self._triggers)
 
     async def __call__(self, record: ConsumedRecord) -> None:
@@ -217,7 +217,7 @@ def rejection_reason(message: Message) -> str | None:
 
 
 def _already_received(view: SagaView, by: str, reject: str | None) -> bool:
-    """Whether the saga received this event before it ended: the event was delivered twice."""
+    """Return whether the saga received this event before it ended: the event was delivered twice."""
     waits = [step for step in view.steps if step.uses == "wait"]
     if reject is None:
         return any(isinstance(step.result, Mapping) and step.result.get("by") == by for step in waits)
@@ -243,7 +243,7 @@ class TriggerExpressions:
         self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
 
     def matches(self, context: Mapping[str, Any]) -> bool:
-        """Whether the event passes the filter."""
+        """Return whether the event passes the filter."""
         if self._filter is None:
             return True
         value = _evaluate("filter", self._filter, context)

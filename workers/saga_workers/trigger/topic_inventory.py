@@ -1,4 +1,4 @@
-"""What a project needs of Kafka: whether it uses Kafka at all, which topics it names, and how to create them."""
+"""The use that a project makes of Kafka: whether it does at all, which topics it names, and how to create them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ DEAD_LETTER_SUFFIX = ".dlq"
 
 
 def uses_kafka(project: Project) -> bool:
-    """Whether the settings have a Kafka table, a definition publishes, makes requests, is triggered or has Spark steps
-    for topics, or there are consumers or bridges. False also if the project cannot be read, which the commands that
-    need it report.
+    """Return whether the settings have a Kafka table, a definition publishes, makes requests, is triggered or has Spark
+    steps for topics, or there are consumers or bridges. False also if the project cannot be read, which the commands
+    that need it report.
     """
     return project.settings.kafka.configured or _has_readers(project) or _definitions_use_kafka(project)
 
 
 def needs_trigger(project: Project) -> bool:
-    """Whether `saga trigger` has something to do: triggers, replies, consumers or bridges."""
+    """Return whether `saga trigger` has something to do: triggers, replies, consumers or bridges."""
     return _has_readers(project) or any(
         definition.triggers or any(operation.uses == REQUEST for operation in _all_operations(definition))
         for definition in _kafka_definitions(project)
@@ -61,7 +61,7 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
 
 
 def event_topics(project: Project) -> dict[str, frozenset[Access]]:
-    """Those of them whose records are events, as opposed to rows of Spark steps."""
+    """Return those of them whose records are events, as opposed to rows of Spark steps."""
     found: dict[str, set[Access]] = {}
 
     def note(read: list[str], written: list[str]) -> None:
@@ -152,7 +152,7 @@ _DECORATORS = ("consumer", "bridge")
 
 
 def declares_readers(file: Path) -> bool:
-    """Whether ``file`` calls `consumer` or `bridge` of the package `sagas`, under whatever name it imports them.
+    """Return whether ``file`` calls `consumer` or `bridge` of the package `sagas`, under whatever name it imports them.
 
     False also for a file that cannot be read or is not valid Python; the import reports that.
     """
@@ -220,7 +220,7 @@ def _create_command(kafka: KafkaSettings, topic: str) -> str:
 
 
 def bulk_trigger_problem(settings: Settings, triggers: Iterable[tuple[Definition, str]]) -> UsageError | None:
-    """What a project lacks whose triggers share workflows."""
+    """Return what a project lacks whose triggers share workflows."""
     sagas = {one.saga for one, topic in triggers if any(it.bulk and it.topic == topic for it in one.triggers)}
     if not sagas or settings.ledger.get("connection") is not None:
         return None

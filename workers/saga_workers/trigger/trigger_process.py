@@ -52,7 +52,7 @@ the session times out.
 
 @dataclass(frozen=True)
 class TriggerPlan:
-    """What this process runs. ``triggers`` are definitions with the topic they read."""
+    """The work of a trigger process. ``triggers`` are definitions with the topic they read."""
 
     triggers: tuple[tuple[Definition, str], ...]
     consumers: tuple[Consumer, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether a worker serves a saga: first from the pollers that the server has seen, then by querying the saga.
+"""Return whether a worker serves a saga: first from the pollers that the server has seen, then by querying the saga.
 
 The server lists a worker for minutes after it was killed, and keeps listing one that is frozen. So only a response is
 proof: an unanswered query means that no worker is there, whatever the list of pollers says.
@@ -53,14 +53,14 @@ class Workers:
         self._unanswered: set[str] = set()
 
     async def polled(self, queue: str, *, workflows: bool = True, since: float | None = None) -> bool:
-        """Whether a worker has polled the queue since ``since`` (seconds since the epoch; default: recently)."""
+        """Return whether a worker has polled the queue since ``since`` (seconds since the epoch; default: recently)."""
         key = (queue, workflows)
         if key not in self._polls:
             self._polls[key] = await last_poll(self._temporal, queue, workflows=workflows)
         return self._polls[key] >= (time.time() - POLLER_TIMEOUT if since is None else since)
 
     def unanswered(self, described: RunDescription) -> bool:
-        """Whether no worker answers for this run, as far as `query` has found out."""
+        """Return whether no worker answers for this run, as far as `query` has found out."""
         run = described.run
         return run.task_queue in self._silent or (
             run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
@@ -108,7 +108,7 @@ def waits_for_task(task: Any) -> float:
 
 
 async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
-    """Whether the workflow task is retried because it timed out, and not because the code failed."""
+    """Return whether the workflow task is retried because it timed out, and not because the code failed."""
     run = described.run
     answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(

@@ -45,7 +45,7 @@ async def view_in_bulk(
 
 
 def claimed_view(temporal: Temporal, member: BulkMember, *, web_ui: str | None) -> SagaView:
-    """What the claim and the description of its bulk workflow tell without a worker."""
+    """Return what the claim and the description of its bulk workflow tell without a worker."""
     claim = member.claim
     run = None if member.bulk is None else member.bulk.run
     runs = run is not None and run.running

@@ -92,7 +92,7 @@ async def read_parked(
 
 
 def parked_operations(view: SagaView) -> list[ParkedOperation]:
-    """What is parked in this saga itself; a nested saga lists its own."""
+    """Return what is parked in this saga itself; a nested saga lists its own."""
     elsewhere = view.blocked_steps
     return [
         ParkedOperation(

@@ -1,4 +1,4 @@
-"""What Temporal knows of a run, in the form of the views: times, the link to the Web UI, why it was closed."""
+"""Facts about a run in the form of the views: times, the link to the Web UI, why it was closed."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ async def read_view(
 async def view_at(
     locator: Locator, location: Location, *, web_ui: str | None, timeout: timedelta, workers: Workers
 ) -> SagaView:
-    """The same for a saga that was located. Raises UsageError if the location is unknown, or that of a notification."""
+    """Read the view of a saga that was located. Raises UsageError if the location is unknown, or that of a
+    notification.
+    """
     temporal = locator.temporal
     if location.run is not None:
         run = location.run.run
@@ -166,7 +168,7 @@ async def view_of_run(
 
 
 def can_be_queried(run: RunInfo) -> bool:
-    """Whether only the run itself has its view: it is open, or was ended before it could leave one."""
+    """Return whether only the run itself has its view: it is open, or was ended before it could leave one."""
     return run.running or run.ended_from_outside
 
 
@@ -199,7 +201,7 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -
 
 
 async def bare_view(run: RunInfo) -> SagaView:
-    """What Temporal alone knows; most fields are empty."""
+    """Return what Temporal alone knows; most fields are empty."""
     began = (await run.memo()).get(STARTED_AT_MEMO)
     started = run.start_time if began is None else datetime.fromtimestamp(float(began), run.start_time.tzinfo)
     kind = run.attributes.get("SagaReason")
@@ -301,7 +303,7 @@ _TAKEN = ("accepted", "recorded")
 
 
 async def cancel_on_record(temporal: Temporal, described: RunDescription) -> bool:
-    """Whether there is a native cancel, the signal of a parent saga, or an update that the saga has accepted."""
+    """Return whether there is a native cancel, the signal of a parent saga, or an update that the saga has accepted."""
     if described.raw.workflow_extended_info.cancel_requested:
         return True
     open_updates: set[str] = set()

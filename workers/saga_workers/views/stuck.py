@@ -130,7 +130,7 @@ async def _stuck_in_bulk(
 
 
 async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
-    """Whether the saga matches the filter; the notification that led to it has no labels and the like."""
+    """Return whether the saga matches the filter; the notification that led to it has no labels and the like."""
     where = f"WorkflowId = {quote(saga_id)}"
     query = visibility_query(
         replace(criteria, where=where if criteria.where is None else f"({criteria.where}) AND {where}")

@@ -1,4 +1,4 @@
-"""What a worker runs: the definitions of its own project, and those that the project's key has signed."""
+"""The definitions that a worker trusts: those of its own project, and those that the project's key has signed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ProjectTrust:
     async def verify_start(
         self, saga: str, header: str, signature: Any, input: Any = None, inputs: Sequence[Any] | None = None
     ) -> None:
-        """The same, after reading the definitions again: they may have changed since the worker started.
+        """Verify a start after reading the definitions again: they may have changed since the worker started.
 
         Raises RefusedError or UsageError if the start is not trusted.
         """

@@ -25,7 +25,7 @@ SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "pyiceberg")
 
 
 def uses_spark(project: Project) -> bool:
-    """Whether the settings configure Spark or a definition has a Spark step."""
+    """Return whether the settings configure Spark or a definition has a Spark step."""
     if project.settings.spark or project.settings.catalogs:
         return True
     return any(is_spark_job(step.do.uses) for one in project.definitions.values() for step in one.steps)

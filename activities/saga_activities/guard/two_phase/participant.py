@@ -59,7 +59,7 @@ class Participant(Protocol):
         ...
 
     async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
-        """Whether the entry has a prepared transaction."""
+        """Return whether the entry has a prepared transaction."""
         ...
 
     async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:

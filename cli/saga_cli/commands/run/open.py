@@ -42,7 +42,7 @@ def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> 
 
 
 def _has_browser() -> bool:
-    """Whether there is a graphical display. Elsewhere a text browser could take over the terminal."""
+    """Return whether there is a graphical display. Elsewhere a text browser could take over the terminal."""
     if not sys.stdout.isatty():
         return False
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -342,7 +342,7 @@ def _print_next_steps(tally: Tally, batch: str) -> None:
 
 
 def _exit_code(tally: Tally, tolerated: int) -> int:
-    """The same for a first run and for a repeat: it depends only on how the rows have ended."""
+    """The exit code of a batch, equal for a first run and for a repeat: it depends only on how the rows have ended."""
     if tally.stopped == "asked":
         return INTERRUPTED
     if tally.stopped in ("cancelled", "taken over"):

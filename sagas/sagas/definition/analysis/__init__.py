@@ -1,1 +1,1 @@
-"""What follows from a definition before it runs: order, isolation, locks."""
+"""Properties that follow from a definition before it runs: order, isolation, locks."""

@@ -1,4 +1,4 @@
-"""What other sagas can see of a saga before it is decided, and which counter-measures the definition has against it.
+"""The effects of an undecided saga that other sagas can see, and which counter-measures the definition has against it.
 
 A saga has no isolation (ACD without I): each effect is visible when its step is done, although a later failure undoes
 it. Anomalies and counter-measures are those of Frank and Zahle, "Semantic ACID properties in multidatabases using

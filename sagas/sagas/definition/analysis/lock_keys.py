@@ -1,4 +1,4 @@
-"""What the key of a semantic lock may be: for the checks of definitions, and for the saga that requests it."""
+"""The rules for keys of semantic locks: for the checks of definitions, and for the saga that requests it."""
 
 from __future__ import annotations
 

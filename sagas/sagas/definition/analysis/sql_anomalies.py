@@ -115,7 +115,7 @@ def _is_checked(
 
 
 def uncommitted_reads(definition: Definition, step: StepDefinition) -> list[tuple[str, str, str]]:
-    """What ``step``, which is never undone, relies on although another run may still undo it.
+    """Return what ``step``, which is never undone, relies on although another run may still undo it.
 
     Each is the reading step, the table, and the step whose effect on it others can see too early.
     """

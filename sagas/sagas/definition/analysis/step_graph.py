@@ -111,7 +111,7 @@ class ExecutionPlan:
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
 
     def sensitive_texts(self, input: Any) -> tuple[str, ...]:
-        """What no message may quote of an input."""
+        """Return what no message may quote of an input."""
         return () if self.sensitive_schema is None else sensitive_texts(self.sensitive_schema, input)
 
     def _descendants(self, start: str) -> set[str]:

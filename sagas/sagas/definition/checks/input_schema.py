@@ -64,7 +64,7 @@ def _schema_error(schema: Any) -> tuple[Path, str] | None:
 
 
 def schema_problems(schema: Any) -> Iterator[Problem]:
-    """What the engine refuses in a valid schema, and what has no effect in it."""
+    """Return what the engine refuses in a valid schema, and what has no effect in it."""
     root = root_node(schema)
     parts = [(node, path) for node, path in subschemas(root) if not any(str(key).startswith("x-") for key in path)]
     yield from _reference_problems(parts)

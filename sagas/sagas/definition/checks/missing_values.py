@@ -91,7 +91,7 @@ def _missing_property(use: Use, scope: ExpressionScope) -> Finding | None:
 
 
 def _parks(scope: ExpressionScope) -> bool:
-    """Whether a saga parks if an expression fails here."""
+    """Return whether a saga parks if an expression fails here."""
     if scope.kind in _PARKING:
         return True
     step = scope.step
@@ -101,7 +101,7 @@ def _parks(scope: ExpressionScope) -> bool:
 
 
 def _facts_of_the_place(scope: ExpressionScope) -> Facts:
-    """What holds whenever the expression is evaluated: what its own step and those before it have evaluated."""
+    """Return what holds whenever the expression is evaluated: what its own step and those before it have evaluated."""
     step, facts = scope.step, NO_FACTS
     if step is not None and scope.kind in _OWN_CONDITION and step.step.if_ is not None:
         condition = _compiled(step.step.if_)
@@ -117,7 +117,7 @@ def _facts_of_the_place(scope: ExpressionScope) -> Facts:
 
 
 def _facts_after(step: StepDraft) -> Facts:
-    """What is known once the arguments of the step were evaluated, which comes before its effect."""
+    """Return what is known once the arguments of the step were evaluated, which comes before its effect."""
     facts = NO_FACTS
     for expression in _expressions(step.step.do.with_):
         facts = facts | facts_of_value(expression.node)

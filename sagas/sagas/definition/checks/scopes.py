@@ -182,7 +182,7 @@ class ExpressionScope:
         return ScopeProblem("SAGA308", f"the project has no variable `{path[1]}`", help)
 
     def schema_of(self, path: NamePath) -> object:
-        """What the schema of `input` says about a path that begins with `input` or `item`; None if nothing."""
+        """Return what the schema of `input` says about a path that begins with `input` or `item`; None if nothing."""
         whole = self.draft.definition.input
         schema = schema_at(whole if path[0] == "input" else self._item_schema(), path[1:], whole)
         return None if isinstance(schema, UndeclaredProperty) else schema

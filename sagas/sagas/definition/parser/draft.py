@@ -48,7 +48,7 @@ class KafkaResources:
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """What definitions are checked against: the project's Python actions and the settings that they depend on.
+    """The context in which definitions are checked: the project's Python actions and the settings that they depend on.
 
     ``connections`` are the tables ``[connections.*]`` of saga.toml, each with the scheme of its URL as ``url`` (None:
     the URL is a secret that is not here). None: unknown, so that nothing is checked there.

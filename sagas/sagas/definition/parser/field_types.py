@@ -29,7 +29,7 @@ class FieldType(Protocol):
 
 
 def describe_node(node: YamlNode) -> str:
-    """What the author wrote at this node, in words."""
+    """Return what the author wrote at this node, in words."""
     value = node.value
     if isinstance(value, dict):
         return "a mapping"

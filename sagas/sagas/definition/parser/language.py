@@ -354,7 +354,7 @@ def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 
 
 
 def _with_expressions_allowed(schema: Any) -> Any:
-    """The same schema, in which every typed value may also be a string with an expression."""
+    """Return a copy of the schema in which every typed value may also be a string with an expression."""
     if not isinstance(schema, Mapping):
         return schema
     inner = dict(schema)

@@ -119,7 +119,7 @@ def load_table(catalog: Catalog, name: TableName) -> Table | None:
 
 
 def can_commit_together(catalog: Catalog) -> bool:
-    """Whether several tables can be committed atomically."""
+    """Return whether several tables can be committed atomically."""
     if not isinstance(catalog, RestCatalog):
         return isinstance(catalog, SqlCatalog)
     return has_multi_table_commit(catalog)

@@ -233,7 +233,7 @@ COMPACTION_ADVICE = "rewrite its data files (compaction) with the engine that wr
 
 
 def has_equality_deletes(io: FileIO, snapshot: Snapshot) -> bool:
-    """Whether an equality delete may apply to rows of live files.
+    """Return whether an equality delete may apply to rows of live files.
 
     Compaction leaves equality deletes behind that are older than all live files; these have no effect.
     """

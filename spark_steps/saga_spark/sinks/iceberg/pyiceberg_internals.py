@@ -36,7 +36,7 @@ _TRANSACTIONS_ENDPOINT = "transactions/commit"
 
 
 def has_multi_table_commit(catalog: RestCatalog) -> bool:
-    """Whether a REST server commits several tables in one transaction.
+    """Return whether a REST server commits several tables in one transaction.
 
     Uses ``RestCatalog._supported_endpoints``. Replacement: none; a public check of
     a server's endpoints.

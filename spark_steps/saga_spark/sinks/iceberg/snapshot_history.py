@@ -99,7 +99,7 @@ def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str,
 
 
 def ever_committed(metadata: TableMetadata, target: Target) -> bool:
-    """Whether the table's history has a snapshot of the target, so that its files belong to the table."""
+    """Return whether the table's history has a snapshot of the target, so that its files belong to the table."""
     return any(is_publication_of(snapshot, target) for snapshot in metadata.snapshots)
 
 

@@ -106,7 +106,7 @@ def _read_partition(
 
 
 def _has_records_of(settings: KafkaSettings, offsets: tuple[int, int], partition: int, name: str | None) -> bool:
-    """Whether the range contains records of ``name``, committed or not."""
+    """Return whether the range contains records of ``name``, committed or not."""
     if name is None:
         return True
     records = read_ranges(settings, progress_topic(settings), {partition: offsets}, uncommitted=True)

@@ -133,7 +133,7 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
 
 
 def is_overwritten(pointer: Pointer, name: str, read_version: ReadVersion) -> bool:
-    """Whether the publication was overwritten by a later one."""
+    """Return whether the publication was overwritten by a later one."""
     return name not in pointer.retracted and any(
         name in restorable_entries(entry, read_version) for entry in pointer.entries
     )

@@ -148,7 +148,7 @@ def later_publications(connection: PgConnection, row: PublicationRow) -> list[di
 
 
 def has_other_publications(connection: PgConnection, row: PublicationRow) -> bool:
-    """Whether anything else is published in the same table."""
+    """Return whether anything else is published in the same table."""
     other = connection.execute(
         "select exists (select from saga_publication where target = %s and state = 'PUBLISHED' and position <> %s)",
         (row.target, row.position),

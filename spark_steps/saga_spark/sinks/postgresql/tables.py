@@ -341,7 +341,9 @@ def stage_table_name(publication: Publication) -> str:
 
 
 def is_loaded(connection: PgConnection, publication: Publication) -> bool:
-    """Whether the stage table is complete: its rows and its identifying comment are written in one transaction."""
+    """Return whether the stage table is complete: its rows and its identifying comment are written in one
+    transaction.
+    """
     comment = connection.execute(
         "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')", (stage_table_name(publication),)
     ).fetchone()
@@ -408,7 +410,7 @@ def _staged_batches(publication: Publication, names: list[str]) -> Iterator[pa.R
 
 
 def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
-    """The same values in a form whose CSV representation PostgreSQL parses exactly."""
+    """Convert the values to a form whose CSV representation PostgreSQL parses exactly."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)

@@ -300,7 +300,8 @@ class TableChange:
 def may_overlap(
     connection: PgConnection, table: TargetTable, left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> bool:
-    """Whether two conditions (`where`) can match the same row: not if they require different values of one column.
+    """Return whether two conditions (`where`) can match the same row: not if they require different values of one
+    column.
 
     The database compares the values, as values of the column: 1.0 equals 1, and 'A' may equal 'a'.
     """

@@ -1,4 +1,4 @@
-"""What the relay needs of a shard's rows: read the new events, and record what is published.
+"""The interface to a shard's rows: read the new events, and record what is published.
 
 On PostgreSQL :mod:`saga_workers.relay.readers.window_reader` records one row for each shard; on the other databases
 :mod:`saga_workers.relay.readers.marked_reader` marks each event.

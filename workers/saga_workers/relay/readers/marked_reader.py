@@ -96,7 +96,9 @@ class MarkedReader:
         return [id for (id,) in await self._select(_FIND, excluded_topics, limit=limit)]
 
     async def read_new(self, ids: Sequence[int], excluded_topics: Collection[str] = ()) -> list[EventRow]:
-        """Those of the events, found with the same ``excluded_topics``, that are still new, in the order of the ids."""
+        """Return those of the events, found with the same ``excluded_topics``, that are still new, in the order of the
+        ids.
+        """
         wanted = set(ids)  # an id in between may have been committed since
         rows = await self._select(_READ, excluded_topics, first=ids[0], last=ids[-1])
         return [EventRow._make(row) for row in rows if row[0] in wanted]
