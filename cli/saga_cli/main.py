@@ -132,7 +132,12 @@ def _print_error(debug: bool, error: Exception) -> int:
 
 def _typer_message(message: str) -> str:
     """A message of typer in the form of our own: lower case, no full stop, and "did you mean" for its options."""
-    message = re.sub(r"\.? \(Possible options: ([^,)]+)[^)]*\)", r"; did you mean \1?", message).rstrip(".")
+    if (found := re.search(r"(\S+?)\.? \(Possible options: ([^)]*)\)", message)) is not None:
+        from sagas.errors import did_you_mean
+
+        # They are in alphabetical order.
+        message = f"{message[: found.end(1)]}{did_you_mean(found[1], tuple(found[2].split(', ')))}"
+    message = message.rstrip(".")
     return message[:1].lower() + message[1:]
 
 

@@ -53,12 +53,12 @@ but a step may lose them each time, so its attempts are limited.
 _MYSQL_NEVER = frozenset(
     {
         1044, 1142, 1143, 1227, 1370,  # missing rights
-        1046, 1049, 1109, 1146, 1305, 1630,  # an unknown database, table or function
-        1052, 1054, 1066, 1110, 1176, 1247,  # columns, aliases and indexes that do not exist or are ambiguous
+        1046, 1049, 1051, 1109, 1146, 1191, 1193, 1305, 1449, 1630, 4089,  # an unknown database, table, name or account
+        1052, 1054, 1060, 1066, 1110, 1176, 1247,  # columns, aliases and indexes that do not exist or are ambiguous
         1064, 1065, 1149,  # syntax
         1055, 1056, 1111, 1140,  # grouping
-        1058, 1136, 1210, 1222, 1241, 1242, 1318, 1582, 1583,  # a wrong number of columns, rows or arguments
-        1059, 1104, 1118, 1390, 1436, 1461,  # limits of the server
+        1058, 1136, 1172, 1210, 1222, 1241, 1242, 1318, 1582, 1583,  # a wrong number of columns, rows or arguments
+        1059, 1104, 1118, 1390, 1424, 1425, 1427, 1436, 1439, 1461, 4084,  # limits of the server
         1093, 1235, 1248, 1289, 1336, 1442,  # not supported
         1115, 1267, 1270, 1271, 1273, 1300,  # character sets and collations
         1048, 1263, 1364,  # NOT NULL

@@ -114,7 +114,9 @@ def _about_format(error: Any, shown: str, hide_names: bool) -> str:
 
 
 def _about_required(error: Any, shown: str, hide_names: bool) -> str:
-    missing = next(name for name in error.validator_value if name not in error.instance)
+    # There is an error for each of them, and only its text says for which.
+    absent = [name for name in error.validator_value if name not in error.instance]
+    missing = next((name for name in absent if error.message.startswith(f"{name!r} is")), absent[0])
     if hide_names or error.schema.get("additionalProperties") is False:  # which names the other field itself
         return f"needs `{missing}`"
     declared = error.schema.get("properties", ())

@@ -98,6 +98,8 @@ CASES = {
         Case("wrong type", "insert into amount_row (at) values ('yesterdayish')", "yesterdayish"),
         Case("unknown function", "select no_such_function(1)", "no_such_function"),
         Case("several rows", "select (select sku from stock)", "more than 1 row"),
+        Case("scale", "select cast(1 as decimal(10, 39))", "scale"),
+        Case("a column twice", "select * from (select 1 as a, 2 as a) as twice", "a"),
         Case("missing right", "delete from only_for_the_owner", "only_for_the_owner"),
     ),
     "sqlite": (

@@ -323,7 +323,7 @@ class SagaStarter:
         if view.saga != self._definition.saga:
             raise _other_saga_error(view.id, view.saga)
         if row.input_digest not in (None, input_digest(input)):
-            raise _other_input_error(view.id)
+            raise _other_input_error(view.id, view.state)
         if view.state != "COMPLETED":
             raise AlreadyEnded(view.id, view.state)
         return StartResult(view.id, "", False, completed=True, source="ledger")
@@ -340,7 +340,7 @@ class SagaStarter:
             raise _other_saga_error(saga_id, run.workflow_type)
         # Compared as JSON: in Python true equals 1.
         if input_digest(await first_input(self._temporal, location.run)) != input_digest(input):
-            raise _other_input_error(saga_id)
+            raise _other_input_error(saga_id, None if run.running else await closed_state(run))
         if run.running:
             return StartResult(saga_id, run.run_id, False)
         state = await closed_state(run)
@@ -362,7 +362,12 @@ def _other_saga_error(saga_id: str, saga: str) -> RefusedError:
     return RefusedError(f"the id {saga_id} belongs to a run of the saga {saga}", help="choose another id with --id")
 
 
-def _other_input_error(saga_id: str) -> RefusedError:
+def _other_input_error(saga_id: str, state: str | None = None) -> RefusedError:
+    if state in STARTED_AGAIN:
+        return RefusedError(
+            f"{saga_id} has been started with another input, and has ended {state}",
+            help="start it with this input as a new generation with --again, or choose another id with --id",
+        )
     return RefusedError(
         f"{saga_id} has been started with another input",
         help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",

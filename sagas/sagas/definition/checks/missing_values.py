@@ -61,7 +61,14 @@ def _null_result(use: Use, scope: ExpressionScope) -> Finding | None:
         if condition is not None and holds(condition.node, use.facts):
             return None
     path = _written(use.path)
-    help = f"give a default: default({path}, …), or test for null: steps.{target.id}.result != null ? … : …"
+    if scope.kind == "undo" and own:
+        # A default would let the undo pass over an effect that exists.
+        help = (
+            "undo by the key of the call instead: step.forward_key, which the participant knows also if its answer was "
+            "lost; or give the step a `probe` that finds the effect"
+        )
+    else:
+        help = f"give a default: default({path}, …), or test for null: steps.{target.id}.result != null ? … : …"
     # Null itself is a value, and a step's own result is null only if its attempts stay unknown.
     fails = len(use.path) > len(("steps", target.id, "result")) and not own
     return (_PARKS if fails and _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)

@@ -77,6 +77,11 @@ def test_a_needed_field_may_have_another_name() -> None:
     assert validate_input(saga(schema), {"note": ""})[1] == ["input needs `amount`"]
 
 
+def test_each_missing_field_is_named() -> None:
+    schema = {"type": "object", "required": ["sku", "a", "b"], "properties": {"sku": {}, "a": {}, "b": {}}}
+    assert validate_input(saga(schema), {"a": 1})[1] == ["input needs `sku`", "input needs `b`"]
+
+
 def test_without_a_schema_every_input_is_accepted() -> None:
     assert validate_input(saga({}), [1]) == ([1], [])
     assert validate_input(saga({}), None) == ({}, [])
