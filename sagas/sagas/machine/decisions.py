@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, get_args
 
+from sagas.builtins.registry import BUILTINS
 from sagas.definition import snapshot
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
@@ -65,8 +66,28 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
         _unsafe_retry(run, decision, entry, op)
         or _impossible_decision(decision, possible_decisions(run, entry, op), _describe_operation(entry, op))
         or _missing_evidence(run, decision, entry, op)
+        or _unsuitable_arguments(run, decision, entry, op)
         or _definition_refusal(run, decision)
     )
+
+
+def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+    """Arguments that a built-in action does not take: its attempts would fail for as long as they are made."""
+    step = run.step(entry)
+    operation = step.do if op == "do" else step.confirm
+    if op == "undo" and step.compensate is not None and entry.undo is not None:
+        operation = calls.current_alternate(step, entry.undo)
+    builtin = None if operation is None else BUILTINS.get(operation.uses)
+    if decision.arguments is None or builtin is None:
+        return None
+    known = builtin.parameters["properties"]
+    for name in decision.arguments:
+        if name not in known:
+            return f"--with does not fit: `{builtin.name}` has no argument `{name[:60]}`; it takes {', '.join(known)}"
+    for name in builtin.parameters.get("required", ()):
+        if name not in decision.arguments and name != "connection":  # which the definition fixes
+            return f"--with does not fit: `{builtin.name}` needs the argument `{name}`; give all of its arguments"
+    return None
 
 
 def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[Decision]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,23 @@ def test_retry_whose_seal_loses_is_done() -> None:
 def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
     driver = MachineDriver(OPEN_STEP, answers={"b": "unknown"}).run()
     assert "--with" in (driver.refusal("b", "retry", arguments={"x": 1}) or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        ({"no": "A-1"}, "--with does not fit: `sql` has no argument `no`; it takes connection, run, params"),
+        ({"params": {}}, "--with does not fit: `sql` needs the argument `run`"),
+        ({"run": "select 1"}, None),
+        ({"connection": "shop", "run": "select 1", "params": {}}, None),
+    ],
+)
+def test_arguments_of_a_built_in_action_must_fit(arguments: dict[str, Any], refusal: str | None) -> None:
+    built_in = step("b", on_failure="park")
+    definition = saga(step("a"), replace(built_in, do=replace(built_in.do, uses="sql")))
+    driver = MachineDriver(definition, answers={"b": "rejected"}).run()
+    refused = driver.refusal("b", "retry", arguments=arguments)
+    assert refused is None if refusal is None else refusal in (refused or "")
 
 
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])
