@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from saga_activities.ledger import claims
 from saga_workers.client import Client
-from saga_workers.ledger import writer
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import check_ledger, write_row
 from saga_workers.runtime.databases import set_up_database
@@ -96,7 +96,7 @@ def never_write() -> None:
     async def write(*_: object) -> None:
         await asyncio.Event().wait()
 
-    writer.write = write  # pyright: ignore[reportAttributeAccessIssue]
+    claims.record = write  # what the writer of the worker calls
 
 
 async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: ProxiedStay) -> None:
