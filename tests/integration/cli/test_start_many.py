@@ -166,6 +166,15 @@ async def test_duplicate_row_ids_are_refused(cli: CommandLine) -> None:
     assert "twice.jsonl:2: the id same-1 is also that of" in answer.err
 
 
+async def test_a_forbidden_id_keeps_all_rows_from_starting(cli: CommandLine) -> None:
+    first = fresh("allowed")
+    file = write(cli, "ids.jsonl", [json.dumps({"number": first}), json.dumps({"number": "D/2"})])
+    answer = await cli.saga("start", "order", "--from", str(file))
+    assert answer.code == 2, answer
+    assert "ids.jsonl:2: " in answer.err
+    assert (await cli.saga("show", first)).code == 2
+
+
 async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: CommandLine) -> None:
     """Through the real executable: only a process of its own gets a signal of its own."""
     file = write(cli, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
@@ -184,13 +193,14 @@ async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: Command
 
 
 async def test_a_row_that_cannot_be_started_does_not_stop_the_others(cli: CommandLine) -> None:
-    first, last = fresh("row"), fresh("row")
+    first, taken, last = fresh("row"), fresh("row"), fresh("row")
+    await cli.client.start("trip", {"nights": 1}, id=taken)
     file = cli.folder / "orders.jsonl"
-    file.write_text("".join(json.dumps({"number": one}) + "\n" for one in (first, f"{first}~undo", last)))
+    file.write_text("".join(json.dumps({"number": one}) + "\n" for one in (first, taken, last)))
     answer = await cli.saga("--json", "start", "order", "--from", str(file), "--concurrency", "1", "--detach")
     assert answer.code == 1, answer
     assert (answer.json["started"], answer.json["refused"]) == (2, 1)
-    assert "~undo" in answer.json["troubles"][0]
+    assert f"the id {taken} belongs to a run of the saga trip" in answer.json["troubles"][0]
     for id in (first, last):
         await cli.saga("signal", id, "delivered")
         assert (await cli.saga("watch", id)).code == 0

@@ -194,6 +194,7 @@ async def make_start_rows(
 ) -> list[StartRow]:
     """Check every row. Raises InvalidRows with file and line of the mistakes; two rows with one id are one."""
     from saga_workers.batch.tally import StartRow
+    from sagas.definition.saga_ids import check_saga_id
 
     found = list(errors)
     orders: list[StartRow] = []
@@ -203,10 +204,10 @@ async def make_start_rows(
             await asyncio.sleep(0)  # a file may have a million rows, and Ctrl-C is heard between two turns of the loop
         try:
             request = starter.make_request(row.value)
+            id = check_saga_id(request.id or f"{prefix}-{row.number}")
         except UsageError as error:
             found.append(f"{row.location}: {error.message}")
             continue
-        id = request.id or f"{prefix}-{row.number}"
         if id in places:
             found.append(f"{row.location}: the id {id} is also that of {places[id]}")
             continue
