@@ -30,7 +30,6 @@ class ReplyPending(Exception):
 class AttemptContext:
     """The context of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
 
-    ``first_scheduled_at`` is when the first attempt of the same call was scheduled.
     ``saga`` is the saga's name. ``traceparent`` (W3C trace context) is sent with requests to other systems; None: no
     tracing. ``task_token`` is Temporal's token with which any process can complete the attempt; empty: only this
     process can.
@@ -44,7 +43,6 @@ class AttemptContext:
     traceparent: str | None = None
     saga: str = ""
     task_token: bytes = b""
-    first_scheduled_at: float = float("inf")
 
 
 # Heartbeats of long attempts: they report progress, and keep Temporal from handing the attempt to another worker.

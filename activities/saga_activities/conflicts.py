@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from saga_activities.attempt_context import AttemptContext
@@ -10,23 +12,51 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 
 CONFLICT_INTERVALS = (1.0, 3.0)
-"""Seconds before the attempts 2 and 3, after which a conflict is final."""
+"""Seconds before the second and the third transaction, after which a conflict is final."""
 
 CONFLICT_TIME = 10.0
-"""Seconds from the begin of the first attempt in which the last one has to begin."""
+"""Seconds from the begin of the first transaction in which the last one has to begin."""
+
+LONGEST_SHARE = 0.25
+"""The longest pause, as a share of the time that the attempt has left: each transaction needs some of it, too."""
 
 
-def limit_conflict(outcome: Outcome, invocation: Invocation, attempt: AttemptContext) -> Outcome:
-    """The outcome, which is final if the conflict has had its attempts.
+async def repeat_conflicts(
+    perform: Callable[[Invocation, AttemptContext], Awaitable[Outcome]], invocation: Invocation, attempt: AttemptContext
+) -> Outcome:
+    """Make one attempt, and repeat its transaction while a conflict may heal.
 
-    A `retry` that is written at the operation applies instead.
+    The repetitions are part of the attempt: each transaction before the last was rolled back, so the last outcome
+    holds for all of them, and they are made wherever the call comes from, however often Temporal would repeat it. A
+    `retry` that is written at the operation applies instead.
+    """
+    outcome = await perform(invocation, attempt)
+    latest = time.time() + CONFLICT_TIME
+    repeats = 0
+    while outcome.conflict and not invocation.own_retry:
+        pause = _pause(repeats, attempt.deadline - time.time())
+        if pause is None or time.time() + pause > latest:
+            return replace(outcome, retryable=False)
+        await asyncio.sleep(pause)
+        repeats += 1
+        again = replace(attempt, number=attempt.number + repeats)
+        outcome = replace(await perform(invocation, again), repeats=repeats)
+    return outcome
+
+
+def _pause(repeats: int, left: float) -> float | None:
+    if repeats == len(CONFLICT_INTERVALS) or left <= 0:
+        return None
+    return min(CONFLICT_INTERVALS[repeats], left * LONGEST_SHARE)
+
+
+def schedule_conflict(outcome: Outcome, invocation: Invocation, number: int) -> Outcome:
+    """The outcome of a call in a chunk, which the bulk workflow repeats after `retry_after`, apart from its neighbours.
+
+    ``number`` counts the attempts of this call, from 1.
     """
     if not outcome.conflict or invocation.own_retry:
         return outcome
-    number = invocation.earlier_attempts + attempt.number
     if number > len(CONFLICT_INTERVALS):
         return replace(outcome, retryable=False)
-    interval = CONFLICT_INTERVALS[number - 1]
-    if number > 1 and time.time() + interval > attempt.first_scheduled_at + CONFLICT_TIME:
-        return replace(outcome, retryable=False)
-    return replace(outcome, retry_after=interval)
+    return replace(outcome, retry_after=CONFLICT_INTERVALS[number - 1])

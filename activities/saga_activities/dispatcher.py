@@ -14,7 +14,7 @@ from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
-from saga_activities.conflicts import limit_conflict
+from saga_activities.conflicts import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
@@ -77,7 +77,7 @@ class Dispatcher:
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         run = self._run_guarded if invocation.guard is not None else self._run_unguarded
-        return limit_conflict(await run(invocation, attempt), invocation, attempt)
+        return await repeat_conflicts(run, invocation, attempt)
 
     async def _run_guarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         guard_spec = invocation.guard

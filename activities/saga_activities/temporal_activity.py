@@ -218,7 +218,6 @@ def _attempt_context(saga: str, traceparent: str | None) -> AttemptContext:
         traceparent=traceparent,
         saga=saga,
         task_token=b"" if info.is_local else info.task_token,
-        first_scheduled_at=info.scheduled_time.timestamp(),
     )
 
 

@@ -12,7 +12,7 @@ from saga_activities.attempt_context import AttemptContext, ChunkObserver, Obser
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.bulk.result_room import encode_bounded
-from saga_activities.conflicts import limit_conflict
+from saga_activities.conflicts import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
@@ -29,6 +29,7 @@ from sagas.bulk.wire_format import (
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import decode_json, encode_json
 
 DetachSagas = Callable[
@@ -82,7 +83,7 @@ class BulkActivities:
                     observing.enter_context(observer(observed))
                 ended = await runner.perform(calls, attempt)
                 outcomes = observed.outcomes = [
-                    None if outcome is None else hide_in_failure(limit_conflict(outcome, call, attempt), call.hidden)
+                    None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)
                 ]
         except UsageError as error:  # of the connection: nothing was performed
@@ -139,6 +140,11 @@ class BulkActivities:
         records = [_record_of(summary, text, request, at) for summary, text in unpack_states(request["sagas"])]
         await claims.record(self._engine(), records, bulk_id=request["bulk_id"])
         return {}
+
+
+def _reported(outcome: Outcome, call: Invocation, number: int) -> Outcome:
+    """The outcome of one call of a chunk as the saga learns it. ``number`` is that of the chunk's attempt."""
+    return hide_in_failure(schedule_conflict(outcome, call, call.earlier_attempts + number), call.hidden)
 
 
 def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any], at: datetime) -> RunRecord:

@@ -182,7 +182,7 @@ class BulkMachine:
             pending = member.calls[item.call.id]
             if outcome is None:
                 pending.performed = False
-                pending.attempts += attempt - 1
+                pending.count_lost(attempt - 1)
                 pending.due_at = None
                 if pending.cancelled:
                     self._end_cancelled(member, pending, at)

@@ -22,7 +22,8 @@ MAX_UNKNOWN_ATTEMPTS = 2
 class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
-    ``size``: bytes of its arguments. ``due_at``: when its next attempt may begin; None: at once.
+    ``size``: bytes of its arguments. ``due_at``: when its next attempt may begin; None: at once. ``unsure``: an
+    attempt before the last may have had its effect: it was no conflict.
     """
 
     call: Call
@@ -30,11 +31,17 @@ class PendingCall:
     size: int
     attempts: int = 0
     unknown: int = 0
+    unsure: bool = False
     last: Outcome | None = None
     due_at: float | None = None
     performed: bool = False
     """It is part of a chunk right now."""
     cancelled: bool = False
+
+    def count_lost(self, attempts: int) -> None:
+        """Count attempts of its chunk that gave no answer."""
+        self.attempts += attempts
+        self.unsure |= attempts > 0
 
 
 @dataclass(slots=True)
@@ -98,7 +105,8 @@ class Member:
         pending.performed = False
         if pending.attempts:
             outcome = replace(outcome, not_started=False)  # an earlier attempt was started, and may have had its effect
-        pending.attempts += outcome.attempt or 1
+        pending.count_lost((outcome.attempt or 1) - 1)
+        pending.attempts += 1
         pending.last = outcome
         if outcome.infrastructure:
             self.infrastructure_errors += 1
@@ -106,6 +114,7 @@ class Member:
             pending.unknown += 1
         if not may_repeat(pending, outcome, at):
             return end_of_call(pending, outcome, at)
+        pending.unsure |= outcome.retry_after is None
         wait = retry_interval(pending.call.retry, pending.attempts, outcome)
         pending.due_at = at + wait
         if self.infrastructure_errors >= MAX_INFRASTRUCTURE_ERRORS:
@@ -119,7 +128,9 @@ def may_repeat(pending: PendingCall, outcome: Outcome, at: float) -> bool:
     retry = pending.call.retry
     if outcome.kind not in ("failed", "unknown") or not outcome.retryable or not outcome.counted:
         return False
-    if outcome.not_started or pending.cancelled or pending.attempts >= max(retry.max_attempts, 1):
+    if outcome.not_started or pending.cancelled:
+        return False
+    if pending.attempts >= max(retry.max_attempts, 1) and outcome.retry_after is None:  # conflicts have their own limit
         return False
     return retry.give_up_after is None or at - pending.since < retry.give_up_after
 
@@ -135,5 +146,6 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
         attempts = 0
     elif not outcome.counted:
         attempts -= 1
-    ended = outcome if outcome.attempt == pending.attempts else replace(outcome, attempt=pending.attempts)
+    attempt = pending.attempts if pending.unsure else 1
+    ended = outcome if outcome.attempt == attempt else replace(outcome, attempt=attempt)
     return CallEnded(pending.call.id, ended, at, attempts)

@@ -202,6 +202,8 @@ def encode_result(outcome: Outcome, attempt: int) -> dict[str, Any]:
     envelope: dict[str, Any] = {"attempt": attempt}
     if outcome.marker is not None:
         envelope["marker"] = outcome.marker
+    if outcome.repeats:
+        envelope["repeats"] = outcome.repeats
     return {"result": outcome.result, ENVELOPE: envelope}
 
 
@@ -209,7 +211,8 @@ def decode_result(value: Any) -> Outcome:
     """Decode a returned value: with an envelope from this project's workers, without one from other workers."""
     if isinstance(value, dict) and isinstance(value.get(ENVELOPE), dict):
         envelope = value[ENVELOPE]
-        return Outcome.done(value.get("result"), attempt=envelope.get("attempt"), marker=envelope.get("marker"))
+        attempt, marker = envelope.get("attempt"), envelope.get("marker")
+        return Outcome("done", value.get("result"), attempt=attempt, marker=marker, repeats=envelope.get("repeats", 0))
     return Outcome.done(value, attempt=None)
 
 
@@ -227,6 +230,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
         data["parks"] = outcome.park_reason
     if outcome.marker is not None:
         data["marker"] = outcome.marker
+    if outcome.repeats:
+        data["repeats"] = outcome.repeats
     return data
 
 
@@ -234,13 +239,14 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     """Decode a failure from its type and first detail, raised by a worker of this project or by another one."""
     ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
     attempt = ours["attempt"] if ours else None
+    repeats = ours.get("repeats", 0) if ours else 0
     inner = (ours or {}).get("details") if ours else details
     shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
     failure = Failure(type or "Error", message, shown)
     if type == REJECTED_TYPE:
-        return Outcome("rejected", failure=failure, attempt=attempt, retryable=False)
+        return Outcome("rejected", failure=failure, attempt=attempt, retryable=False, repeats=repeats)
     if type == ALREADY_COMPENSATED_TYPE:
-        return Outcome("late", failure=failure, attempt=attempt, retryable=False)
+        return Outcome("late", failure=failure, attempt=attempt, retryable=False, repeats=repeats)
     if type in NOT_REGISTERED_TYPES and (attempt is None or attempt <= 1):
         return Outcome("failed", failure=failure, attempt=attempt, not_started=True)
     if ours is None:
@@ -254,6 +260,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         infrastructure=ours.get("infrastructure", False),
         counted=ours.get("counted", True),
         park_reason=ours.get("parks"),
+        repeats=repeats,
     )
 
 

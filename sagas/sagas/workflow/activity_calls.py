@@ -154,9 +154,9 @@ def _counted(outcome: Outcome) -> int | None:
     """The number of attempts of the call that count; None when it is not known."""
     if outcome.not_started:
         return 0
-    if not outcome.counted and outcome.attempt is not None:
-        return outcome.attempt - 1
-    return outcome.attempt
+    if outcome.attempt is None:
+        return None
+    return outcome.attempt + outcome.repeats - (0 if outcome.counted else 1)
 
 
 def _grace_timer(id: str) -> str:

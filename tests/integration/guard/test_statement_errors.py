@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
-from saga_activities.conflicts import limit_conflict
+from saga_activities import conflicts
+from saga_activities.conflicts import schedule_conflict
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.http import HttpConnections
@@ -187,8 +188,13 @@ def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more:
     return Invocation(uses, arguments, key, saga_id, "charge", op, 1, 30.0, GuardSpec("shop", **more), saga="order")
 
 
-def attempt_number(number: int, began: float = 0.0) -> AttemptContext:
-    return replace(new_attempt(), number=number, first_scheduled_at=time.time() - began)
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 0.02))
+
+
+def attempt_number(number: int, left: float = 30.0) -> AttemptContext:
+    return replace(new_attempt(), number=number, deadline=time.time() + left)
 
 
 def dispatcher(shop: GuardDatabase) -> Dispatcher:
@@ -209,7 +215,8 @@ async def traces(shop: GuardDatabase, saga_id: str) -> int:
 
 async def check(shop: GuardDatabase, saga_id: str, case: Case, made: list[Outcome]) -> None:
     """The attempts are as many as the error deserves, nothing is there, and the message tells what to correct."""
-    assert [one.kind for one in made] == ["failed"] * (1 if case.final else 3)
+    transactions = sum(one.repeats + 1 for one in made)
+    assert (made[-1].kind, transactions) == ("failed", 1 if case.final else 3)
     assert not made[-1].retryable
     failure = made[-1].failure
     assert failure is not None
@@ -261,7 +268,7 @@ async def test_a_chunk(shop: GuardDatabase, case: Case) -> None:
         assert outcome is not None
         assert neighbour is not None
         assert neighbour.kind == "done"
-        made.append(limit_conflict(outcome, call, new_attempt()))
+        made.append(schedule_conflict(outcome, call, len(made) + 1))
     await check(shop, saga_id, case, made)
     assert await traces(shop, other) == 1
 
@@ -284,13 +291,18 @@ async def test_a_rejection_stays_one(shop: GuardDatabase) -> None:
 
 
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
-async def test_the_attempts_of_a_conflict(shop: GuardDatabase) -> None:
-    """Three within ten seconds; a `retry` of the author's own applies instead."""
+async def test_the_attempts_of_a_conflict(shop: GuardDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three within one attempt of Temporal and ten seconds; a `retry` that is written at the step applies instead."""
     call = invocation(new_address().saga_id, "do", "insert into stock values ('A', 1)")
-    made = await attempts(shop, call)
-    assert [one.retry_after for one in made] == [1.0, 3.0, None]
-    late = await dispatcher(shop).perform(call, attempt_number(2, began=8.0))
-    assert not late.retryable, "the third attempt would begin eleven seconds after the first"
+    (outcome,) = await attempts(shop, call)
+    assert (outcome.repeats, outcome.retryable) == (2, False)
+    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 20.0))
+    late = await dispatcher(shop).perform(call, attempt_number(1, left=100.0))
+    assert (late.repeats, late.retryable) == (1, False), "the third would begin twenty seconds after the first"
+    began = time.monotonic()
+    short = await dispatcher(shop).perform(call, attempt_number(1, left=2.0))
+    assert (short.repeats, short.retryable) == (2, False), "the pauses fit into the time of the attempt"
+    assert time.monotonic() - began < 2.0
     own = await attempts(shop, replace(call, own_retry=True))
     assert len(own) == 5
     assert all(one.retryable and one.retry_after is None for one in own)
