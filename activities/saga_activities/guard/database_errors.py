@@ -94,6 +94,9 @@ _ENGINE_TABLE = re.compile(
 STATEMENT_NOTE = "statement: "
 """How the note of an exception begins that has the failed statement, with its placeholders."""
 
+_LAST_STATEMENTS = ("COMMIT", "PREPARE TRANSACTION")
+"""The engine's own statements that check deferred constraints and run deferred triggers."""
+
 _MAX_STATEMENT = 300
 _MAX_QUOTED = 120
 """Characters of the statement in a message; its details have more."""
@@ -288,6 +291,8 @@ def _explained(classified: ClassifiedError, statement: str | None) -> str:
     """The database's words in a sentence of the engine, before the statement they are about, which may be long."""
     code = "" if classified.code is None else f" ({classified.code})"
     where = "" if statement is None else f", in `{shown(statement, _MAX_QUOTED)}`"
+    if statement is not None and statement.startswith(_LAST_STATEMENTS):
+        where += ", which checks what is deferred"
     match classified.healing:
         case "never":
             help = what_to_correct(classified.code)

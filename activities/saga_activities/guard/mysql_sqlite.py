@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
@@ -151,6 +151,7 @@ class SqlAlchemyTransaction:
             classified = classify_database_error(error)
             if classified is not None and classified.connection_lost:
                 raise LostCommit(str(error)) from error
+            error.add_note(f"{STATEMENT_NOTE}COMMIT")
             raise
 
     async def rollback(self) -> None:

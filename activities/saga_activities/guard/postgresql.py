@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
-from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
@@ -162,6 +162,7 @@ class PostgresTransaction:
             classified = classify_database_error(error)
             if self._raw.closed or (classified is not None and classified.connection_lost):
                 raise LostCommit(str(error)) from error
+            error.add_note(f"{STATEMENT_NOTE}{self._final_statement}")
             raise
         if self.sql.used:
             await cursor.set_result(-1 - len(CLEAN_POSTGRESQL.split(";")))

@@ -27,7 +27,7 @@ from tests.integration.engine.environment import GRACE, resolve, row
 class Cause:
     """``attempts``: how many there are before the saga ends or parks; ``heals``: the third one succeeds.
 
-    ``repair`` removes the cause.
+    ``repair`` removes the cause. ``deferred``: the database finds it when the transaction ends.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Cause:
     heals: bool = False
     tables: tuple[str, ...] = ()
     repair: tuple[str, ...] = ()
+    deferred: bool = False
 
 
 ANYWHERE = (
@@ -104,6 +105,40 @@ SERVERS = {
             ),
             repair=("create or replace function unsupported() returns void language plpgsql as $$ begin end $$",),
         ),
+        *(
+            Cause(
+                f"deferred_{table}",
+                f"insert into {table} values (1)",
+                attempts=attempts,
+                tables=tables,
+                repair=(repair,),
+                deferred=True,
+            )
+            for table, attempts, repair, tables in (
+                (
+                    "late_child",
+                    3,
+                    "alter table late_child drop constraint of_late_parent",
+                    (
+                        "create table late_parent (n int primary key)",
+                        "create table late_child (n int constraint of_late_parent references late_parent"
+                        " deferrable initially deferred)",
+                    ),
+                ),
+                (
+                    "judged",
+                    1,
+                    "drop trigger judging on judged",
+                    (
+                        "create table judged (n int)",
+                        "create function judge() returns trigger language plpgsql as $$ begin"
+                        " raise exception 'judged' using errcode = '23514'; end $$",
+                        "create constraint trigger judging after insert on judged deferrable initially deferred"
+                        " for each row execute function judge()",
+                    ),
+                ),
+            )
+        ),
         Cause(
             "exclusion",
             "insert into slot values (int4range(1, 5))",
@@ -156,7 +191,7 @@ REFUSED_CONFIRMS = tuple(
 )
 """Reasons why the guard cannot record the confirm of a prepared transaction."""
 
-PHASES = {
+PHASES: dict[str, str] = {
     "before": "- {{id: first, uses: sql, with: {noted}, compensate: {forget}}}\n"
     "- {{id: bad, uses: sql, with: {bad}, compensate: {nothing}}}",
     "pivot": "- {{id: first, uses: sql, with: {noted}, compensate: {forget}}}\n"
@@ -180,9 +215,10 @@ ONCE = {f"{phase}_once": PHASES[phase] for phase in ("before", "pivot", "after",
 PHASES |= ONCE
 PARKS = ("after", "two_phase_confirm", "undo", "confirm", "python_undo", "after_once", "undo_once", "confirm_once")
 BACKWARD = ("undo", "python_undo", "undo_once")
-OPERATION = dict.fromkeys(BACKWARD, "compensation") | dict.fromkeys(
-    ("confirm", "two_phase_confirm", "confirm_once"), "confirmation"
-)
+OPERATION: dict[str, str] = {
+    **dict.fromkeys(BACKWARD, "compensation"),
+    **dict.fromkeys(("confirm", "two_phase_confirm", "confirm_once"), "confirmation"),
+}
 
 
 def counter_of(cause: Cause, phase: str) -> str:
@@ -390,7 +426,12 @@ async def problems(shop: Shop, cell: tuple[Cause, str], story: dict[str, Any]) -
     if not cause.heals:
         operation = OPERATION.get(phase)
         error = (bad[operation] if operation else bad)["error"] or {"details": {}}
-        seen.append(("statement", bool(error["details"].get("statement")), cause not in (PREPARED, *REFUSED_CONFIRMS)))
+        statement = error["details"].get("statement") or ""
+        if cause.deferred or cause is PREPARED:
+            last = "PREPARE TRANSACTION" if phase == "two_phase" else "COMMIT"
+            seen.append(("last statement", statement.startswith(last) and "deferred" in error["message"], True))
+        else:
+            seen.append(("statement", bool(statement), cause not in REFUSED_CONFIRMS))
         seen.append(("code", bool(error["details"].get("code")), True))
         seen.append(("counted", (bad[operation] if operation else bad)["attempts"], cause.attempts))
         seen.append(("outcome", bad["outcome"], "done" if operation else "failed"))
