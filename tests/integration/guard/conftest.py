@@ -16,6 +16,7 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities import conflicts
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections, open_engine
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
@@ -27,6 +28,13 @@ from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer
 from tests.unit.guard.model import State
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conflict has its three transactions at once."""
+    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 0.02))
+
 
 EFFECTS = """
 create table effects (

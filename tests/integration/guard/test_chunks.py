@@ -123,7 +123,14 @@ def summary(outcome: Outcome | None, saga_id: str) -> Any:
     failure = None if outcome.failure is None else (outcome.failure.type, outcome.failure.message.partition("\n")[0])
     if failure is not None and failure[0] in ("UniqueViolation", "InFailedSqlTransaction"):
         failure = "a constraint"  # which of its errors an action ends with that goes on after the first
-    facts = (outcome.kind, outcome.marker, outcome.result, failure, outcome.park_reason, outcome.retryable)
+    facts = (
+        outcome.kind,
+        outcome.marker,
+        outcome.result,
+        failure,
+        outcome.park_reason,
+        outcome.retryable and not outcome.conflict,
+    )
     return without_ids(facts, saga_id)
 
 

@@ -188,11 +188,6 @@ def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more:
     return Invocation(uses, arguments, key, saga_id, "charge", op, 1, 30.0, GuardSpec("shop", **more), saga="order")
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 0.02))
-
-
 def attempt_number(number: int, left: float = 30.0) -> AttemptContext:
     return replace(new_attempt(), number=number, deadline=time.time() + left)
 
