@@ -65,7 +65,7 @@ class ActionBodies:
         action = self._actions.get(name)
         if action is None:
             raise ActionNotRegistered(f"no action called {name} is registered on this worker")
-        bound = bind_arguments(action, arguments)
+        bound = bind_arguments(action, arguments, invocation.entry)
         perform = self._batch_of_one if action.batch else self._python_action
 
         async def run(sql: SqlSession | None) -> Any:

@@ -21,6 +21,7 @@ from saga_activities.concurrency import uncancellable
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
+from sagas.definition.action_arguments import bind
 
 
 class ActionNotRegistered(Exception):
@@ -31,12 +32,12 @@ class InvalidArguments(ValueError):
     """The arguments do not fit the action's signature."""
 
 
-def bind_arguments(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of the function. Raises InvalidArguments."""
+def bind_arguments(action: Action, arguments: Mapping[str, Any], step: str) -> dict[str, Any]:
+    """The keyword arguments of the function, for ``step``. Raises InvalidArguments."""
     try:
-        return action.bind(arguments)
+        return bind(action, arguments)
     except ValueError as error:
-        raise InvalidArguments(str(error)) from None
+        raise InvalidArguments(f"step {step}: {error}") from None
 
 
 async def run_python_action(action: Action, step: Step, arguments: Mapping[str, Any], threads: Executor) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
 from sagas.errors import UsageError
 from sagas.text.exact_json import decimal_problem, number_text
+from sagas.text.exact_numbers import is_exact_double
 
 Parameters = Mapping[str, Any]
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
@@ -116,15 +117,6 @@ def _bound_to_sqlite(name: str, value: int | Decimal) -> int | float:
     if value == int(value) and -(1 << 63) <= value < 1 << 63:
         return int(value)
     raise InexactNumber(f"the parameter {name} has more digits than SQLite can hold; store it as text with string(x)")
-
-
-def is_exact_double(number: int | Decimal) -> bool:
-    """Return whether the double nearest to the number is written with the same digits."""
-    try:
-        nearest = float(number)
-    except OverflowError:
-        return False
-    return Decimal(repr(nearest)) == number
 
 
 def _is_exact_single(number: int | Decimal, printed: int) -> bool:

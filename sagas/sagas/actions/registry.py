@@ -14,12 +14,13 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
-from sagas.actions.signature import ANY_ARGUMENTS, Signature, TextConverted, read_signature, without_a_name
+from sagas.actions.signature import ANY_ARGUMENTS, Signature, read_signature, without_a_name
+from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
 
 ACTION_ATTRIBUTE = "__saga_action__"
@@ -59,42 +60,6 @@ class Action:
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
-
-    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments for the function, converted to the annotated types.
-
-        Raises ValueError when an argument is missing, unknown, given twice or of the wrong type.
-        """
-        from pydantic import ValidationError
-
-        signature = self.signature
-        for parameter in signature.twice(arguments):
-            raise ValueError(
-                f"{self.name}: {parameter.name!r} and {parameter.variable!r} name the same argument; give only one"
-            )
-        bound = {}
-        for name, value in arguments.items():
-            parameter = signature.find(name)
-            if parameter is None:
-                takes = ", ".join(one.name for one in signature.parameters) or "none"
-                raise ValueError(f"{self.name} takes no argument {name!r}; it takes {takes}")
-            try:
-                bound[signature.variable(name)] = parameter.convert(value)
-            except TextConverted as error:
-                place = ".".join((name, *error.place))
-                raise ValueError(
-                    f"{self.name}: argument {place} is text, and the parameter is a number or a boolean; "
-                    "convert it with int(…), decimal(…) or bool(…), or pass it without quotes"
-                ) from None
-            except ValidationError as error:
-                problem = error.errors()[0]
-                location = ".".join(str(part) for part in (name, *problem["loc"]))
-                raise ValueError(
-                    f"{self.name}: argument {location}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-                ) from None
-        for parameter in signature.missing(arguments):
-            raise ValueError(f"{self.name} needs the argument {parameter.name!r}")
-        return bound
 
 
 class Actions(Mapping[str, Action]):
@@ -296,19 +261,7 @@ def schema_of_type(annotation: Any) -> Any:
         return None
     try:
         # Serialization mode, because results are stored as JSON.
-        return TypeAdapter(annotation).json_schema(mode="serialization", schema_generator=_decimals_as_numbers())
+        return type_schema(TypeAdapter(annotation), "serialization")
     except (PydanticUserError, NameError, TypeError):
         # pydantic has no JSON Schema for this annotation.
         return None
-
-
-@cache
-def _decimals_as_numbers() -> Any:
-    """The generator of a schema in which a Decimal is a number, as results are stored; pydantic's own is a string."""
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class DecimalsAsNumbers(GenerateJsonSchema):
-        def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            return self.float_schema(schema)
-
-    return DecimalsAsNumbers

@@ -6,11 +6,12 @@ import inspect
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 from sagas.actions.step import Step
+from sagas.actions.type_schemas import type_schema
+from sagas.text.exact_json import canonical_json
 
 ENVELOPE = "_saga"
 """The argument, next to those of ``with``, that carries the call's envelope to every participant."""
@@ -38,52 +39,17 @@ class Parameter:
 
         return TypeAdapter(self.annotation)
 
-    def convert(self, value: Any) -> Any:
-        """A JSON value as the annotated type. Raises pydantic's ValidationError, TextConverted."""
-        converted = self.adapter.validate_python(value)
-        if (place := _converted_text(value, converted)) is not None:
-            raise TextConverted(place)
-        return converted
-
     @cached_property
     def schema(self) -> Mapping[str, Any]:
         """JSON Schema 2020-12 of the argument's values; empty when it accepts any value."""
         if self.annotation is Any:
             return {}
-        return self.adapter.json_schema()
+        return type_schema(self.adapter, "validation")
 
-
-class TextConverted(ValueError):
-    """Text that pydantic would read as an integer, a float or a boolean; ``place`` is where, below the argument.
-
-    A string stays a string: a card number of digits must not become an amount.
-    """
-
-    def __init__(self, place: tuple[str, ...]) -> None:
-        super().__init__()
-        self.place = place
-
-
-def _converted_text(value: Any, converted: Any) -> tuple[str, ...] | None:
-    """The place of the first text that has become a number or a boolean; None if there is none."""
-    match value, converted:
-        case str(), int() | float() if not isinstance(converted, Enum):
-            return ()
-        case dict(), _ if not isinstance(converted, str):
-            of = converted.get if isinstance(converted, dict) else partial(_attribute, converted)
-            pairs = [(str(name), item, of(name)) for name, item in value.items()]
-        case list(), list() | tuple() if len(value) == len(converted):
-            pairs = [(str(at), *pair) for at, pair in enumerate(zip(value, converted, strict=True))]
-        case _:
-            return None
-    for name, item, own in pairs:
-        if (place := _converted_text(item, own)) is not None:
-            return (name, *place)
-    return None
-
-
-def _attribute(model: Any, name: str) -> Any:
-    return getattr(model, name, None)
+    @cached_property
+    def schema_text(self) -> str:
+        """The canonical text of the schema, by which its validator is kept."""
+        return canonical_json(self.schema)
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
             if compiled.has_defaults:  # else there is nothing to fill in, and copying takes a third of the time
                 value = fill_in_defaults(compiled, copy.deepcopy(value))
             errors = compiled.first_errors(value, MAX_ERRORS + 1)
-            if not errors and compiled.has_integers and _has_whole_decimal(value):
+            if not errors and compiled.has_integers and has_whole_decimal(value):
                 value = with_integers(compiled, value if compiled.has_defaults else copy.deepcopy(value))
     except RecursionError:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
@@ -168,7 +168,8 @@ def _exact_copy(value: Any) -> Any:
     return value
 
 
-def _has_whole_decimal(value: Any) -> bool:
+def has_whole_decimal(value: Any) -> bool:
+    """True if a number of the value is whole and has a point or an exponent, such as 12.0."""
     return any(isinstance(item, Decimal) and is_whole(item) for item in _scalars(value))
 
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.definition.schema_formats import FORMATS
 from sagas.definition.schema_validation import additional_names
 from sagas.errors import did_you_mean, nearest
 from sagas.text.exact_json import encode_json
+from sagas.text.exact_numbers import BINARY
 
 _MAX_SHOWN = 80
 _MAX_LISTED = 10
@@ -84,7 +86,7 @@ _LIMITS = {
     "multipleOf": "{shown} is not a multiple of {limit}",
     "minLength": "{shown} has fewer characters than {limit}",
     "maxLength": "{shown} has more characters than {limit}",
-    "pattern": "{shown} does not match the pattern {limit}",
+    BINARY: "{shown} has more digits than a binary float holds",
     "minItems": "the list has fewer elements than {limit}",
     "maxItems": "the list has more elements than {limit}",
     "uniqueItems": "the list has equal elements",
@@ -111,6 +113,11 @@ def _about_enum(error: Any, shown: str, hide_names: bool) -> str:
 
 def _about_format(error: Any, shown: str, hide_names: bool) -> str:
     return f"{shown} is not {FORMATS[error.validator_value][1]}"
+
+
+def _about_pattern(error: Any, shown: str, hide_names: bool) -> str:
+    form = error.schema.get(FORM_DESCRIPTION)
+    return f"{shown} is not {form}" if form else f"{shown} does not match the pattern {_plain(error.validator_value)}"
 
 
 def _about_required(error: Any, shown: str, hide_names: bool) -> str:
@@ -150,6 +157,9 @@ def _about_additional(error: Any, shown: str, hide_names: bool) -> str:
 def _about_alternatives(error: Any, shown: str, hide_names: bool) -> str:
     if error.validator == "oneOf" and not error.context:
         return f"{shown} fits more than one part of `oneOf`"
+    wrong = [inner.validator_value for inner in error.context if inner.validator == "type" and not inner.relative_path]
+    if len(wrong) == len(error.validator_value) and all(isinstance(kind, str) for kind in wrong):
+        return f"{shown} is not {describe_types(dict.fromkeys(wrong))}"
     return f"{shown} fits no part of `{error.validator}`"
 
 
@@ -157,6 +167,7 @@ _ABOUT: Mapping[str, Callable[[Any, str, bool], str]] = {
     "type": _about_type,
     "enum": _about_enum,
     "format": _about_format,
+    "pattern": _about_pattern,
     "required": _about_required,
     "dependentRequired": _about_dependent_required,
     "additionalProperties": _about_additional,

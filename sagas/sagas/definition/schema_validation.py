@@ -20,7 +20,7 @@ from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, leading_to,
 from sagas.definition.schema_patterns import charge, matches_pattern
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json, decode_json
-from sagas.text.exact_numbers import comparable, is_multiple, is_whole
+from sagas.text.exact_numbers import BINARY, comparable, is_exact_double, is_multiple, is_whole
 
 MAX_VALUES = 250_000
 """Values (elements, fields) of one input."""
@@ -72,7 +72,7 @@ class CompiledSchema:
         return validator_class()(self.root.schema, registry=Registry())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def compile_schema(canonical: str) -> CompiledSchema:
     """The validator of a schema, which is kept; ``canonical``: its :func:`canonical_json`."""
     return CompiledSchema(canonical)
@@ -103,6 +103,7 @@ def validator_class() -> Any:
         "enum": _enum_keyword(),
         "const": _const,
         "multipleOf": _multiple_of,
+        BINARY: _binary,
         "format": _format,
     }
     keywords = {**Draft202012Validator.VALIDATORS, **own}
@@ -199,6 +200,11 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if _is_number(instance) and not is_multiple(instance, divisor):
         yield _error("multipleOf")
+
+
+def _binary(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if wanted is True and _is_number(instance) and not is_exact_double(instance):
+        yield _error(BINARY)
 
 
 def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Iterator[Any]:

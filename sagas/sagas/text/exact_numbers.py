@@ -12,11 +12,24 @@ _EXACT = Context(prec=20_000)
 """Has more digits than the quotient of any two numbers that the engine takes."""
 
 
+BINARY = "x-binary"
+"""The keyword of a schema for a number that is kept as a double."""
+
+
 def is_whole(value: Any) -> bool:
     """True for a number without a fraction, however it is written: 12, 12.0 and 1.2e1."""
     if isinstance(value, Decimal):
         return value.is_finite() and value == value.to_integral_value()
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_exact_double(number: int | Decimal) -> bool:
+    """Return whether the double nearest to the number is written with the same digits."""
+    try:
+        nearest = float(number)
+    except OverflowError:
+        return False
+    return Decimal(repr(nearest)) == number
 
 
 def is_multiple(number: int | Decimal, divisor: int | Decimal) -> bool:

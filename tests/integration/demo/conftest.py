@@ -19,6 +19,7 @@ from definitions.retail.demo.week import Basket, BasketLine, SentCoupon, Shelf, 
 from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions, load_actions
 from sagas.actions.step import Step
+from sagas.definition.action_arguments import bind
 from sagas.settings import Settings, load_settings
 from tests.helpers.database_servers import DatabaseServer
 
@@ -81,7 +82,7 @@ class ActionRunner:
                 _heartbeat=lambda _: None,
                 _sql=SqlSession(connection),
             )
-            return await one.function(step, **one.bind(arguments))
+            return await one.function(step, **bind(one, arguments))
 
     async def row(self, query: str, **parameters: Any) -> tuple[Any, ...]:
         async with self.engine.connect() as connection:

@@ -6,6 +6,7 @@ import pytest
 
 from sagas import BatchStep, Item, action
 from sagas.actions import ACTION_ATTRIBUTE, result_schema
+from sagas.definition.action_arguments import bind
 from sagas.errors import UsageError
 
 
@@ -25,7 +26,7 @@ def test_any_arguments_are_accepted_and_nothing_is_known_about_a_result() -> Non
         return [1] * len(items)
 
     declared = getattr(take, ACTION_ATTRIBUTE)
-    assert declared.bind({"anything": 1}) == {"anything": 1}
+    assert bind(declared, {"anything": 1}) == {"anything": 1}
     assert result_schema(declared) is None
 
 

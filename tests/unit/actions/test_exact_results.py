@@ -90,7 +90,7 @@ async def typed(
 
 def bind(**arguments: Any) -> Mapping[str, Any]:
     given = {"exact": LONG, "model": {"amount": LONG}, "line": {"price": LONG}, "count": 12, **arguments}
-    return bind_arguments(getattr(typed, ACTION_ATTRIBUTE), given)
+    return bind_arguments(getattr(typed, ACTION_ATTRIBUTE), given, "typed")
 
 
 def test_arguments_keep_their_digits() -> None:

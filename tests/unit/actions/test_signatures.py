@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from sagas import Step, action
 from sagas.actions import Action, load_actions
 from sagas.actions.signature import read_signature
+from sagas.definition.action_arguments import bind
 from sagas.definition.parser.language import language_schema
 from sagas.errors import UsageError
 
@@ -91,7 +92,7 @@ def typed_names(step: Step, **sizes: Unpack[Sizes]) -> None: ...
     ],
 )
 def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, bound: Any) -> None:
-    arguments = Action("stock.take", function).bind(given)
+    arguments = bind(Action("stock.take", function), given)
     assert arguments == bound
     function(None, **arguments)
 
@@ -102,18 +103,18 @@ def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, 
         (move, {"from": "a", "from_": "b", "to": "c"}, "'from' and 'from_' name the same argument; give only one"),
         (move, {"to": "b"}, "stock.take needs the argument 'from'"),
         (move, {"from": "a", "to": "b", "on": 1}, "takes no argument 'on'; it takes from, to, in"),
-        (any_names, {"id": "a", "size": "big"}, "argument size: input should be a valid integer"),
+        (any_names, {"id": "a", "size": "big"}, "argument size is text, and the parameter is a whole number"),
         (any_names, {"id": "a", "step": 1}, "takes no argument 'step'"),
         (step_by_position, {"_saga": 1}, "takes no argument '_saga'"),
         (typed_names, {"depth": 1}, "needs the argument 'width'"),
-        (typed_names, {"width": "4929"}, "argument width is text, and the parameter is a number"),
-        (move, {"from": "a", "to": "b", "in": "007"}, "argument in is text, and the parameter is a number"),
+        (typed_names, {"width": "4929"}, "argument width is text, and the parameter is a whole number"),
+        (move, {"from": "a", "to": "b", "in": "007"}, "argument in is text, and the parameter is a whole number"),
         (typed_names, {"width": 1, "height": 1}, "takes no argument 'height'; it takes width, depth"),
     ],
 )
 def test_arguments_that_do_not_fit(function: Callable[..., Any], given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Action("stock.take", function).bind(given)
+        bind(Action("stock.take", function), given)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ async def _check_arguments(locator: Locator, settings: Settings, saga_id: str, d
     if decision["with"] is None or settings.config_file is None:
         return
     from saga_workers.views.saga_view import read_view
+    from sagas.definition.action_arguments import bind
     from sagas.settings.project import Project
 
     view = await read_view(locator, saga_id)
@@ -183,7 +184,7 @@ async def _check_arguments(locator: Locator, settings: Settings, saga_id: str, d
     action = Project(settings).actions.get(uses or "")
     try:
         if action is not None:
-            action.bind(decision["with"])
+            bind(action, decision["with"])
     except ValueError as error:
         raise UsageError(f"--with does not fit: {error}", help=saga_command("actions", uses)) from None
 

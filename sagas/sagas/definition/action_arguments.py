@@ -1,0 +1,102 @@
+"""Binds the arguments of a Python action: JSON values, checked against the types that its signature declares.
+
+A value fits if it is valid for the JSON Schema of its parameter; only then pydantic makes the Python value of it.
+Nothing is converted on the way that JSON tells apart: text is no number, and neither is `true`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sagas.actions.registry import Action
+from sagas.actions.signature import Parameter
+from sagas.definition.input_completion import with_integers
+from sagas.definition.input_schema import exact_value, has_whole_decimal
+from sagas.definition.schema_messages import closest_error, describe_types, sentence
+from sagas.definition.schema_patterns import bounded
+from sagas.definition.schema_validation import compile_schema
+from sagas.errors import UsageError
+
+_PLAIN = {"string": str, "integer": int, "boolean": bool}
+"""Types of values that need no validator: bulk workflows bind hundreds of thousands of them."""
+
+_CONVERSIONS = {"integer": "int(…)", "number": "decimal(…)", "boolean": "bool(…)"}
+
+
+def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments for the action's function, in the annotated types.
+
+    Raises ValueError when an argument is missing, unknown, given twice or of the wrong type.
+    """
+    signature = action.signature
+    for parameter in signature.twice(arguments):
+        raise ValueError(
+            f"{action.name}: {parameter.name!r} and {parameter.variable!r} name the same argument; give only one"
+        )
+    bound = {}
+    for name, value in arguments.items():
+        parameter = signature.find(name)
+        if parameter is None:
+            takes = ", ".join(each.name for each in signature.parameters) or "none"
+            raise ValueError(f"{action.name} takes no argument {name!r}; it takes {takes}")
+        try:
+            bound[signature.variable(name)] = _convert(parameter, name, value)
+        except _WrongValue as error:
+            raise ValueError(f"{action.name}: argument {error}") from None
+    for parameter in signature.missing(arguments):
+        raise ValueError(f"{action.name} needs the argument {parameter.name!r}")
+    return bound
+
+
+class _WrongValue(Exception):
+    """A value of another type; the text begins with its place."""
+
+
+def _convert(parameter: Parameter, name: str, value: Any) -> Any:
+    """The value of the argument ``name`` in the annotated type. Raises _WrongValue."""
+    from pydantic import ValidationError
+
+    schema = parameter.schema
+    if schema and not (schema.keys() == {"type"} and type(value) is _PLAIN.get(schema["type"])):
+        value = _checked(parameter, name, exact_value(value))
+    try:
+        return parameter.adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
+        raise _WrongValue(f"{_place(name, problem['loc'])}: {message}") from None
+    except (TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise _WrongValue(
+            f"{name}: a validator of its type raised {type(error).__name__}; it must raise ValueError for a value that"
+            " does not fit"
+        ) from error
+
+
+def _checked(parameter: Parameter, name: str, value: Any) -> Any:
+    """The value with integers where the schema says `integer`. Raises _WrongValue."""
+    compiled = compile_schema(parameter.schema_text)
+    try:
+        with bounded():
+            errors = compiled.first_errors(value, 1)
+            if not errors:
+                adapt = compiled.has_integers and has_whole_decimal(value)
+                return with_integers(compiled, copy.deepcopy(value)) if adapt else value
+    except RecursionError:
+        raise _WrongValue(f"{name} is nested too deeply for the type of the parameter") from None
+    except UsageError as error:
+        raise _WrongValue(f"{name} cannot be checked against the type of the parameter: {error.message}") from None
+    error = closest_error(errors[0])
+    # The value may be a secret of the input, and the message is shown with the saga.
+    message, place = sentence(error, hide_value=True), _place(name, error.absolute_path)
+    hint = ""
+    if isinstance(error.instance, str) and error.validator == "type" and error.validator_value in _CONVERSIONS:
+        message = f"is text, and the parameter is {describe_types(error.validator_value)}"
+        hint = f"; convert it with {_CONVERSIONS[error.validator_value]}, or pass it without quotes"
+    joint = " " if message.startswith(("needs", "has", "is")) else ": "
+    raise _WrongValue(f"{place}{joint}{message}{hint}")
+
+
+def _place(name: str, path: Iterable[Any]) -> str:
+    return name + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
