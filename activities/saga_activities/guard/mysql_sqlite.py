@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
+from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, is_lock_timeout
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
@@ -43,7 +43,6 @@ _SELECT_ROWS_WITHOUT_LOCK = text(_SELECT_ROWS)
 _SELECT_DO = f"SELECT 1 FROM saga_guard WHERE {_KEY_CONDITION} AND op = 'do'"
 _REFUSE_DO = text(f"UPDATE saga_guard SET reason = 'undo' WHERE {_KEY_CONDITION} AND op = 'do'")
 _DELETE_ROW = text(f"DELETE FROM saga_guard WHERE {_KEY_CONDITION} AND op = :op")
-_MYSQL_LOCK_WAIT_TIMEOUT = 1205
 _UPDATE_RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_KEY_CONDITION} AND op = :op")
 _UPDATE_HELD_EVENTS = text(f"UPDATE saga_outbox SET status = :status WHERE {_KEY_CONDITION} AND status = 'HELD'")
 
@@ -125,7 +124,7 @@ class SqlAlchemyTransaction:
         try:
             await self._send(self._lock_do, self._key_values)
         except DBAPIError as error:
-            if error.orig is not None and error.orig.args[:1] == (_MYSQL_LOCK_WAIT_TIMEOUT,):
+            if is_lock_timeout(error):
                 raise RowLocked(str(error.orig)) from error
             raise
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.guard.sqlstates import RIGHT, sqlstate_of
 from saga_activities.ledger.partitions import TABLE, Month, existing_months
 from saga_activities.ledger.schema import add_months, alone
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
@@ -20,9 +21,6 @@ _LONGEST_CLAIM = timedelta(days=1)
 """A definition is kept so long after its last use, however short the retention is: its bulk workflow may run yet."""
 
 _COLUMNS = run_table.c
-
-_NOT_PERMITTED = ("42501", 1142, 1044, 1227)
-"""The role may not change tables: PostgreSQL's SQLSTATE, and the numbers of MySQL and MariaDB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
                     if month.next.start <= before and await _drop_if_over(connection, month, before):
                         dropped.append(month.partition(connection.dialect.name))
             except DBAPIError as error:
-                if not _is_not_permitted(error):
+                if sqlstate_of(error.orig) != RIGHT:
                     raise
                 refused = " ".join(str(error.orig).split())[:200]
         deleted = await _delete_rows(connection, before)
@@ -65,11 +63,6 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
         await connection.execute(sa.delete(claim_table).where(claim_table.c.claimed_at < before))
         definitions = await _delete_definitions(connection, min(before, now - _LONGEST_CLAIM))
     return PurgeResult(tuple(created), tuple(dropped), deleted, definitions, refused)
-
-
-def _is_not_permitted(error: DBAPIError) -> bool:
-    code = getattr(error.orig, "sqlstate", None) or (error.orig.args[0] if error.orig and error.orig.args else None)
-    return code in _NOT_PERMITTED
 
 
 async def _drop_if_over(connection: AsyncConnection, month: Month, before: datetime) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from saga_activities.guard.statement_errors import healing_of_postgresql
+from saga_activities.guard.sqlstates import healing_of, sqlstate_of
 from saga_activities.sessions import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
@@ -185,7 +185,7 @@ def _translate(
         return InfrastructureError(message)
     if code is None:
         return UnreadableInput(f"{message}; correct its `params` or its `where`")
-    if code == _READ_ONLY or healing_of_postgresql(code, error) == "never":
+    if code == _READ_ONLY or healing_of(sqlstate_of(error) or "") == "never":
         return UnreadableInput(f"{message}; correct its SQL or the table")
     return InfrastructureError(message) if isinstance(error, psycopg.OperationalError) else JobFailed(message)
 
