@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import NewerTables, create_tables
 from saga_activities.ledger import claims
@@ -225,3 +225,30 @@ async def test_the_printed_sql_creates_the_same(database: AsyncEngine) -> None:
     ledger = RunLedger("shop", lambda: database)
     await ledger.write([record()])
     assert await state_of(ledger) == "COMPLETED"
+
+
+async def test_a_role_that_may_not_change_tables_deletes_rows_only(ledger: RunLedger) -> None:
+    kind = ledger.engine.dialect.name
+    if kind == "sqlite":
+        pytest.skip("SQLite has no roles")
+    if kind == "postgresql":
+        grants = (
+            "do $$ begin create role keeper login; exception when duplicate_object then null; end $$",
+            "grant select, insert, update, delete on all tables in schema public to keeper",
+        )
+    else:
+        grants = (
+            "create user if not exists keeper@'%%'",
+            f"grant select, insert, update, delete on {ledger.engine.url.database}.* to keeper@'%%'",
+        )
+    async with ledger.engine.begin() as connection:
+        for statement in grants:
+            await connection.exec_driver_sql(statement)
+    await ledger.write([record("old", later=60)])
+    keeper = create_async_engine(ledger.engine.url.set(username="keeper"))
+    much_later = datetime.now(UTC) + timedelta(days=200)
+    done = await maintain(keeper, now=much_later, before=much_later - timedelta(days=100))
+    await keeper.dispose()
+    assert (done.created, done.dropped, done.deleted) == ((), (), 1)
+    assert done.refused is not None
+    assert await ledger.list(RunFilter(), 10) == []
