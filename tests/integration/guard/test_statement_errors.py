@@ -374,7 +374,8 @@ async def test_the_refusal_of_a_trigger_may_heal(shop: GuardDatabase) -> None:
 async def test_the_sqlstate_of_a_routine_counts(shop: GuardDatabase, code: str, group: str | None) -> None:
     (outcome, *_) = await attempts(shop, invocation(new_address().saga_id, "do", f"select refuse('{code}')"))
     assert outcome.infrastructure == (group == "infrastructure")
-    assert outcome.retryable == (group != "never")
+    assert outcome.retryable == (group not in ("never", "perhaps"))
+    assert outcome.repeats == (2 if group == "perhaps" else 0)
     assert outcome.conflict == (group == "perhaps")
 
 
