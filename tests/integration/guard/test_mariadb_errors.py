@@ -16,7 +16,6 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from saga_activities import conflicts
 from saga_activities.guard.database_errors import classify_database_error
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.database_servers import DatabaseServer, mariadb
@@ -222,11 +221,6 @@ class Shop:
         made = await attempts(self.database, invocation(saga_id, "do", statement, two_phase=two_phase))
         assert await self.database.rows("select 1 from trace_row where id = :id", id=saga_id) == []
         return made
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 0.02))
 
 
 @pytest_asyncio.fixture(scope="module")
