@@ -90,8 +90,11 @@ _UNREADABLE_FILE = (
 )
 """A file that the job reads itself has content that Spark cannot read, however often it tries."""
 
-_NEVER_CLASSES = ("0A", "22", "42")
+_NEVER_CLASSES = ("0A", "21", "22", "42", "54")
 """Classes of SQLSTATE: a statement that cannot run, or a value that it cannot take. The inputs are frozen."""
+
+_SQLSTATE = re.compile(r"\bSQLSTATE: ([0-9A-Z]{5})\b")
+"""It ends each message of Spark, also of errors that PySpark has no class with a SQLSTATE for."""
 
 _PATH_NOT_FOUND = "42K03"
 """SQLSTATE of a file that the job reads itself, and that may arrive."""
@@ -241,8 +244,8 @@ def _is_write_error(text: str) -> bool:
 
 
 def _cannot_heal(error: BaseException) -> bool:
-    state = getattr(error, "getSqlState", lambda: None)() if _is_spark_error(error) else None
-    return state is not None and state != _PATH_NOT_FOUND and state[:2] in _NEVER_CLASSES
+    match = _SQLSTATE.search(str(error)) if _is_spark_error(error) else None
+    return match is not None and match[1] != _PATH_NOT_FOUND and match[1][:2] in _NEVER_CLASSES
 
 
 def _is_spark_error(error: BaseException) -> bool:

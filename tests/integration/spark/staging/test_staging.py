@@ -289,6 +289,11 @@ async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Envi
         ),
         ({"sql": "select nothing from numbers"}, "", r"^the SQL of the job failed: \[UNRESOLVED_COLUMN[^\n]*$"),
         ({"sql": "selec"}, "", r"^the SQL of the job failed: \[PARSE_SYNTAX_ERROR\] Syntax error[^\n]*$"),
+        (
+            {"sql": "select (select id from range(2)) as id"},
+            "",
+            r"^the SQL of the job failed: \[SCALAR_SUBQUERY_TOO_MANY",
+        ),
     ],
 )
 async def test_job_errors_are_one_line(staging: Environment, job: Any, place: str, message: str) -> None:
