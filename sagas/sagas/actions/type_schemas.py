@@ -1,8 +1,8 @@
 """JSON Schemas of Python types: the JSON values that an annotation takes, and those that it is written as.
 
-pydantic generates them, except where its schema is wider or narrower than what a value means: a Decimal is a number, a
-float holds only what a double holds, times have microseconds and no unit of a year, keys of a mapping are written like
-values, and a validator in the mode `before`, `wrap` or `plain` takes whatever its author lets in.
+pydantic generates them, except where its schema is wider or narrower than what a value means: a float holds only what a
+double holds, times have microseconds and no unit of a year, keys of a mapping are written like values, and a validator
+in the mode `before`, `wrap` or `plain` takes whatever its author lets in.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def _generator() -> Any:
             return {**super().float_schema(schema), BINARY: True}
 
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            return super().float_schema(schema)
+            number = super().float_schema(schema)
+            # Text has all digits, too: a receiver that reads numbers as doubles passes decimals so.
+            return number if self.mode == "serialization" else {"anyOf": [number, dict(_KEYS["number"])]}
 
         def datetime_schema(self, schema: Any) -> dict[str, Any]:
             return dict(_FORMS["date-time"])
@@ -155,5 +157,5 @@ def _names(keys: Any) -> dict[str, Any]:
     """The schema of the names of an object, given that of the keys of a mapping."""
     if "anyOf" in keys:
         return {"anyOf": [_names(part) for part in keys["anyOf"]]}
-    written = _KEYS.get(keys.get("type"))
+    written = _KEYS.get(keys.get("type", ""))
     return {key: value for key, value in keys.items() if key != "title"} if written is None else dict(written)
