@@ -93,7 +93,7 @@ _MYSQL_NUMBERS: dict[str, tuple[int | range, ...]] = {
     "2200H": (1467, 4084),  # AUTO_INCREMENT or a sequence has run out
     "23502": (1048, 1364, 1423),
     "23514": (3819, 4025),  # CHECK: MySQL, MariaDB
-    "25000": (1399, 1422),  # a statement that would end the transaction
+    "25000": (1422,),  # a statement that would end the transaction
     RIGHT: (1044, 1095, 1142, 1143, 1227, 1345, 1370, 1979),
     "42000": (
         1052, 1094, 1096, 1108, 1111, 1137, 1191, 1193, 1221, 1245, 1267, 1270, 1271, 1272, 1273, 1284, 1302, 1477,
@@ -120,9 +120,13 @@ _MYSQL_SQLSTATES = {
     for entry in entries
     for number in (entry if isinstance(entry, range) else (entry,))
 }
-_MYSQL_OPTION_PREVENTS = 1290
-_READ_ONLY_OPTION = re.compile("read[-_]only", re.IGNORECASE)
-"""The option that 1290 names if the server is a replica; with any other one the statement fails again."""
+_MYSQL_WORDS = {
+    # The option of a replica, or any other one, with which the statement fails again.
+    1290: (re.compile("read[-_]only", re.IGNORECASE), "25006", "0A000"),
+    # A statement that would commit the XA transaction, or XA END after a deadlock has rolled it back.
+    1399: (re.compile("ACTIVE"), "25000", "XA100"),
+}
+"""Numbers with two meanings: a word of the message that no language translates, the SQLSTATE with it and without it."""
 
 _SQLITE_SQLSTATES = {
     1: "42000",  # ERROR: syntax, unknown tables and columns
@@ -180,8 +184,9 @@ def _of_postgresql(origin: Any) -> str:
 
 
 def _of_mysql(origin: Any, number: int) -> str:
-    if number == _MYSQL_OPTION_PREVENTS:
-        return "25006" if _READ_ONLY_OPTION.search(str(origin.args[1:])) else "0A000"
+    if number in _MYSQL_WORDS:
+        word, with_it, without_it = _MYSQL_WORDS[number]
+        return with_it if word.search(str(origin.args[1:])) else without_it
     return _MYSQL_SQLSTATES.get(number) or getattr(origin, "sqlstate", None) or "HY000"
 
 

@@ -320,7 +320,7 @@ async def test_locks_and_killed_connections(shop: Shop) -> None:
     engine = shop.database.engine
     async with engine.connect() as first, engine.connect() as second:
         for connection, sku in ((first, "A"), (second, "B")):
-            await connection.exec_driver_sql("start transaction")
+            await connection.exec_driver_sql(f"xa start '{sku}-of-locks'")
             await connection.exec_driver_sql(f"update stock set note = 'x' where sku = '{sku}'")
         nowait = await classes(second, "select 1 from stock where sku = 'A' for update nowait")
         assert nowait == (1205, "infrastructure")
@@ -331,6 +331,8 @@ async def test_locks_and_killed_connections(shop: Shop) -> None:
         )
         [error] = [one for one in results if isinstance(one, DBAPIError)]
         assert class_of(error) == (1213, "infrastructure")
+        victim, sku = (first, "A") if results[0] is error else (second, "B")
+        assert await classes(victim, f"xa end '{sku}-of-locks'") == (1399, "infrastructure")
         assert await classes(first, "kill connection_id()") == (1927, "lost")
         await first.invalidate()
         await second.invalidate()
