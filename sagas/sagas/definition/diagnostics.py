@@ -1,15 +1,12 @@
-"""Diagnostics of definitions: their codes, positions, messages and output formats."""
+"""Diagnostics of definitions: their codes, positions and messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sagas.errors import nearest
-from sagas.text.exact_json import readable_json
-
-Format = Literal["text", "json", "github", "sarif"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +297,8 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     "SAGA304": _error("arithmetic on strings", "convert it to an exact number first: decimal(x)"),
     "SAGA305": _warning(
         "a result that may be null is used without a default",
-        "give a default: default(steps.x.result, …), or test for null: steps.x.result != null ? … : …",
+        "give a default: default(steps.x.result, …), or test for null: steps.x.result != null ? … : …; an undo finds "
+        "the effect of its step by step.forward_key instead",
     ),
     "SAGA306": _error(
         "`for_each` over a value that is not a list",
@@ -413,92 +411,4 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     # SAGA9xx: planned features
     "SAGA900": _error("not in this version", "leave it out for now"),
-}
-
-
-# Output formats: text, JSON, GitHub annotations and SARIF
-
-SARIF_VERSION = "2.1.0"
-
-
-def format_diagnostics(diagnostics: Sequence[Diagnostic], format: Format = "text") -> str:
-    """All findings in a format of `saga validate --format`."""
-    return _FORMATS[format](diagnostics)
-
-
-def _as_text(diagnostics: Sequence[Diagnostic]) -> str:
-    lines = []
-    for diagnostic in diagnostics:
-        lines.append(str(diagnostic))
-        if diagnostic.help:
-            lines.append(f"    {diagnostic.help}")
-    return "\n".join(lines)
-
-
-def _as_json(diagnostics: Sequence[Diagnostic]) -> str:
-    return readable_json([diagnostic.to_json() for diagnostic in diagnostics], indent=2)
-
-
-def _as_github(diagnostics: Sequence[Diagnostic]) -> str:
-    return "\n".join(
-        f"::{one.severity} file={_escaped_property(one.file)},line={one.line},col={one.column},title={one.code}::"
-        + _escaped_data(f"{one.message}\n{one.help}".strip())
-        for one in diagnostics
-    )
-
-
-def _escaped_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escaped_property(text: str) -> str:
-    return _escaped_data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
-    codes = sorted({one.code for one in diagnostics})
-    rules = [
-        {
-            "id": code,
-            "shortDescription": {"text": DIAGNOSTIC_CODES[code].title},
-            "help": {"text": DIAGNOSTIC_CODES[code].help},
-            "defaultConfiguration": {"level": DIAGNOSTIC_CODES[code].severity},
-        }
-        for code in codes
-    ]
-    document = {
-        "version": SARIF_VERSION,
-        "runs": [
-            {
-                "tool": {"driver": {"name": "saga validate", "rules": rules}},
-                "columnKind": "unicodeCodePoints",
-                "results": [_sarif_result(one, codes.index(one.code)) for one in diagnostics],
-            }
-        ],
-    }
-    return readable_json(document, indent=2)
-
-
-def _sarif_result(one: Diagnostic, rule: int) -> dict[str, Any]:
-    return {
-        "ruleId": one.code,
-        "ruleIndex": rule,
-        "level": one.severity,
-        "message": {"text": f"{one.message}; {one.help}".strip()},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": one.file.replace("\\", "/")},
-                    "region": {"startLine": one.line, "startColumn": one.column},
-                }
-            }
-        ],
-    }
-
-
-_FORMATS: dict[str, Callable[[Sequence[Diagnostic]], str]] = {
-    "text": _as_text,
-    "json": _as_json,
-    "github": _as_github,
-    "sarif": _as_sarif,
 }

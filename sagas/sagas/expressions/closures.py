@@ -112,7 +112,14 @@ def _shortened(number: int) -> str:
 def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionError:
     shown = field[:40]
     if value is None:
-        return MissingError(f"{owner} is null and has no field '{shown}'; write default({owner}.{shown}, …)", offset)
+        # A default in an undo would let it pass over an effect whose result is lost.
+        help = (
+            f"a step has no result if it was skipped or its outcome is unknown: test {owner} != null, or find the"
+            " effect by step.forward_key"
+            if owner.startswith("steps.")
+            else f"write default({owner}.{shown}, …)"
+        )
+        return MissingError(f"{owner} is null and has no field '{shown}'; {help}", offset)
     if value.__class__ is not dict:
         return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
     # Neither sorted as a whole nor searched for a similar name: `default` and `||` make this a usual case, for each

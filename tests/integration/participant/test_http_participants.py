@@ -101,7 +101,7 @@ async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> 
         found = {one.check: one for one in await run_participant_test(settings, step, timeout=10)}
     assert found["undo twice"].verdict == "passed"
     assert found["undo before do"].verdict == "failed"
-    assert "write default(steps.participant.result.id" in (found["undo before do"].problem or "")
+    assert "find the effect by step.forward_key" in (found["undo before do"].problem or "")
     assert (found["confirm after undo"].verdict, found["confirm after undo"].problem) == (
         "skipped",
         "there is no confirm",

@@ -29,7 +29,7 @@ def validate(
     With PATHs only their diagnostics are printed; nested definitions are looked up in the project.
     """
     from saga_spark.settings import spark_settings
-    from sagas.definition.diagnostics import format_diagnostics
+    from sagas.definition.diagnostic_formats import format_diagnostics
     from sagas.definition.diagnostics import with_warnings_as_errors as hardened
 
     settings = load_settings()

@@ -133,7 +133,7 @@ def test_null_and_missing(source: str, value: Any) -> None:
     [
         ("1 + input.baskt_id", 4, ["input has no field 'baskt_id'", "lines"]),
         ("inptu.x", 0, ["nothing named 'inptu'"]),
-        ("steps.charge.result.id", 0, ["steps.charge.result is null", "default(steps.charge.result.id"]),
+        ("steps.charge.result.id", 0, ["steps.charge.result is null", "test steps.charge.result != null"]),
         ("input.total * 2", 0, ["input.total (a string)", "2 (an integer)", "decimal(x)"]),
         ("input.total + input.basket_id", 0, ["input.total (a string)", "decimal(x)", "join"]),
         ("'9.00' > '10.00'", 0, ["decimal(x)"]),

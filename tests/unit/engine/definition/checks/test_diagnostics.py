@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sagas.actions import Action, Actions
-from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
+from sagas.definition.diagnostic_formats import format_diagnostics
+from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, with_warnings_as_errors
 from sagas.definition.loader import load_definitions, parse_text
 from sagas.definition.parser.draft import ProjectContext
 from sagas.settings import load_settings
