@@ -48,7 +48,7 @@ async def _run_statements(
         sql.parse(statement["sql"]).check_parameters(statement.get("params") or {})
     result: list[dict[str, Any]] = []
     for statement in statements:
-        returned = await run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
+        returned = await run(statement["sql"], statement.get("params") or {})
         _check_rows(statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
         if returned.rows is not None:
             result = [to_json_value(row) for row in returned.rows]
@@ -82,26 +82,6 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
     raise Rejected(message, rows=rows, expected=expected)
 
 
-def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str, Any]:
-    """Objects are passed as JSON text; lists as arrays on PostgreSQL (`= any(:skus)`), else as JSON text, too.
-
-    A list of different types is no array, and so JSON on PostgreSQL as well.
-    """
-    return {name: _bind_parameter(value, dialect) for name, value in (values or {}).items()}
-
-
-def _bind_parameter(value: Any, dialect: str) -> Any:
-    array = isinstance(value, list) and dialect == "postgresql" and _is_array(value)
-    if isinstance(value, dict) or (isinstance(value, list) and not array):
-        return encode_json(value).decode()
-    return value
-
-
-def _is_array(items: list[Any]) -> bool:
-    kinds = {Decimal if type(item) is int else type(item) for item in items if item is not None}
-    return len(kinds) <= 1 and not kinds & {dict, list}
-
-
 # One statement for the calls of several sagas: sent together, and each judged by its own row count.
 
 
@@ -133,7 +113,7 @@ class SharedStatement:
     def of(arguments: Mapping[str, Any]) -> SharedStatement:
         """Return the single statement of a step for which :func:`has_one_statement` holds."""
         (statement,) = _statements(arguments)
-        return SharedStatement(statement, statement["sql"], _bind_parameters(statement.get("params"), "postgresql"))
+        return SharedStatement(statement, statement["sql"], statement.get("params") or {})
 
     async def run_for_all(self, raw: Any, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
         """Run the statement once for each of ``parameters`` on psycopg's connection ``raw``.

@@ -11,13 +11,22 @@ import asyncio
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal
 
+from saga_activities.guard.json_parameters import (
+    as_json,
+    for_array_column,
+    for_json_column,
+    json_parameters,
+    needs_form,
+    without_target,
+)
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
 from sagas.errors import UsageError
+from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double
 
@@ -48,22 +57,41 @@ def needs_care(value: Any) -> bool:
 
 
 async def exact_parameters(
-    statement: str, dialect: str, parameters: Sequence[Parameters], query: Query
+    statement: str, dialect: str, parameters: Sequence[Parameters], query: Query, *, numbers_only: bool = False
 ) -> Sequence[Parameters]:
-    """The parameters as the driver takes them without a loss.
+    """The parameters as the driver takes them without a loss. ``numbers_only``: SQLAlchemy binds all other values.
 
-    Raises :class:`InexactNumber` for a number that the database, or the column that it is assigned to, cannot hold.
+    Raises :class:`InexactNumber` for a number that the database, or the column that it is assigned to, cannot hold,
+    and UnusableParameter for a value that a column of JSON or an array would store as another one.
     """
-    careful = {name for values in parameters for name, value in values.items() if needs_care(value)}
-    if not careful:
+    given = [(name, value) for values in parameters for name, value in values.items()]
+    careful = {name for name, value in given if needs_care(value)}
+    formed = set() if numbers_only else {name for name, value in given if needs_form(value, dialect)}
+    as_json_text = frozenset() if numbers_only else json_parameters(parse_sql(statement, dialect))
+    if not careful and not formed and not as_json_text:
         return parameters
+    if as_json_text:
+        parameters = [
+            {name: as_json(name, value) if name in as_json_text else value for name, value in values.items()}
+            for values in parameters
+        ]
+        careful, formed = careful - as_json_text, formed - as_json_text
+        if not careful and not formed:
+            return parameters
     for values in parameters:
         for name in careful & values.keys():
             _refuse_endless(name, values[name])
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
     analyse = partial(assigned_parameters, statement, dialect)
     targets = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
-    assigned = [target for target in targets if target.parameter in careful]
+    of_engine = {name for name in formed if not any(_is_structured(values.get(name)) for values in parameters)}
+    assigned = [
+        target
+        for target in targets
+        if target.parameter in careful | formed
+        # The engine's own tables have no column of JSON, and one more query for each event would be slow.
+        and not (target.parameter in of_engine - careful and target.name.startswith("saga_"))
+    ]
     columns = await _read_columns(assigned, dialect, query)
     exact: list[Parameters] = []
     for values in parameters:
@@ -72,10 +100,14 @@ async def exact_parameters(
             column = columns.get(target)
             if column is not None:
                 bound[target.parameter] = column.checked(target, bound.get(target.parameter), dialect)
-        for name in careful & bound.keys():
-            bound[name] = _bound(name, bound[name], dialect)
+        for name in (careful | formed) & bound.keys():
+            bound[name] = _bound(name, without_target(name, bound[name], dialect), dialect)
         exact.append(bound)
     return exact
+
+
+def _is_structured(value: Any) -> bool:
+    return isinstance(value, list | dict)
 
 
 def _refuse_endless(name: str, value: Any) -> None:
@@ -86,9 +118,8 @@ def _refuse_endless(name: str, value: Any) -> None:
 
 def _bound(name: str, value: Any, dialect: str) -> Any:
     """A value as the driver of the dialect takes it."""
-    if isinstance(value, list | tuple):
-        items = [_bound(name, item, dialect) for item in value]
-        return _of_one_type(items) if dialect == "postgresql" else items
+    if isinstance(value, list):
+        return _of_one_type(value)
     if not needs_care(value) or dialect == "postgresql":
         return value
     if isinstance(value, Decimal) and not value.is_finite():
@@ -144,7 +175,7 @@ def _digits(number: int | Decimal) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class NumberColumn:
-    """A column as far as it limits numbers. ``type`` is its name for messages.
+    """A column as far as it limits values. ``type`` is its name for messages; ``is_array``: of items of this kind.
 
     ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
     no limit. ``printed`` is the number of digits with which the database writes a float of four bytes.
@@ -152,15 +183,23 @@ class NumberColumn:
 
     name: str
     type: str
-    kind: Literal["integer", "decimal", "double", "single", "text", "other"]
+    kind: Literal["integer", "decimal", "double", "single", "text", "json", "other"]
     low: int = 0
     high: int = 0
     precision: int | None = None
     scale: int | None = None
     printed: int = 9
+    is_array: bool = False
 
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
-        """The value for this column. Raises :class:`InexactNumber`."""
+        """The value for this column. Raises :class:`InexactNumber`, UnusableParameter."""
+        shown = f"{self.name} of {target.name} ({self.type})"
+        if target.alone and self.is_array:
+            value = for_array_column(target.parameter, value, shown, of_text=self.kind == "text")
+        elif target.alone and self.kind == "json":
+            value = for_json_column(target.parameter, value, dialect, shown)
+        elif target.alone and self.kind == "text" and isinstance(value, list):
+            return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
         if not needs_care(value) or (isinstance(value, Decimal) and not value.is_finite()):
@@ -215,7 +254,7 @@ def _shown(value: int | Decimal) -> str:
 # The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
 
 _POSTGRESQL_COLUMNS = """
-SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, e.typname IS NOT NULL AS is_array,
        coalesce(e.typname, b.typname, t.typname) AS base,
        CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier
 FROM pg_catalog.pg_attribute a
@@ -232,6 +271,16 @@ FROM information_schema.columns
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
 ORDER BY ordinal_position
 """
+
+_MARIADB_COLUMNS = _MYSQL_COLUMNS.replace(
+    "data_type AS base",
+    """CASE WHEN EXISTS (
+         SELECT 1 FROM information_schema.check_constraints k
+         WHERE k.constraint_schema = columns.table_schema AND k.table_name = columns.table_name
+           AND k.check_clause = concat('json_valid(`', columns.column_name, '`)')
+       ) THEN 'json' ELSE data_type END AS base""",
+)
+"""MariaDB's type JSON is a text with a check."""
 
 _SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
 
@@ -253,7 +302,7 @@ async def _read_columns(
 async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> Sequence[Mapping[str, Any]]:
     if dialect == "postgresql":
         return await query(_POSTGRESQL_COLUMNS, {"table": target.table})
-    text = _SQLITE_COLUMNS if dialect == "sqlite" else _MYSQL_COLUMNS
+    text = {"sqlite": _SQLITE_COLUMNS, "mariadb": _MARIADB_COLUMNS, "mysql": _MYSQL_COLUMNS}[dialect]
     return await query(text, {"schema": target.schema, "name": target.name})
 
 
@@ -269,6 +318,8 @@ def _column(row: Mapping[str, Any], dialect: str) -> NumberColumn:
     name, shown = str(row["name"]), str(row["type"])
     if dialect == "sqlite":
         declared = shown.upper()
+        if "JSON" in declared:
+            return NumberColumn(name, shown, "json")
         if "INT" in declared:
             return NumberColumn(name, shown, "other")
         if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
@@ -276,7 +327,8 @@ def _column(row: Mapping[str, Any], dialect: str) -> NumberColumn:
         is_double = "BLOB" not in declared and any(word in declared for word in ("REAL", "FLOA", "DOUB"))
         return NumberColumn(name, shown, "double" if is_double else "other")
     if dialect == "postgresql":
-        return _postgresql_column(name, shown, str(row["base"]), int(row["modifier"]))
+        column = _postgresql_column(name, shown, str(row["base"]), int(row["modifier"]))
+        return replace(column, is_array=bool(row["is_array"]))
     return _mysql_column(name, shown, str(row["base"]).lower(), row["digits"], row["scale"])
 
 
@@ -304,6 +356,10 @@ def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> Numbe
             return NumberColumn(name, shown, "double")
         case "float4":
             return NumberColumn(name, shown, "single")
+        case "json" | "jsonb":
+            return NumberColumn(name, shown, "json")
+        case "text" | "varchar" | "bpchar":
+            return NumberColumn(name, shown, "text")
     return NumberColumn(name, shown, "other")
 
 
@@ -311,6 +367,8 @@ def _mysql_column(name: str, shown: str, base: str, digits: int | None, scale: i
     if base in _BITS:
         return _integer_column(name, shown, _BITS[base], unsigned="unsigned" in shown.lower())
     match base:
+        case "json":
+            return NumberColumn(name, shown, "json")
         case "decimal":
             return NumberColumn(name, shown, "decimal", precision=digits, scale=scale)
         case "double":

@@ -214,13 +214,18 @@ class SqlSession:
             raise RefusedStatement("DDL is refused in a guarded step: change the schema with a migration tool")
         return statement
 
-    async def exact(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The parameters of a textual statement as the driver takes them without a loss. Raises InexactNumber."""
+    async def exact(
+        self, statement: str, parameters: Sequence[Mapping[str, Any]], *, numbers_only: bool = False
+    ) -> Sequence[Mapping[str, Any]]:
+        """The parameters of a textual statement as the driver takes them without a loss.
+
+        Raises InexactNumber, UnusableParameter. ``numbers_only``: SQLAlchemy binds all other values.
+        """
 
         async def query(text: str, values: Mapping[str, Any]) -> list[Row]:
             return (await self._execute(self.parse(text), values)).rows or []
 
-        return await exact_parameters(statement, self._dialect, parameters, query)
+        return await exact_parameters(statement, self._dialect, parameters, query, numbers_only=numbers_only)
 
     async def _exact(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -239,7 +244,8 @@ class SqlSession:
         dialect: Any = type(self._connection.dialect)
         named = dialect(paramstyle="named")
         compiled = clause.compile(dialect=named, column_keys=names or None)
-        await self.exact(str(compiled), [{**compiled.params, **row} for row in rows or [{}]])
+        values = [{**compiled.params, **row} for row in rows or [{}]]
+        await self.exact(str(compiled), values, numbers_only=True)
 
     async def _execute(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

@@ -83,9 +83,7 @@ def _numeric(path: str, value: Json, id: str) -> Passed | None:
     return Passed(f"steps.{id}.result[0].v", in_numeric(value), steps)
 
 
-def _jsonb(path: str, value: Json, id: str) -> Passed | None:
-    if not isinstance(value, dict):
-        return None
+def _jsonb(path: str, value: Json, id: str) -> Passed:
     steps = _sql("postgres", "select cast(:v as jsonb) as v", path, id)
     return Passed(f"steps.{id}.result[0].v", map_numbers(value, in_numeric), steps)
 

@@ -1,0 +1,135 @@
+"""Lists, objects and JSON as parameters of SQL: bound as the receiver reads them, or refused before the statement runs.
+
+On PostgreSQL a list whose items have one type is an array, and any other list and every object is JSON text, as both
+are elsewhere. A parameter with a cast to JSON, and a list or object for a column of JSON, is the value as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from sagas.errors import UsageError
+from sagas.sql_text.parsed import ParsedSql
+from sagas.text.exact_json import decode_json, encode_json
+
+_SCALAR = re.compile(r'\s*(?:"|-?[0-9]|(?:true|false|null)\s*\Z)')
+_JSON_TYPES = ("json", "jsonb")
+_HAS_JSON_CAST = ("postgresql", "mysql")
+
+JSON_OF_TEXT: Mapping[str, tuple[str, str]] = {
+    "postgresql": ("{}::jsonb", "{}::text::jsonb"),
+    "mysql": ("cast({} as json)", "json_extract({}, '$')"),
+    "mariadb": ("json_quote({})", "json_compact({})"),
+    "sqlite": ("json_quote({})", "json({})"),
+}
+"""How a statement stores a string as JSON, and how text that is JSON already."""
+
+
+class UnusableParameter(UsageError):
+    """A parameter has a value that its receiver would store as another one."""
+
+
+def needs_form(value: Any, dialect: str) -> bool:
+    """Return whether a value may be stored as another one in a column of JSON or of an array."""
+    if isinstance(value, str):
+        return _SCALAR.match(value) is not None
+    return isinstance(value, list | dict) or (isinstance(value, bool) and dialect != "postgresql")
+
+
+@lru_cache(maxsize=1024)
+def json_parameters(statement: ParsedSql) -> frozenset[str]:
+    """The parameters that are cast to JSON. Raises UnusableParameter if another place has one without the cast."""
+    if statement.dialect not in _HAS_JSON_CAST or "json" not in statement.source.lower():
+        return frozenset()
+    tokens = list(statement.significant())
+    words = [statement.text_of(token).lower() for token in tokens]
+    cast: set[str] = set()
+    plain: set[str] = set()
+    for at, token in enumerate(tokens):
+        if token.kind == "parameter":
+            following = words[at + 1 : at + 3]
+            is_cast = following[:1] == ["::"] and following[-1] in _JSON_TYPES
+            is_cast |= (
+                words[max(at - 2, 0) : at] == ["cast", "("]
+                and following == ["as", words[at + 2]]
+                and (words[at + 3 : at + 4] == [")"] and words[at + 2] in _JSON_TYPES)
+            )
+            (cast if is_cast else plain).add(statement.text_of(token)[1:])
+    for name in sorted(cast & plain):
+        raise UnusableParameter(
+            f"the parameter {name} is cast to JSON at one place and not at another: write the cast at each, or pass the"
+            " value as two parameters"
+        )
+    return frozenset(cast)
+
+
+def as_json(name: str, value: Any) -> str | None:
+    """The text of a value as JSON; null stays SQL's NULL. Raises UnusableParameter."""
+    if value is None:
+        return None
+    try:
+        return encode_json(value).decode()
+    except (TypeError, ValueError) as error:
+        raise UnusableParameter(
+            f"the parameter {name} cannot be written as JSON ({type(value).__name__}): give it strings, numbers,"
+            " booleans, null, lists and objects only"
+        ) from error
+
+
+def without_target(name: str, value: Any, dialect: str) -> Any:
+    """A list or an object as it is bound where nothing is known about the receiver."""
+    if isinstance(value, dict) or (isinstance(value, list) and not (dialect == "postgresql" and is_array(value))):
+        return as_json(name, value)
+    return value
+
+
+def is_array(items: list[Any]) -> bool:
+    """Return whether the items of a list have one type, nulls aside."""
+    kinds = {Decimal if type(item) is int else type(item) for item in items if item is not None}
+    return len(kinds) <= 1 and not kinds & {dict, list}
+
+
+def for_json_column(name: str, value: Any, dialect: str, column: str) -> Any:
+    """A value for a column of JSON. Raises UnusableParameter for text that the database would read as JSON."""
+    if isinstance(value, list | dict):
+        return as_json(name, value)
+    if isinstance(value, bool) and dialect != "postgresql":
+        return "true" if value else "false"
+    if isinstance(value, str) and _is_json(value):
+        of_string, of_text = (form.format(f":{name}") for form in JSON_OF_TEXT[dialect])
+        raise UnusableParameter(
+            f"the parameter {name} is text, and the column {column} of JSON would read a value from it: write"
+            f" `{of_string}` to store a string, or `{of_text}` if it is JSON already"
+        )
+    return value
+
+
+def for_array_column(name: str, value: Any, column: str, *, of_text: bool) -> Any:
+    """A value for a column of an array on PostgreSQL. Raises UnusableParameter for items of other types."""
+    if isinstance(value, dict):
+        raise UnusableParameter(f"the parameter {name} is an object, and the column {column} is an array: give a list")
+    if not isinstance(value, list) or any(isinstance(item, list) for item in value):
+        return value  # the database reads its own text of an array, and arrays of arrays
+    if not is_array(value):
+        raise UnusableParameter(
+            f"the parameter {name} is a list of different types, and the items of the column {column} have one: give"
+            " items of this type"
+        )
+    if of_text and any(isinstance(item, int | float | Decimal) for item in value):
+        raise UnusableParameter(
+            f"the parameter {name} is a list of numbers or booleans, and the column {column} has strings: write each"
+            " with string(x)"
+        )
+    return value
+
+
+def _is_json(text: str) -> bool:
+    try:
+        decode_json(text)
+    except ValueError:
+        return False
+    return True
