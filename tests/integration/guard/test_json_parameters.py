@@ -205,3 +205,15 @@ async def test_a_parameter_is_cast_at_each_place(guard_database: GuardDatabase) 
     assert "the parameter v is cast to JSON at one place and not at another" in outcome.failure.message
     outcome = await _sql(guard_database, "select :v::jsonb as a, cast(:w as json) as b", {"v": "12", "w": [1, 2]})
     assert outcome.result == [{"a": "12", "b": [1, 2]}]
+
+
+@pytest.mark.parametrize("value", ["x", 12, True, Decimal("12.50")])
+async def test_the_error_of_a_scalar_says_what_to_write(guard_database: GuardDatabase, value: Any) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("the others take it")
+    name = f"j_{uuid4().hex[:12]}"
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(f"create table {name} (v jsonb)")
+    outcome = await _sql(guard_database, f"insert into {name} (v) values (:v)", {"v": value})
+    assert outcome.failure is not None
+    assert "a value becomes JSON with the cast `:name::jsonb`" in outcome.failure.message
