@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
-from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
 from saga_activities.conflicts import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
@@ -66,6 +66,8 @@ class Dispatcher:
         if invocation.at_most_once and attempt.number > 1:
             message = "an earlier attempt ended without a response, and this participant must not be called twice"
             return Outcome("unknown", failure=Failure("Unknown", message), retryable=False)
+        if (wrong := wrong_arguments(invocation)) is not None:
+            return wrong
         try:
             if invocation.action not in self._prepared_actions:
                 return await self._run_attempt(invocation, attempt)

@@ -24,7 +24,9 @@ from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.builtins.row_changes import RESTORE
+from sagas.definition.call_arguments import argument_problem
 from sagas.errors import AlreadyCompensated, Rejected, UsageError
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 
 MAX_ACTION_THREADS = 100
@@ -38,6 +40,17 @@ _BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, AttemptCo
     messaging.RELEASE: lambda *_: empty_body,
     messaging.DROP: lambda *_: empty_body,
 }
+
+
+def wrong_arguments(invocation: Invocation) -> Outcome | None:
+    """The outcome of a call whose built-in action cannot take its arguments: nothing runs, and a retry cannot help."""
+    confirmed = invocation.guard.confirmed if invocation.guard is not None else None
+    calls = [(invocation.action, invocation.arguments), *([confirmed] if isinstance(confirmed, tuple) else [])]
+    for action, arguments in calls:
+        if (problem := argument_problem(action, arguments)) is not None:
+            failure = Failure("definition", f"{invocation.entry}: {problem}")
+            return Outcome("failed", failure=failure, retryable=False)
+    return None
 
 
 class ActionBodies:

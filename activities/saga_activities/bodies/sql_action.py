@@ -22,20 +22,10 @@ from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
-from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.sql_statements import parse_guarded
-from sagas.errors import Rejected, UsageError
+from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json
-
-
-async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[str, Any]]:
-    """Run the statements of a `sql` step; returns the rows of the last statement that returned rows, as JSON.
-
-    Raises :class:`Rejected` if ``expect_rows`` is not met.
-    """
-    return await _run_statements(_statements(arguments), sql, sql.run)
-
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
@@ -56,22 +46,9 @@ async def _run_statements(
 
 
 def _statements(arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """All statements. Raises :class:`UsageError` for an argument that would be ignored."""
-    for misplaced in misplaced_arguments("sql", arguments):
-        raise UsageError(f"sql: {misplaced.message}", help=misplaced.help)
+    """All statements of arguments that :func:`~saga_activities.bodies.action_bodies.wrong_arguments` accepts."""
     run = arguments["run"]
-    statements = run if isinstance(run, list) else [{**arguments, **({"sql": run} if isinstance(run, str) else run)}]
-    for statement in statements:
-        if "expect_rows" in statement and not _is_row_count(expected := statement["expect_rows"]):
-            raise UsageError(
-                f"sql: `expect_rows` is {encode_json(expected).decode()[:80]}, not a whole number of rows",
-                help="without a number the rows would not be counted; remove `expect_rows` if any number is right",
-            )
-    return statements
-
-
-def _is_row_count(value: Any) -> bool:
-    return isinstance(value, int | Decimal) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
+    return run if isinstance(run, list) else [{**arguments, **({"sql": run} if isinstance(run, str) else run)}]
 
 
 def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
@@ -146,7 +123,7 @@ def sql_body(
 ) -> ActionBody:
     """The body of `sql`, including its `emit`, and the images of its rows if the engine must be able to undo it.
 
-    Raises as :func:`read_events` does, and :class:`UsageError` for arguments that would be ignored.
+    Raises as :func:`read_events` does.
     """
     events, traceparent = read_events(arguments.get("emit") or [], invocation), attempt.traceparent
     statements = _statements(arguments)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from saga_activities.attempt_context import AttemptContext
-from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
@@ -108,12 +108,12 @@ class ChunkRunner:
         """
         texts = [canonical_arguments(call.arguments) for call in calls]
         items = [
-            _Item(call, canonical_hash(text) if call.op == "do" else None)
+            _Item(call, canonical_hash(text) if call.op == "do" else None, outcome=wrong_arguments(call))
             for call, text in zip(calls, texts, strict=True)
         ]
         # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.
-        part = [items[at] for at in sorted(range(len(items)), key=texts.__getitem__)]
-        if calls[0].reads:
+        part = [items[at] for at in sorted(range(len(items)), key=texts.__getitem__) if items[at].outcome is None]
+        if part and part[0].call.reads:
             part = await self._read(part, attempt)
         if part:
             await self._perform_part(part, attempt, _Progress(), isolated=False)

@@ -23,11 +23,11 @@ def row_lines(parked: ParkedView) -> list[Line]:
     more = max(0, len(parked.rows or ()) - MAX_ROWS) + (parked.rows_omitted or 0)
     if more:
         lines.append([(f"    … and {more} more rows", "dim")])
+    if parked.sql_note:
+        lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:
         lines.append([(f"  SQL that restores the rows, for {parked.system}; then retry", "dim")])
         lines += [[("    " + statement, "cyan")] for statement in parked.sql]
-    if parked.sql_note:
-        lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     return lines
 
 
@@ -48,7 +48,7 @@ def rows_table(view: SagaView) -> str:
         tables.append(
             f"<h2>Rows of {escape(parked.step)} in {escape(parked.system or '')}</h2>\n<table>\n"
             "<tr><th>table</th><th>key</th><th>before</th><th>after</th><th>now</th><th>changed by</th></tr>\n"
-            f"{rows}</table>\n{more}{sql}{note}"
+            f"{rows}</table>\n{more}{note}{sql}"
         )
     return "".join(tables)
 

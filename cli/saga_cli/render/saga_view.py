@@ -199,6 +199,9 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("  remains  ", "dim"), (join_names(rest), "")])
     if view.source == "ledger":
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
+    if any("--definition" in command for one in view.parked for command in one.commands):
+        note = "the run keeps its definition until a retry brings the corrected file with --definition"
+        lines.append([("  note     ", "dim"), (note, "yellow")])
     lines.append([("  decide with one of", "dim")])
     lines += [[("    " + command, "cyan")] for one in view.parked for command in one.commands]
     return lines

@@ -23,6 +23,8 @@ class ExpressionError(SagaError):
         super().__init__(printable_line(message) if message else None, help=help)
         self.offset = offset
         self.path: tuple[str | int, ...] = ()
+        self.text = ""
+        """The string of a template whose evaluation failed, at ``path`` in the value."""
 
     def __reduce__(self) -> tuple[type[ExpressionError], tuple[str, int]]:
         return type(self), (self.message, self.offset)

@@ -166,10 +166,19 @@ def _compile_string(value: str, path: ValuePath, occurrences: list[_Occurrence])
     except ExpressionError as error:
         error.path, error.offset = path, start + error.offset
         raise
-    if len(parts) == 1:
-        only = parts[0]
-        return only.evaluate if isinstance(only, Expression) else _constant(only)
-    return lambda context, meter: _join(parts, context, meter)
+    if len(parts) == 1 and not isinstance(parts[0], Expression):
+        return _constant(parts[0])
+
+    def render(context: Mapping[str, Any], meter: WorkMeter) -> Any:
+        try:
+            if len(parts) == 1 and isinstance(only := parts[0], Expression):
+                return only.evaluate(context, meter)
+            return _join(parts, context, meter)
+        except ExpressionError as error:
+            error.path, error.text = path, value
+            raise
+
+    return render
 
 
 def _join(parts: list[str | Expression], context: Mapping[str, Any], meter: WorkMeter) -> str:

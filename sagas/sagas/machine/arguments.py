@@ -91,10 +91,18 @@ def failure_message(entry: LedgerEntry, op: EntryOperation) -> str:
     return f"{error['type']}: {error['message']}" if error else f"{operation} has not succeeded"
 
 
-def forward_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
-    """The arguments of a forward attempt. An operator's corrected arguments take precedence."""
-    if entry.override is not None:
-        return entry.override
+def sent_arguments(entry: LedgerEntry, op: EntryOperation, operation: Operation) -> Mapping[str, Any]:
+    """The arguments of an operation as they were sent; as they are written if they could not be computed."""
+    sent = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
+    if sent is not None and sent.arguments is not None:
+        return sent.arguments
+    return (operation.with_ if operation.with_ is not None else entry.arguments) or {}
+
+
+def forward_arguments(run: SagaRun, entry: LedgerEntry, override: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of a forward attempt. An operator's corrected arguments, ``override``, take precedence."""
+    if override is not None:
+        return dict(override)
     return render_forward_arguments(run.plan, run.work, run.step(entry), expression_context(run, entry))
 
 
@@ -237,6 +245,7 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
             run.work.begin_value()
             return compile_expression(source).evaluate(names, run.work)
     except ExpressionError as error:
+        error.text = error.text or str(source)
         raise _definition_error(run.plan, place, error, names) from None
     return _render(run.plan, run.work, place, source, names)
 
@@ -249,11 +258,18 @@ def _render(plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], value:
         raise _definition_error(plan, place, error, names) from None
 
 
+_SHOWN = 120
+"""Characters of an expression in a message."""
+
+
 def _definition_error(
     plan: ExecutionPlan, place: tuple[str, ...], error: ExpressionError, names: Mapping[str, Any]
 ) -> DefinitionError:
-    message = hide_texts(error.message, plan.sensitive_texts(names.get("input")))
-    return DefinitionError(f"{'.'.join(place)}: {message}")
+    text = " ".join(error.text.split())
+    shown = f", in `{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}`" if text else ""
+    message = hide_texts(error.message + shown, plan.sensitive_texts(names.get("input")))
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
+    return DefinitionError(f"{'.'.join(place)}{field}: {message}")
 
 
 # --- pauses: Temporal repeats a workflow task of more than two seconds, and it would take as long every time ---------

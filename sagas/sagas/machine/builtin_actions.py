@@ -115,7 +115,7 @@ def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
 
 def _wait_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
     if entry.arguments is None:
-        entry.arguments = arguments.forward_arguments(run, entry)
+        entry.arguments = arguments.forward_arguments(run, entry, entry.override)
     return entry.arguments
 
 
@@ -129,7 +129,7 @@ def _rejected(message: str) -> Outcome:
 def start_child(run: SagaRun, entry: LedgerEntry) -> None:
     """Start the nested saga. Raises DefinitionError when its name or input cannot be evaluated."""
     if entry.arguments is None:
-        entry.arguments = arguments.forward_arguments(run, entry)
+        entry.arguments = arguments.forward_arguments(run, entry, entry.override)
     command = start_command(run, entry)
     run.children[entry.id] = {
         "id": command.saga_id,

@@ -14,7 +14,7 @@ from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.locking import locks
-from sagas.machine.state import CallKind, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
+from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
@@ -73,7 +73,7 @@ def _call_id(run: SagaRun, entry: LedgerEntry, kind: CallKind, purpose: LookupPu
 def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     step = run.step(entry)
     if entry.arguments is None:
-        entry.arguments = arguments.forward_arguments(run, entry)
+        entry.arguments = arguments.forward_arguments(run, entry, entry.override)
     action = step.do
     return _new_call(
         run,
@@ -147,8 +147,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
     if undo.arguments is None:
-        place = "compensate.confirmed" if undo.undoes_confirmed else f"compensate.{undo.alternate}"
-        undo.arguments = arguments.operation_arguments(run, entry, place, action, key, undo.override)
+        undo.arguments = _undo_arguments(run, entry, undo, undo.override)
     guard = None
     if action.connection is not None:
         # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
@@ -171,6 +170,32 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         guard=guard,
         earlier_attempts=undo.min_attempts,
     )
+
+
+def _undo_arguments(
+    run: SagaRun, entry: LedgerEntry, undo: OperationState, override: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    place = "compensate.confirmed" if undo.undoes_confirmed else f"compensate.{undo.alternate}"
+    key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
+    return arguments.operation_arguments(run, entry, place, current_alternate(run.step(entry), undo), key, override)
+
+
+def arguments_without_override(
+    run: SagaRun, entry: LedgerEntry, op: EntryOperation, action: Action
+) -> Mapping[str, Any]:
+    """The arguments of an operation as the definition says, whatever an operator has given instead."""
+    operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
+    if operation is None or operation.override is None:
+        return arguments.sent_arguments(entry, op, action)
+    try:
+        if op == "undo" and entry.undo is not None:
+            return _undo_arguments(run, entry, entry.undo, None)
+        if op == "confirm":
+            key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
+            return arguments.operation_arguments(run, entry, "confirm", action, key)
+        return arguments.forward_arguments(run, entry, override=None)
+    except arguments.DefinitionError:
+        return action.with_ or {}
 
 
 def _skipped_undos(run: SagaRun) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from typing import Any, get_args
+from typing import Any
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition import snapshot
-from sagas.definition.model import is_nested, is_read
+from sagas.definition.call_arguments import argument_problem, fixed_argument_problem, replaced_arguments
+from sagas.definition.model import Operation, is_nested, is_read
+from sagas.definition.sensitivity import hide_texts
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import nearest
 from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
+from sagas.machine.decision_form import json_type, malformed_decision
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -30,9 +32,6 @@ from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import Decision, EntryOperation
-from sagas.text.json_values import json_problem
-
-DECISIONS: tuple[str, ...] = get_args(Decision)
 
 DECIDABLE_AFTER = 15 * 60
 """Seconds of retries after which an operator may decide about an operation that is not parked."""
@@ -73,21 +72,33 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
 
 def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
     """Arguments that a built-in action does not take: its attempts would fail for as long as they are made."""
-    step = run.step(entry)
-    operation = step.do if op == "do" else step.confirm
-    if op == "undo" and step.compensate is not None and entry.undo is not None:
-        operation = calls.current_alternate(step, entry.undo)
-    builtin = None if operation is None else BUILTINS.get(operation.uses)
-    if decision.arguments is None or builtin is None:
+    operation = _decided_operation(run, entry, op)
+    if decision.arguments is None or operation is None or operation.uses not in BUILTINS:
         return None
-    known = builtin.parameters["properties"]
-    for name in decision.arguments:
-        if name not in known:
-            return f"--with does not fit: `{builtin.name}` has no argument `{name[:60]}`; it takes {', '.join(known)}"
-    for name in builtin.parameters.get("required", ()):
-        if name not in decision.arguments and name != "connection":  # which the definition fixes
-            return f"--with does not fit: `{builtin.name}` needs the argument `{name}`; give all of its arguments"
-    return None
+    original = arguments.sent_arguments(entry, op, operation)
+    problem = fixed_argument_problem(decision.arguments, original) or argument_problem(
+        operation.uses, replaced_arguments(operation.uses, decision.arguments, original)
+    )
+    if problem is None:
+        return None
+    return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}"
+
+
+def _decided_operation(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> Operation | None:
+    step = run.step(entry)
+    if op == "undo":
+        return None if step.compensate is None or entry.undo is None else calls.current_alternate(step, entry.undo)
+    return step.do if op == "do" else step.confirm
+
+
+def _new_arguments(
+    run: SagaRun, entry: LedgerEntry, op: EntryOperation, decision: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The arguments that the operator gave, in place of those of the operation; None: it keeps its own."""
+    new, operation = decision.get("arguments"), _decided_operation(run, entry, op)
+    if new is None or operation is None:
+        return new
+    return replaced_arguments(operation.uses, new, arguments.sent_arguments(entry, op, operation))
 
 
 def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[Decision]:
@@ -115,44 +126,6 @@ def _impossible_decision(decision: DecisionMade, allowed: Sequence[str], where: 
     if decision.decision in allowed:
         return None
     return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"
-
-
-def malformed_decision(decision: DecisionMade) -> str | None:
-    """Check the types of a decision: it is external JSON, so every field may have any type."""
-    for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
-        if not isinstance(value, str) or not value.strip():
-            return f"a decision needs the string `{name}`, not {value!r}"
-    if not isinstance(decision.who, str):
-        return f"a decision needs the string `who`, not {json_type(decision.who)}"
-    if decision.decision not in DECISIONS:
-        hint = f"; did you mean {near}?" if (near := nearest(decision.decision, DECISIONS)) else ""
-        return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
-    if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
-        return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
-    if decision.evidence is not None and not isinstance(decision.evidence, str):
-        return f"--evidence takes a string, not {json_type(decision.evidence)}"
-    words = [decision.step, decision.reason, decision.who, decision.evidence]
-    for name, value in (("--with", decision.arguments), ("--result", decision.result), ("the decision", words)):
-        if (problem := json_problem(value)) is not None:
-            return f"{name} is not accepted: {problem}"
-    return None
-
-
-def json_type(value: Any) -> str:
-    """The JSON type of a value, for messages."""
-    match value:
-        case bool():
-            return "true or false"
-        case int() | Decimal():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case None:
-            return "null"
-        case _:
-            return "an object"
 
 
 def _unknown_entry(run: SagaRun, wanted: str) -> str:
@@ -311,9 +284,9 @@ def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 
 
 def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:
-    corrected = decision.get("arguments")
+    corrected = _new_arguments(run, entry, "do", decision)
     if corrected is not None:
-        entry.override = dict(corrected)
+        entry.override = corrected
     record = run.record(entry)
     step = run.step(entry)
     if entry.index is None and (step.for_each is not None or not entry.started_at):
@@ -364,8 +337,8 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
         return
     match decision["decision"]:
         case "retry":
-            if decision.get("arguments") is not None:
-                undo.override, undo.arguments = dict(decision["arguments"]), None
+            if (corrected := _new_arguments(run, entry, "undo", decision)) is not None:
+                undo.override, undo.arguments = corrected, None
             elif undo.override is None:
                 undo.arguments = None
             undo.retry_baseline, entry.decision = undo.min_attempts, None
@@ -396,8 +369,8 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         return
     match decision["decision"]:
         case "retry":
-            if decision.get("arguments") is not None:
-                confirm.override, confirm.arguments = dict(decision["arguments"]), None
+            if (corrected := _new_arguments(run, entry, "confirm", decision)) is not None:
+                confirm.override, confirm.arguments = corrected, None
             elif confirm.override is None:
                 confirm.arguments = None
             entry.decision = None

@@ -15,6 +15,7 @@ from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, parked
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.decision_form import malformed_decision
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -124,9 +125,9 @@ class Machine:
         return any(flight.kind == "saga" for flight in self._run.flights.values())
 
     @property
-    def can_undo(self) -> bool:
-        """`saga undo` would be accepted now (rule 15)."""
-        return rollback.can_undo(self._run)
+    def undo_refusal(self) -> str | None:
+        """Why `saga undo` would be refused now (rule 15), as the end of a sentence; None if it would not."""
+        return rollback.undo_refusal(self._run)
 
     @property
     def row_count(self) -> int:
@@ -151,7 +152,7 @@ class Machine:
     def check_decision(self, decision: DecisionMade) -> str | None:
         """Why this decision is refused; None when it is accepted."""
         if decision.step == LOCK_ACTIVITY:
-            return decisions.malformed_decision(decision) or locks.skip_refusal(self._run, decision)
+            return malformed_decision(decision) or locks.skip_refusal(self._run, decision)
         return decisions.decision_refusal(self._run, decision)
 
     def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> None:
@@ -395,7 +396,7 @@ def _decision_made(run: SagaRun, event: DecisionMade) -> None:
 
 
 def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
-    if rollback.can_undo(run):
+    if rollback.undo_refusal(run) is None:
         run.ended_at = None
         run.undoing_finished = True
         rollback.start_rollback(run, _external_cause("undone", "Undone", event.reason, {"who": event.who}))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sagas.definition.times import format_timestamp
+from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
 from sagas.machine.decisions import possible_decisions
@@ -117,7 +118,7 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
         since=format_timestamp(parked.since) or "",
         why=parked.why,
         decisions=tuple(possible),
-        commands=tuple(_command(run, parked, entry, decision) for decision in possible),
+        commands=(*_corrections(run, parked, entry), *(_command(run, parked, entry, one) for one in possible)),
         **_row_fields(run, parked, entry),
     )
 
@@ -127,6 +128,14 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None
         return {}
     step = run.step(entry)
     return {} if step.compensate is None else row_fields(run, entry, current_alternate(step, entry.undo))
+
+
+def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> tuple[str, ...]:
+    """The retry with a corrected definition, if the one that the run keeps is at fault: it would fail the same way."""
+    error = None if entry is None else {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
+    if entry is not None and ((error and error.error) or {}).get("type") != DEFINITION_FAILURE:
+        return ()
+    return (saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE"),)
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:

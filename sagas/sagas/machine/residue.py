@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sagas.builtins.row_changes import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
+from sagas.definition.model import Operation
 from sagas.machine import calls, parked_rows
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.payloads import idempotency_key
@@ -14,18 +15,17 @@ from sagas.text.shell import saga_command
 def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
-    action, call_arguments = step.do, entry.arguments
+    action: Operation = step.do
+    of: EntryOperation = "do"  # a nested saga has no undo with arguments
     if op == "undo" and step.compensate is not None and entry.undo is not None:
-        action, call_arguments = calls.current_alternate(step, entry.undo), entry.undo.arguments
+        action, of = calls.current_alternate(step, entry.undo), "undo"
     elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, call_arguments = step.confirm, entry.confirm.arguments
+        action, of = step.confirm, "confirm"
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
     if action.uses == RESTORE:
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in parked_rows.residue(run, entry, action, key)]
         return
-    if call_arguments is None:  # they could not be computed, so they are shown as they are written
-        call_arguments = action.with_ or {}
-    command = f"{action.uses} {calls.compact_json(call_arguments)}"
+    command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
     if action.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)

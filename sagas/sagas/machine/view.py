@@ -14,7 +14,7 @@ from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.locking import row_locks
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun
-from sagas.machine.undo.rollback import can_undo
+from sagas.machine.undo.rollback import undo_refusal
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     DecisionView,
@@ -50,7 +50,8 @@ def build_view(run: SagaRun, at: float) -> SagaView:
         committed_at=format_timestamp(run.committed_at),
         ended_at=format_timestamp(run.ended_at),
         deadline_at=format_timestamp(run.deadline_at),
-        can_undo=can_undo(run),
+        can_undo=(refusal := undo_refusal(run)) is None,
+        undo_refusal=refusal if run.state == "COMPLETED" else None,
         cancel_requested=run.cancel_requested,
         overdue=run.overdue,
         parent=run.parent,

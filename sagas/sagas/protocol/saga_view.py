@@ -164,7 +164,10 @@ class ParkedView(JsonView):
     since: Annotated[Timestamp, "when it was parked"]
     why: Annotated[str, "one sentence"]
     decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
-    commands: Annotated[tuple[str, ...], "the command for each of them"] = ()
+    commands: Annotated[
+        tuple[str, ...],
+        "the command for each of them; first, after a mistake in the definition, that which corrects it",
+    ] = ()
     system: Annotated[str | None, "the SQL connection of the rows", OMITTED] = None
     rows: Annotated[tuple[ParkedRowView, ...] | None, "the first rows that keep an automatic undo parked", OMITTED] = (
         None
@@ -301,6 +304,7 @@ class SagaView(JsonView):
     ended_at: Annotated[Timestamp | None, "null while it can go on"] = None
     deadline_at: Annotated[Timestamp | None, "when its `deadline` passes"] = None
     can_undo: Annotated[bool, "whether `saga undo` is possible"] = False
+    undo_refusal: Annotated[str | None, "why a COMPLETED saga cannot be undone"] = None
     undo_until: Annotated[Timestamp | None, "always null in this version"] = None
     cancel_requested: Annotated[bool, "whether a cancel was accepted, or is on record"] = False
     overdue: Annotated[bool, "whether it runs longer than its `warn_after`"] = False

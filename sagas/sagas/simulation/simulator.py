@@ -315,7 +315,7 @@ class _Simulation:
                 self.participants.undone.append(actor.path + command.entry)
             self._schedule(CALL_SECONDS, lambda: self._feed(actor, ended))
 
-        if outcome != "done" or (child is not None and not child.machine.can_undo):
+        if outcome != "done" or (child is not None and child.machine.undo_refusal is not None):
             ends(SagaEnded(command.id, "REFUSED", self.now))
         elif child is None:
             ends(SagaEnded(command.id, "COMPENSATED", self.now))

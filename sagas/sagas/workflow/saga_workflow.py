@@ -147,8 +147,9 @@ class SagaWorkflow:
                 except DefinitionError as error:
                     raise refused_error(str(error)) from None
             case "undoes":
-                if not machine.can_undo:
-                    raise refused_error(f"{workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
+                if (why := machine.undo_refusal) is not None:
+                    saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+                    raise refused_error(f"{saga_id} cannot be undone: {why}")
             case "takes up":
                 if machine.started_at is None or machine.child_running:
                     raise refused_error(

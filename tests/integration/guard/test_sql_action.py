@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
-from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
@@ -44,29 +42,6 @@ async def test_rows_that_were_not_met_reject_everything(guard_database: GuardDat
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.message) == ("rejected", "sold out")
     assert outcome.failure.details == {"rows": 0, "expected": 1}
-    assert (await guard_database.state(guard_database.current)).applied == 0
-
-
-NOTHING = "update effects set at_time = 0 where saga_id = :saga and kind = 'no such kind'"
-
-
-@pytest.mark.parametrize(
-    ("run", "more", "message"),
-    [
-        ([{"sql": NOTHING}], {"expect_rows": 1}, "`expect_rows` next to a list of statements has no effect"),
-        ([{"sql": NOTHING}], {"rejected": "gone"}, "`rejected` next to a list of statements has no effect"),
-        ([{"sql": INSERT, "rejected": "gone"}], {}, "`rejected` has no effect without `expect_rows`"),
-        (INSERT, {"rejected": "gone"}, "`rejected` has no effect without `expect_rows`"),
-        ({"sql": NOTHING, "expect_rows": 0}, {"expect_rows": 1}, "`expect_rows` is written twice"),
-        (NOTHING, {"expect_rows": None}, "`expect_rows` is null, not a whole number of rows"),
-        ([{"sql": NOTHING, "expect_rows": "1"}], {}, '`expect_rows` is "1", not a whole number of rows'),
-    ],
-)
-async def test_an_argument_that_would_be_ignored_runs_nothing(
-    guard_database: GuardDatabase, run: Any, more: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        await perform(guard_database, run, **more)
     assert (await guard_database.state(guard_database.current)).applied == 0
 
 

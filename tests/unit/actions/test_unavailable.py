@@ -37,7 +37,9 @@ async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     dispatcher = Dispatcher(
         ActionBodies(Actions([])), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()}
     )
-    outcome = await dispatcher.perform(Invocation("reconcile", {}, "s1/a", "s1", "a", "do", 1), attempt)
+    side = {"table": "sales"}
+    arguments = {"left": side, "right": side, "key": "id"}
+    outcome = await dispatcher.perform(Invocation("reconcile", arguments, "s1/a", "s1", "a", "do", 1), attempt)
     assert (outcome.kind, outcome.infrastructure, outcome.counted) == ("failed", True, False)
     output = to_application_error(outcome, attempt.number, intervals=[5.0])
     assert (output.type, output.non_retryable, output.next_retry_delay) == ("Infrastructure", True, None)

@@ -303,8 +303,7 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
         )
     if not view.can_undo:
         raise RefusedError(
-            f"{saga_id} cannot be undone: it is past its point of no return, a step has no compensation, or a confirmed"
-            " step has no `compensate.confirmed`",
+            f"{saga_id} cannot be undone: {view.undo_refusal or 'the state from which an undo starts is not kept'}",
             help=saga_command("show", saga_id),
         )
     return view

@@ -72,7 +72,7 @@ def _record_end(saga: SagaWorkflow, writer: LedgerWriter) -> None:
     if saga.story is not None and not workflow.unsafe.is_replaying():
         machine = saga.machine
         assert machine is not None
-        writer.add(_observed(saga, saga.story, machine.snapshot() if machine.can_undo else None))
+        writer.add(_observed(saga, saga.story, machine.snapshot() if machine.undo_refusal is None else None))
 
 
 def _observed(saga: SagaWorkflow, story: Any, snapshot: Any = None) -> ObservedState:

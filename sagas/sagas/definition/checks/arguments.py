@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sagas.builtins.argument_groups import group_mistakes
+from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.registry import BUILTINS, PLANNED
 from sagas.builtins.row_changes import AUTO, RESTORE
-from sagas.builtins.url_templates import has_computed_host
-from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.draft import OperationDraft, SagaDraft
 from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.definition.schema_mismatches import mismatches
 from sagas.errors import nearest
 from sagas.sql_text.dialects import dialect_of_url
 
 if TYPE_CHECKING:
     from sagas.actions import Action
-
-
-_EXCLUSIVE_ARGUMENTS = {"http": (("path", "url"), ("json", "form", "body")), "wait": (("for", "until", "signal"),)}
 
 
 def check_arguments(draft: SagaDraft, report: Report) -> None:
@@ -81,7 +79,7 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             takes = ", ".join(f"`{one}`" for one in names) or "none"
             help = suggestion_help(name, names, f"it takes {takes}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
-        elif not frozen and _has_literal(value):
+        elif not frozen and not value.has_expression:  # its value is unknown, so no schema is needed
             for position, message in mismatches(value, parameter.schema, parameter.schema):
                 report.add("SAGA404", position, f"argument `{name}` of `{action.name}`: {message}")
     for one in signature.twice(given):
@@ -92,11 +90,6 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             continue  # its name is misspelled, which is reported
         position = operation.position if frozen or operation.arguments is None else node
         report.add("SAGA402", position, f"`{action.name}` needs the argument `{one.name}`{where}")
-
-
-def _has_literal(node: YamlNode) -> bool:
-    """False for a string with an expression; its value is unknown, so no schema is needed."""
-    return not (isinstance(node.value, str) and "${{" in node.value)
 
 
 def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
@@ -123,7 +116,9 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     for name in schema["required"]:
         if name not in effective:
             report.add("SAGA402", position, f"`{uses}` needs the argument `{name}`")
-    _check_exclusive(uses, effective, position, report)
+    if uses not in EMITTERS:  # whose events are checked one by one
+        for mistake in group_mistakes(uses, effective):
+            report.add(mistake.code, position, mistake.message, mistake.help)
     if written is not None and isinstance(written.value, dict):
         _check_misplaced(uses, written, effective, report)
     _check_written_connection(draft, uses, effective.get("connection"), written, position, report)
@@ -163,29 +158,6 @@ def _check_written_connection(
     elif BUILTINS[uses].executor == "sql":
         message = f"the connection of `{uses}` decides where the guard is, so it cannot be an expression"
         report.add("SAGA405", position, message)
-
-
-def _check_exclusive(uses: str, given: Mapping[str, Any], position: Positioned, report: Report) -> None:
-    for group in _EXCLUSIVE_ARGUMENTS.get(uses, ()):
-        present = [name for name in group if name in given]
-        if len(present) > 1:
-            report.add("SAGA113", position, f"`{present[1]}` and `{present[0]}` of `{uses}` exclude each other")
-    if uses == "http":
-        if "path" not in given and "url" not in given:
-            report.add("SAGA402", position, "`http` needs the argument `path` or `url`")
-        elif "path" in given and "connection" not in given:
-            report.add("SAGA402", position, "`http` needs the argument `connection` for a `path`")
-        elif "connection" not in given and has_computed_host(str(given.get("url"))):
-            message = "`http` needs the argument `connection` for a `url` whose host comes from data"
-            help = "write the host as text, or name a connection with `url` or `allowed_hosts` for it"
-            report.add("SAGA402", position, message, help)
-    if uses == "wait":
-        if not any(name in given for name in ("for", "until", "signal")):
-            report.add("SAGA402", position, "`wait` needs one of the arguments `for`, `until` and `signal`")
-        elif "signal" not in given:
-            for name in ("timeout", "on_timeout"):
-                if name in given:
-                    report.add("SAGA113", position, f"`{name}` of `wait` goes with `signal` only")
 
 
 def check_connection(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sagas.builtins.argument_groups import group_mistakes
 from sagas.builtins.messaging import (
     DROP,
     EMITTERS,
@@ -17,12 +18,12 @@ from sagas.builtins.messaging import (
 )
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.arguments import check_connection, check_operation
-from sagas.definition.checks.json_schema import mismatches
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.definition.schema_mismatches import mismatches
 
 MAX_BULK_WAIT = 5.0
 """Seconds that an event may wait for others to share a workflow with."""
@@ -52,14 +53,8 @@ def check_messaging(draft: SagaDraft, report: Report) -> None:
 def _check_events(operation: OperationDraft, given: dict[str, YamlNode], report: Report) -> None:
     uses = operation.operation.uses
     position = operation.arguments or operation.position
-    if "events" in given:
-        for name in ("topic", "key", "value", "headers", "hold"):
-            if name in given:
-                report.add("SAGA113", given[name], f"`events` and `{name}` of `{uses}` exclude each other")
-    elif "topic" not in given:
-        report.add("SAGA402", position, f"`{uses}` needs the argument `topic` or `events`")
-    elif "value" not in given:
-        report.add("SAGA402", position, f"`{uses}` needs the argument `value`")
+    for mistake in group_mistakes(uses, given):
+        report.add(mistake.code, given.get(mistake.argument or "", position), mistake.message)
     if "wait" in given and any(_is_held(event) for event in _events(uses, given)) and operation.operation.holds:
         message = (
             "`wait: published` and `hold: true` exclude each other: a held event is not published before "

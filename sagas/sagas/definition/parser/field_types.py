@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.definition.schema_mismatches import describe_node
 from sagas.definition.times import DURATION_PATTERN, parse_duration
 from sagas.errors import nearest
 
@@ -26,22 +27,6 @@ class FieldType(Protocol):
     def read(self, node: YamlNode, report: Report) -> Any: ...
 
     def schema(self) -> Schema: ...
-
-
-def describe_node(node: YamlNode) -> str:
-    """Return what the author wrote at this node, in words."""
-    value = node.value
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{value}"' if len(value) <= 40 else "a string"
-    return str(value)
 
 
 def report_mismatch(node: YamlNode, report: Report, expected: str) -> None:

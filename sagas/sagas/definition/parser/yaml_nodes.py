@@ -114,6 +114,11 @@ class YamlNode:
         """The position of a key; that of the mapping if the key was merged in."""
         return self.key_positions.get(name) or Position(self.line, self.column)
 
+    @property
+    def has_expression(self) -> bool:
+        """True for a string whose value is unknown before the run."""
+        return isinstance(self.value, str) and "${{" in self.value
+
     def to_json(self) -> Any:
         """The value as plain JSON data."""
         value = self.value

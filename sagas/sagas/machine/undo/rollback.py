@@ -355,18 +355,27 @@ def retry_undo(run: SagaRun, entry: LedgerEntry) -> None:
     _send_undo(run, entry)
 
 
-def can_undo(run: SagaRun) -> bool:
-    """Rule 15: True for a completed saga without a pivot whose done steps, confirmed ones too, can be undone."""
-    if run.state != "COMPLETED" or run.plan.pivot is not None or run.plan.forward_only or run.undoing_finished:
-        return False
+def undo_refusal(run: SagaRun) -> str | None:
+    """Rule 15: None for a completed saga without a pivot whose done steps, confirmed ones too, can be undone.
+
+    Otherwise why it cannot be undone, as the end of a sentence.
+    """
+    if run.undoing_finished:
+        return "an undo of it has begun"
+    if run.state != "COMPLETED":
+        return f"it is {run.state}, and only a COMPLETED saga can be undone"
+    if run.plan.forward_only:
+        return "it has `recovery: forward`, so no step has a compensation"
+    if run.plan.pivot is not None:
+        return f"its pivot {run.plan.pivot.id} is done, which is its point of no return"
     for record in run.steps.values():
         step = run.plan.steps[record.id]
         for entry in record.entries:
             if entry.outcome != "done" or entry.failure_ignored or is_read(step):
                 continue
             if step.compensate is None and not is_nested(step):
-                return False
+                return f"{entry.id} is done and has no `compensate`"
             confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
             if confirmed and (step.compensate is None or step.compensate.confirmed is None):
-                return False
-    return True
+                return f"{entry.id} is confirmed and has no `compensate.confirmed`"
+    return None

@@ -189,7 +189,10 @@ async def test_an_unpublishable_event_is_refused_before_the_effect(env: EventsEn
     assert "800000 are allowed" in stories[0]["steps"][0]["error"]["message"]
     assert "cannot be written as JSON" in stories[1]["steps"][0]["error"]["message"]
     assert await env.effects() == []
-    for story, sentence in ((hidden, "write `hold: true`"), (wrong, "must be a list")):
+    for story, sentence in (
+        (hidden, "write `hold: true`"),
+        (wrong, "argument `events` of `kafka.publish`: expected a list, found a mapping"),
+    ):
         assert story["state"] == "COMPENSATED"
         assert sentence in story["steps"][0]["error"]["message"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,14 +148,62 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"params": {}}, "--with does not fit: `sql` needs the argument `run`"),
         ({"run": "select 1"}, None),
         ({"connection": "shop", "run": "select 1", "params": {}}, None),
+        ({"run": 5}, "argument `run` of `sql`: expected a string or a mapping or a list, found 5"),
+        ({"run": [{"params": {}}]}, "argument `run[0]` of `sql`: `sql` is missing"),
+        ({"run": "select 1", "expect_rows": "1"}, "argument `expect_rows` of `sql`: expected a whole number"),
+        ({"run": "select 1", "rejected": "gone"}, "`rejected` has no effect without `expect_rows`"),
+        ({"run": "select 1", "connection": "bank"}, "`connection` is what the definition says and cannot change"),
     ],
 )
 def test_arguments_of_a_built_in_action_must_fit(arguments: dict[str, Any], refusal: str | None) -> None:
-    built_in = step("b", on_failure="park")
-    definition = saga(step("a"), replace(built_in, do=replace(built_in.do, uses="sql")))
-    driver = MachineDriver(definition, answers={"b": "rejected"}).run()
+    driver = parked_builtin("sql", {"connection": "shop", "run": "update stock set n = 1"}, on="shop")
     refused = driver.refusal("b", "retry", arguments=arguments)
     assert refused is None if refusal is None else refusal in (refused or "")
+
+
+def parked_builtin(uses: str, with_: dict[str, Any], on: str | None = None) -> MachineDriver:
+    """The step `b`, which uses a built-in action, is rejected and parked."""
+    built_in = step("b", on_failure="park", on=on, do=op(uses, with_, on=on))
+    return MachineDriver(saga(step("a"), built_in), answers={"b": ["rejected", "done"]}).run()
+
+
+HTTP = {"connection": "bank", "method": "POST", "path": "/charges", "json": {"amount": 5}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        ({}, "`http` needs the argument `path` or `url`"),
+        ({"path": "/a", "url": "https://b.example"}, "`url` and `path` of `http` exclude each other"),
+        ({"path": "/a", "json": 1}, "`json` has no effect: a GET request has no body"),
+        ({"path": "/a", "method": "post"}, "expected one of GET, HEAD"),
+        ({"path": "/a", "connection": "nowhere"}, "`connection` is what the definition says"),
+    ],
+)
+def test_arguments_that_exclude_or_need_each_other_are_refused(arguments: dict[str, Any], refusal: str) -> None:
+    assert refusal in (parked_builtin("http", HTTP).refusal("b", "retry", arguments=arguments) or "")
+
+
+def test_new_arguments_keep_the_connection_and_take_the_form_that_the_action_reads() -> None:
+    driver = parked_builtin("http", HTTP).decide("b", "retry", arguments={"path": "/a"})
+    assert driver.call("b").arguments == {"connection": "bank", "path": "/a"}
+    emitted = parked_builtin("outbox.emit", {"connection": "shop", "events": [{"topic": "t", "value": 1}]}, on="shop")
+    emitted.decide("b", "retry", arguments={"topic": "u", "value": 2})
+    assert emitted.call("b").arguments == {"connection": "shop", "events": [{"topic": "u", "value": 2}]}
+
+
+def test_an_option_of_another_decision_is_refused() -> None:
+    assert parked_builtin("http", HTTP).refusal("b", "skip", arguments=HTTP) == (
+        "--with can only be used with `retry`, not with `skip`"
+    )
+
+
+def test_the_residue_names_the_arguments_of_the_definition_after_a_retry_with_others() -> None:
+    first = step("a", on=None, compensate=undo(op("work", {"n": 1}), on=None))
+    driver = MachineDriver(saga(first, step("b")), answers={"b": "rejected", "a~undo": "rejected"}).run()
+    driver.decide("a", "retry", arguments={"n": 2}).decide("a", "skip")
+    assert driver.calls[-1].arguments == {"n": 2}
+    assert [row["command"] for row in driver.story["residue"]] == ['work {"n":1}']
 
 
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])

@@ -132,7 +132,7 @@ def test_a_failing_notification_expression_is_reported_without_effect_on_the_sag
     bad, good = driver.notified
     assert bad.call is None
     assert bad.problem is not None
-    assert bad.problem.startswith("notify.0: ")
+    assert bad.problem.startswith("notify.0.json: ")
     assert good.call is not None
     assert [row["id"] for row in driver.story["notifications"]] == ["notify-0-completed", "notify-1-completed"]
 

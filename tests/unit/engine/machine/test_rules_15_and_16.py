@@ -32,7 +32,7 @@ def test_rule_15_a_completed_saga_is_undone_in_reverse() -> None:
         "message": "wrong customer",
         "details": {"who": "kim"},
     }
-    assert not driver.machine.can_undo
+    assert driver.machine.undo_refusal
 
 
 def test_rule_15_guard_and_confirmed_decide_about_a_confirmed_step() -> None:
@@ -59,17 +59,24 @@ def test_rule_15_an_unguarded_confirmed_step_is_undone_by_confirmed() -> None:
 
 
 @pytest.mark.parametrize(
-    "definition",
+    ("definition", "why"),
     [
-        saga(step("a"), step("p", kind="pivot")),
-        saga(step("a", confirm=op("ok", on="shop"))),  # confirmed, and nothing undoes a confirmed effect
-        saga(step("a", kind="retriable"), recovery="forward"),
+        (saga(step("a"), step("p", kind="pivot")), "its pivot p is done, which is its point of no return"),
+        (
+            saga(step("a", confirm=op("ok", on="shop"))),
+            "a is confirmed and has no `compensate.confirmed`",
+        ),
+        (saga(step("a", compensate=None)), "a is done and has no `compensate`"),
+        (
+            saga(step("a", kind="retriable"), recovery="forward"),
+            "it has `recovery: forward`, so no step has a compensation",
+        ),
     ],
 )
-def test_rule_15_refused(definition: Definition) -> None:
+def test_rule_15_refused(definition: Definition, why: str) -> None:
     driver = MachineDriver(definition).run()
     assert driver.state == "COMPLETED"
-    assert not driver.machine.can_undo
+    assert (driver.machine.undo_refusal, driver.view.undo_refusal, driver.view.can_undo) == (why, why, False)
     assert driver.machine.next(UndoRequested(driver.now, "x", "kim")) == []
     assert driver.state == "COMPLETED"
 
@@ -77,7 +84,7 @@ def test_rule_15_refused(definition: Definition) -> None:
 @pytest.mark.parametrize("outcome", ["rejected", "unknown"])
 def test_rule_15_only_a_completed_saga_can_be_undone(outcome: str) -> None:
     driver = MachineDriver(saga(step("a"), step("b")), answers={"b": outcome}).run()
-    assert not driver.machine.can_undo
+    assert driver.machine.undo_refusal
 
 
 def test_rule_15_nested_sagas_are_undone_too() -> None:

@@ -33,7 +33,7 @@ def test_a_simulated_run_knows_who_would_be_told() -> None:
     first, second = good.notifications
     assert (good.state, first["id"], first["when"]) == ("COMPLETED", "notify-0-completed", "completed")
     assert first["with"]["json"] == {"how": "COMPLETED", "n": 1}
-    assert (second["with"], second["problem"].startswith("notify.1: ")) == (None, True)
+    assert (second["with"], second["problem"].startswith("notify.1.json: ")) == (None, True)
     bad = simulate(definition, {"n": 7})
     assert [(one["when"], one["with"]["json"]["how"]) for one in bad.notifications] == [("compensated", "COMPENSATED")]
     without, _ = parse_text(SAGA.partition("notify:")[0], "told.saga.yaml", ProjectContext())

@@ -99,7 +99,7 @@ def _every_decision_is_allowed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_pivot_can_be_undone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("sagas.machine.view.can_undo", lambda run: run.state == "COMPLETED")
+    patch.setattr("sagas.machine.view.undo_refusal", lambda run: None if run.state == "COMPLETED" else "it runs")
 
 
 def _forget_the_residue(patch: pytest.MonkeyPatch) -> None:

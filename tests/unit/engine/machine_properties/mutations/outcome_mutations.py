@@ -272,6 +272,6 @@ WORDS: dict[str, Mutation] = {
     "a refused undo of a child is one": (_a_refused_undo_of_a_child_is_one, {"I2", "I9"}),
     "a refused child is done": (_a_refused_child_is_done, {"I2"}),
     "late is done": (_late_is_done, {"I2", "I3", "I9", "rule 5"}),
-    "a person may decide at any time": (_decide_at_any_time, {"decisions"}),
+    "a person may decide at any time": (_decide_at_any_time, {"decisions", "states"}),
     "other arguments for what may have happened": (_other_arguments_while_an_attempt_is_in_flight, {"decisions"}),
 }

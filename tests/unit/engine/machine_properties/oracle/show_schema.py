@@ -41,13 +41,15 @@ def _anything(value: Any) -> bool:
     return True
 
 
-_TEXT, _TIME, _FLAG, _COUNT = _is(str), _or_none(_is(str)), _is(bool), _is(int)
+_TEXT, _FLAG, _COUNT = _is(str), _is(bool), _is(int)
+_OPTIONAL_TEXT = _TIME = _or_none(_TEXT)
 
 SAGA: dict[str, Check] = {
     "id": _TEXT, "saga": _TEXT, "digest": _TEXT, "generation": _COUNT, "state": _one_of(SAGA_STATES),
     "phase": _one_of({"forward", "committed", "backward"}), "reason": _or_none(_is(dict)), "input": _anything,
     "output": _anything, "labels": _is(dict), "started_at": _TIME, "committed_at": _TIME, "ended_at": _TIME,
-    "deadline_at": _TIME, "can_undo": _FLAG, "undo_until": _TIME, "cancel_requested": _FLAG, "overdue": _FLAG,
+    "deadline_at": _TIME, "can_undo": _FLAG, "undo_refusal": _OPTIONAL_TEXT, "undo_until": _TIME,
+    "cancel_requested": _FLAG, "overdue": _FLAG,
     "steps_omitted": _anything, "parent": _or_none(_is(str, dict)), "children": _is(list), "web_ui": _or_none(_TEXT),
     "steps": _is(list), "parked": _is(list), "not_done": _is(list), "residue": _is(list), "operator": _is(list),
     "notifications": _is(list),

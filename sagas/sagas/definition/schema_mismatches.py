@@ -1,4 +1,4 @@
-"""Checks literal values against JSON Schemas.
+"""Checks values against the JSON Schemas of arguments: literals of a definition, and the values of a call.
 
 Only the keywords that signatures and the language's tables use are supported; unknown keywords allow everything.
 Strings with an expression fit everywhere, because their value is unknown before the run; jsonschema cannot skip them.
@@ -9,19 +9,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.builtins.registry import PLANNED
 from sagas.definition.diagnostics import suggestion_help
-from sagas.definition.parser.field_types import describe_node
-from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
 from sagas.definition.schema_patterns import matches_pattern
 from sagas.errors import UsageError
 from sagas.text.exact_numbers import is_equal, is_whole
 
-Mismatch = tuple[YamlNode, str]
+
+class Node(Protocol):
+    """A value and its place. ``value`` is a scalar, or a ``dict`` or ``list`` of nodes."""
+
+    @property
+    def value(self) -> Any: ...
+
+    @property
+    def has_expression(self) -> bool:
+        """True for a string whose value is unknown before the run."""
+        ...
+
+    def to_json(self) -> Any: ...
+
+
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 _PYTHON_TYPES: dict[str, Any] = {
     "string": str,
@@ -34,9 +47,25 @@ _PYTHON_TYPES: dict[str, Any] = {
 }
 
 
-def mismatches(node: YamlNode, schema: Any, root: Mapping[str, Any]) -> Iterator[Mismatch]:
-    """Every mismatch of a literal; ``root`` holds the `$defs` that `$ref` refers to."""
-    if not isinstance(schema, Mapping) or (isinstance(node.value, str) and "${{" in node.value):
+def describe_node(node: Node) -> str:
+    """Return what stands at this node, in words."""
+    value = node.value
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= 40 else "a string"
+    return str(value)
+
+
+def mismatches(node: AnyNode, schema: Any, root: Mapping[str, Any]) -> Iterator[tuple[AnyNode, str]]:
+    """Every mismatch of a value; ``root`` holds the `$defs` that `$ref` refers to."""
+    if not isinstance(schema, Mapping) or node.has_expression:
         return
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
@@ -79,7 +108,7 @@ def _has_type(value: Any, kind: str) -> bool:
     return isinstance(value, _PYTHON_TYPES.get(kind, object))
 
 
-def _best_option(node: YamlNode, options: list[Any], root: Mapping[str, Any]) -> Iterator[Mismatch]:
+def _best_option(node: AnyNode, options: list[Any], root: Mapping[str, Any]) -> Iterator[tuple[AnyNode, str]]:
     """Nothing if an option fits; otherwise the mismatches of the option that comes closest."""
     tried = [list(mismatches(node, option, root)) for option in options]
     if not all(tried):
@@ -98,7 +127,7 @@ def _best_option(node: YamlNode, options: list[Any], root: Mapping[str, Any]) ->
         yield tried[0][0]
 
 
-def _value_mismatches(node: YamlNode, schema: Mapping[str, Any]) -> Iterator[Mismatch]:
+def _value_mismatches(node: AnyNode, schema: Mapping[str, Any]) -> Iterator[tuple[AnyNode, str]]:
     value = node.value
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
     if choices is not None and not any(is_equal(node.to_json(), choice) for choice in choices):
@@ -135,7 +164,9 @@ def _matches(pattern: str, text: str, *, own: bool) -> bool:
         return True
 
 
-def _object_mismatches(node: YamlNode, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mismatch]:
+def _object_mismatches(
+    node: AnyNode, schema: Mapping[str, Any], root: Mapping[str, Any]
+) -> Iterator[tuple[AnyNode, str]]:
     properties = schema.get("properties") or {}
     for name in schema.get("required", ()):
         if name not in node.value:

@@ -1,0 +1,95 @@
+"""The arguments of a call of a built-in action: computed by expressions, sent by a client, or given by an operator.
+
+They must fit what the definition's checks demand of literals, so an action never sees a value of another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from sagas.builtins.argument_groups import group_mistakes
+from sagas.builtins.messaging import EMITTERS, events_long_form
+from sagas.builtins.misplaced_arguments import misplaced_arguments
+from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, PLANNED
+from sagas.builtins.spark import SPARK, spark_long_form
+from sagas.definition.schema_mismatches import mismatches
+from sagas.errors import did_you_mean
+
+_TOGETHER = "together"
+"""The argument of `spark` that the engine adds for `publish: together`."""
+
+FIXED = ("connection", "two_phase", "reply_topic", _TOGETHER)
+"""Arguments that only a definition sets: where the guard and the credentials are, who listens for replies."""
+
+
+class _Value:
+    """A JSON value and the path that leads to it: ``run[0].sql``."""
+
+    has_expression = False
+
+    def __init__(self, json: Any, path: str) -> None:
+        self._json = json
+        self.path = path
+
+    @cached_property
+    def value(self) -> Any:
+        if isinstance(self._json, Mapping):
+            return {str(name): _Value(value, f"{self.path}.{name}") for name, value in self._json.items()}
+        if isinstance(self._json, list):
+            return [_Value(value, f"{self.path}[{at}]") for at, value in enumerate(self._json)]
+        return self._json
+
+    def to_json(self) -> Any:
+        return self._json
+
+
+def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
+    """Why a built-in action does not take these arguments, which names the argument; None: it does, or is not one."""
+    builtin = BUILTINS.get(uses)
+    if builtin is None:
+        return None
+    properties = builtin.parameters["properties"]
+    known = {name: schema for name, schema in properties.items() if PLANNED not in schema}
+    given = {name: value for name, value in arguments.items() if name != _TOGETHER or uses != SPARK}
+    for name, value in given.items():
+        if name not in known:
+            hint = did_you_mean(name[:60], tuple(known))
+            return f"`{uses}` has no argument `{name[:60]}`; it takes {', '.join(known)}{hint}"
+        schema = known[name]
+        if schema.get(EXPRESSION) == "rendered":
+            schema = {"type": "boolean"}
+        elif schema is DURATION and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            continue  # an expression may compute the seconds
+        for node, message in mismatches(_Value(value, name), schema, schema):
+            return f"argument `{node.path[:80]}` of `{uses}`: {message}"
+    for name in builtin.parameters["required"]:
+        if name not in given:
+            return f"`{uses}` needs the argument `{name}`"
+    if uses == SPARK and "job" not in given and "sql" not in given:
+        return f"`{uses}` needs the argument `job` or `sql`"
+    for mistake in group_mistakes(uses, given):
+        return mistake.message
+    for misplaced in misplaced_arguments(uses, given):
+        return f"{misplaced.message}; {misplaced.help}"
+    return None
+
+
+def fixed_argument_problem(new: Mapping[str, Any], original: Mapping[str, Any]) -> str | None:
+    """Why an operator's arguments do not take the place of these: an argument of the definition would change."""
+    for name in FIXED:
+        if name in new and new[name] != original.get(name):
+            return f"`{name}` is what the definition says and cannot change; leave it out, or correct the definition"
+    return None
+
+
+def replaced_arguments(uses: str, new: Mapping[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """An operator's arguments in place of the original ones, in the form that the action reads."""
+    if uses not in BUILTINS:
+        return dict(new)
+    arguments = {**{name: original[name] for name in FIXED if name in original}, **new}
+    if uses in EMITTERS:
+        return events_long_form(arguments)
+    return spark_long_form(arguments) if uses == SPARK else arguments
