@@ -152,7 +152,7 @@ async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, 
         ('{"mode": NaN}', "--with cannot be read: NaN is not a JSON number"),
         (f"@{tmp_path / 'large.json'}", "--with has 3,000,011 bytes"),
         ('{"mood": "ok"}', "--with does not fit: work takes no argument 'mood'; it takes mode"),
-        ('{"mode": 5}', "--with does not fit: work: argument mode: input should be a valid string"),
+        ('{"mode": 5}', "--with does not fit: work: argument mode: the value is not a string"),
     ):
         answer = await cli.saga("resolve", id, "car", "retry", "--reason", "x", "--with", written)
         assert (answer.code, answer.err.count("error: ")) == (2, 1), answer
