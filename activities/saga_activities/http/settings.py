@@ -6,16 +6,15 @@ time it is needed, so a rotated file is picked up without a restart.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from saga_activities.http.allowed_hosts import AllowedHosts, parse_allowed_hosts
 from saga_activities.http.request import is_header_name
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.addresses import split_base_url, split_http_url
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.model import Connection
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
@@ -115,11 +114,7 @@ def http_settings(connection: Connection) -> HttpSettings:
     # `idempotent` and `settle` are defaults for steps, already applied when the definition was loaded.
     _check_fields(where, options, _FIELDS)
     url = connection.url
-    parts = _split_url(f"{where}.url", url)
-    if parts.username or parts.password:
-        raise UsageError(f"{where}.url contains a user or password", help="put it under auth = { basic = { … } }")
-    if parts.query or parts.fragment:
-        raise UsageError(f"{where}.url must end before ? and #", help="put them into `query` of the step")
+    parts = split_base_url(f"{where}.url", url)
     refuse_plain_credentials(connection.name, url, options)
     auth, mtls = _auth(f"{where}.auth", options.get("auth"), root)
     if mtls is not None and parts.scheme != "https":
@@ -140,14 +135,6 @@ def http_settings(connection: Connection) -> HttpSettings:
         None if signing is None else _secret(f"{where}.signing_secret", signing, root),
         _allowed_hosts(where, options.get("allowed_hosts", [])),
     )
-
-
-def _split_url(setting: str, url: str) -> SplitResult:
-    with contextlib.suppress(ValueError):  # brackets without an address between them, a port above 65535
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
-    raise UsageError(f"{setting} must be a complete http:// or https:// URL")
 
 
 def _ca(setting: str, verify: Any, root: Path) -> Path | None:
@@ -218,7 +205,7 @@ def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTL
 def _oauth2(setting: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
     _check_fields(setting, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
     token_url = _text(setting, "token_url", table.get("token_url"))
-    _split_url(f"{setting}.token_url", token_url)
+    split_http_url(f"{setting}.token_url", token_url)
     send = table.get("send", "basic")
     if send not in ("basic", "body"):
         raise UsageError(f'{setting}.send must be "basic" or "body"')

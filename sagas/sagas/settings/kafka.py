@@ -12,6 +12,7 @@ from typing import Any
 from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError
+from sagas.settings.addresses import require_host_ports
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 
@@ -118,6 +119,8 @@ def parse_kafka(
     """
     given = table or {}
     named = given.get("bootstrap_servers")
+    if named:
+        require_host_ports("kafka.bootstrap_servers", named, several=True)
     outbox = given.get("outbox")
     prefix = given.get("prefix", _DEFAULT.prefix)
     if not _PREFIX.fullmatch(prefix):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.addresses import require_database_url, require_host_ports, split_base_url
 from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
@@ -273,6 +274,8 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
 
     address = first("address", "TEMPORAL_ADDRESS")
     embedded = address is None and "address" in dev
+    if address:
+        require_host_ports("temporal.address", address)
     api_key = first("api_key", "TEMPORAL_API_KEY")
     if isinstance(api_key, str):
         remember_secret(api_key)
@@ -312,8 +315,12 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     url = table.get("url", dev.get("url") if kind == "sql" else None)
     written = parse_secret(url, f"connections.{name}.url") if isinstance(url, Mapping) else url
     options = {key: value for key, value in table.items() if key not in ("kind", "url")}
-    if kind == "http" and isinstance(written, str):
-        refuse_plain_credentials(name, written, options)
+    if isinstance(written, str):
+        if kind == "http":
+            split_base_url(f"connections.{name}.url", written)
+            refuse_plain_credentials(name, written, options)
+        else:
+            require_database_url(f"connections.{name}.url", written)
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.addresses import require_database_url
 from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings, load_keys
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.secrets import Secret, resolve_secret
@@ -204,9 +205,8 @@ def async_url(url: str, root: Path, *, setting: str = "a database URL") -> str:
     Raises:
         UsageError: ``url`` is not a URL.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator or not scheme:
-        raise UsageError(f"{setting} must have the form postgresql://user@host:5432/name")
+    require_database_url(setting, url)
+    scheme, _, rest = url.partition("://")
     driver = _ASYNC_DRIVER.get(scheme, scheme)
     if driver.startswith("sqlite"):
         rest = _sqlite_path(rest, root)

@@ -110,9 +110,10 @@ def plant(canaries: list[str], env: dict[str, str]) -> str:
             match setting.name:
                 case "kind":
                     lines.append(f"kind = {setting.example}")
+                case "url" if "crm" in table.header:
+                    lines.append('url = "https://127.0.0.1:1/x"')  # one with credentials is refused
                 case "url":
-                    scheme = "https" if "crm" in table.header else "postgresql"
-                    lines.append(f'url = "{scheme}://user:{canary()}@127.0.0.1:1/x?sslpassword={canary()}"')
+                    lines.append(f'url = "postgresql://user:{canary()}@127.0.0.1:1/x?sslpassword={canary()}"')
                 case "client":
                     lines.append(f'client = {{"sasl.password" = "{canary()}", "ssl.key.pem" = "{canary()}"}}')
                 case "conf":

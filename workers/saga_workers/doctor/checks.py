@@ -28,6 +28,7 @@ from sagas.errors import SagaError
 from sagas.settings import Connection, Settings
 from sagas.settings.definition_keys import KEY_FILE
 from sagas.settings.project import Project
+from sagas.settings.secrets import Secret
 from sagas.settings.trust import writable_by_others
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     for connection in settings.connections.values():
-        if connection.kind == "http" and "signing_secret" in connection.options:
-            findings.append(_check_signing_secret(connection))
+        if connection.kind == "http":
+            findings.append(_check_http_connection(connection))
     for connection in settings.sql_connections():
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
         findings += await results_of(f"connection {connection.name}", check)
@@ -169,17 +170,21 @@ def _two_phase_connections(project: Project) -> set[str]:
         return set()  # reported with the definitions
 
 
-def _check_signing_secret(connection: Connection) -> DoctorResult:
-    """The secret with which an HTTP connection signs. Workers read it, so one that is missing here is no error."""
+def _check_http_connection(connection: Connection) -> DoctorResult:
+    """The settings of an HTTP connection, and the secret with which it signs. Nothing is sent. Workers read the secret,
+    so one that is missing here is no error.
+    """
     from saga_activities.http.credentials import signing_key
     from saga_activities.http.settings import http_settings
 
     check = f"connection {connection.name}"
     try:
-        secret = http_settings(connection).signing_secret
+        settings = http_settings(connection)
     except SagaError as error:
-        return DoctorResult(check, False, error.message, error.help)
-    assert secret is not None
+        missing = isinstance(connection.url_setting, Secret) and connection.url_scheme is None
+        return DoctorResult(check, None if missing else False, error.message, error.help)
+    if (secret := settings.signing_secret) is None:
+        return DoctorResult(check, True, "its settings are complete; no request was sent")
     try:
         secret.resolve()
     except SagaError as error:
