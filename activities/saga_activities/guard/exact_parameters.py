@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import (
+    UnusableParameter,
     as_json,
     for_array_column,
     for_json_column,
@@ -95,15 +96,39 @@ async def exact_parameters(
     columns = await _read_columns(assigned, dialect, query)
     exact: list[Parameters] = []
     for values in parameters:
-        bound = dict(values)
-        for target in assigned:
-            column = columns.get(target)
-            if column is not None:
-                bound[target.parameter] = column.checked(target, bound.get(target.parameter), dialect)
+        forms = _for_columns(values, assigned, columns, dialect)
+        bound = {**values, **forms}
         for name in (careful | formed) & bound.keys():
-            bound[name] = _bound(name, without_target(name, bound[name], dialect), dialect)
+            form = bound[name] if name in forms else without_target(name, bound[name], dialect)
+            bound[name] = _bound(name, form, dialect)
         exact.append(bound)
     return exact
+
+
+def _for_columns(
+    values: Parameters,
+    assigned: Sequence[AssignedParameter],
+    columns: Mapping[AssignedParameter, NumberColumn],
+    dialect: str,
+) -> dict[str, Any]:
+    """The parameters in the form for the columns that they are assigned to; an upsert has several for each."""
+    forms: dict[str, Any] = {}
+    for target in assigned:
+        name, column = target.parameter, columns.get(target)
+        value = values.get(name)
+        if column is None:
+            continue
+        form = column.checked(target, value, dialect)
+        if not column.is_array:
+            form = without_target(name, form, dialect)
+        if isinstance(value, bool | list | dict) and forms.get(name, form) != form:
+            raise UnusableParameter(
+                f"the parameter {name} is assigned to columns of different types, for which it has different forms:"
+                " pass the value as two parameters"
+            )
+        if name not in forms or form is not value:
+            forms[name] = form
+    return forms
 
 
 def _is_structured(value: Any) -> bool:

@@ -56,6 +56,8 @@ def is_taken(column: str, value: Any, database: str) -> bool:
             return database != "postgres"
         case "text", _:
             return isinstance(value, list | dict | str)
+        case _, list() if value and all(isinstance(item, list) for item in value):
+            return column != "text[]"
         case _, list():
             kinds = {type(item) for item in value if item is not None}
             if column == "int[]":
@@ -217,3 +219,34 @@ async def test_the_error_of_a_scalar_says_what_to_write(guard_database: GuardDat
     outcome = await _sql(guard_database, f"insert into {name} (v) values (:v)", {"v": value})
     assert outcome.failure is not None
     assert "a value becomes JSON with the cast `:name::jsonb`" in outcome.failure.message
+
+
+@pytest.mark.parametrize("value", [[], [1, 2], {"a": "12"}])
+async def test_a_value_for_several_columns(guard_database: GuardDatabase, value: Any) -> None:
+    kind, name = guard_database.kind, f"j_{uuid4().hex[:12]}"
+    other = "int[]" if kind == "postgres" else "text"
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(f"create table {name} (id int primary key, v json, w {other})")
+    conflict = "on duplicate key update v = :v" if kind == "mariadb" else "on conflict (id) do update set v = :v"
+    for _ in range(2):
+        outcome = await _sql(guard_database, f"insert into {name} (id, v) values (1, :v) {conflict}", {"v": value})
+        assert outcome.kind == "done", outcome
+    shown = "v::text" if kind == "postgres" else "v"
+    assert [decode_json(text) for (text,) in await guard_database.rows(f"select {shown} from {name}")] == [value]
+    outcome = await _sql(guard_database, f"insert into {name} (id, v, w) values (2, :v, :v)", {"v": value})
+    if kind == "postgres":
+        assert outcome.failure is not None
+        assert "two parameters" in outcome.failure.message or "is an array: give a list" in outcome.failure.message
+    else:
+        assert outcome.kind == "done", outcome
+
+
+async def test_an_array_of_arrays(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("arrays are PostgreSQL's")
+    name = f"j_{uuid4().hex[:12]}"
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(f"create table {name} (v int[])")
+    outcome = await _sql(guard_database, f"insert into {name} (v) values (:v)", {"v": [[1, 2], [3, 4]]})
+    assert outcome.kind == "done", outcome
+    assert await guard_database.rows(f"select v from {name}") == [([[1, 2], [3, 4]],)]
