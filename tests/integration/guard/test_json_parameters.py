@@ -90,7 +90,7 @@ Call = Callable[[GuardDatabase, str, Mapping[str, Any]], Awaitable[Outcome]]
 async def _sql(database: GuardDatabase, run: str, params: Mapping[str, Any]) -> Outcome:
     address = new_address()
     invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
-    body = sql_body({"run": run, "params": params}, invocation, new_attempt())
+    body = sql_body({"connection": "shop", "run": run, "params": params}, invocation, new_attempt())
     return await database.guard.do(address, "h", body, **clock())
 
 
@@ -98,7 +98,7 @@ async def _undo(database: GuardDatabase, run: str, params: Mapping[str, Any]) ->
     address = new_address()
     await database.guard.do(address, "h", database.body("charge", address), **clock())
     invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "undo", 1)
-    body = sql_body({"run": [{"sql": run, "params": params}]}, invocation, new_attempt())
+    body = sql_body({"connection": "shop", "run": [{"sql": run, "params": params}]}, invocation, new_attempt())
     return await database.guard.undo(address, body, known_done=True, **clock())
 
 
