@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +24,6 @@ from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, r
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
-from sagas.text.exact_json import encode_json
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
