@@ -88,19 +88,55 @@ strings = st.one_of(
             "\ufeff",
             "e\u0301",
             "é",
+            "o\u0302\u0323",
+            "\u1100\u1161\u11a8",
+            "👩\u200d👩\u200d👧",
+            "long " * 400,
+            "9" * 400,
         ]
     ),
     st.text(_characters, max_size=12),
 )
 scalars: st.SearchStrategy[Json] = st.one_of(numbers, numbers, numbers, strings, st.booleans(), st.none())
 
-_names = st.one_of(st.sampled_from(["a", "b", "amount", "ä", "", "a.b", "1", "\u2028", "null", "items"]), strings)
-documents: st.SearchStrategy[Json] = st.one_of(
-    numbers,
-    scalars,
-    st.recursive(
-        scalars,
-        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_names, inner, max_size=4)),
-        max_leaves=8,
+
+def _is_key(text: str) -> bool:
+    return len(text) <= 1000  # YAML allows 1,024 characters before the colon
+
+
+_names = st.one_of(
+    st.sampled_from(
+        [
+            "a",
+            "b",
+            "amount",
+            "ä",
+            "",
+            "a.b",
+            "1",
+            "\u2028",
+            "null",
+            "items",
+            "a.b.c",
+            "a[0]",
+            'a"b',
+            "a'b",
+            "o\u0302",
+            "size",
+            "k" * 120,
+        ]
     ),
+    strings.filter(_is_key),
 )
+_inner: st.SearchStrategy[Json] = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_names, inner, max_size=4)),
+    max_leaves=8,
+)
+KINDS: tuple[st.SearchStrategy[Json], ...] = (
+    numbers,
+    strings,
+    st.one_of(st.booleans(), st.none(), st.lists(_inner, max_size=4)),
+    st.dictionaries(_names, _inner, min_size=1, max_size=4),
+)
+"""Documents by their type: of one strategy for all of them, Hypothesis draws mostly numbers."""

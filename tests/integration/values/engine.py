@@ -51,6 +51,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project
 from tests.integration.guard.conftest import new_attempt
 from tests.integration.http.raw_server import HOST, response
+from tests.integration.values.journeys import SQLITE_TABLE
 
 DATABASES = ("postgres", "mariadb", "sqlite")
 START = 1_700_000_000.0
@@ -124,6 +125,7 @@ class Stage:
         self.project, self.databases, self.receiver = project, databases, receiver
         self.dispatcher = Dispatcher(ActionBodies(project.actions), databases, http)
         self.part = self.definition(PART)
+        self.runs = 0
 
     def engine(self, database: str) -> AsyncEngine:
         return self.databases.engine(database)
@@ -142,11 +144,20 @@ class Stage:
         async with self.engine(database).connect() as connection:
             return list((await connection.execute(text, {"s": saga_id})).scalars())
 
+    async def written(self) -> tuple[int, ...]:
+        """The number of rows, records and requests that all runs have written so far."""
+        counts = [len(self.receiver.requests)]
+        for database, table in (("sqlite", "amounts"), ("sqlite", "saga_outbox"), ("mariadb", "saga_outbox")):
+            async with self.engine(database).connect() as connection:
+                counts.append((await connection.execute(sa.text(f"select count(*) from {table}"))).scalar_one())
+        return tuple(counts)
+
     async def run(self, definition: Definition, input: Any, variables: Mapping[str, Any]) -> Ended:
         """Raises StartRefused if the input is invalid."""
         given, mistakes = validate_input(definition, input)
         if mistakes:
             raise StartRefused(mistakes[0])
+        self.runs += 1
         return await _Run(self, definition, read_payload(json_payload(given)), variables).play()
 
 
@@ -230,6 +241,8 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
     for name in urls:
         await create_tables(databases.engine(name))
     await create_ledger(databases.engine("postgres"))
+    async with databases.engine("sqlite").begin() as connection:
+        await connection.execute(sa.text(SQLITE_TABLE))
     async with listening:
         yield Stage(project, databases, http, receiver)
     await http.aclose()

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+from confluent_kafka import Message
 from temporalio.api.common.v1 import Payload
 
-from saga_activities.kafka.record_codec import parse_value
+from saga_activities.kafka.record_codec import decode
 from saga_cli.input_files import read_rows
 from saga_cli.inputs import read_input
 from saga_workers.serve.start_request import parse_start
@@ -142,7 +143,8 @@ def http_start(value: Json, _: Mapping[str, Any], __: Path) -> Entered:
 
 
 def kafka_event(value: Json, _: Mapping[str, Any], __: Path) -> Entered:
-    event = {"trigger": {"value": parse_value(write_json({"order": value}).encode())}}
+    read = decode(Message("orders", 0, 0, key=b"k", value=write_json({"order": value}).encode()))
+    event = {"trigger": {"value": read.value}}
     expressions = TriggerExpressions(KafkaTrigger("orders", input={"doc": "${{ trigger.value.order }}"}))
     return Entered(input=expressions.input(event))
 

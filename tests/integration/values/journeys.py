@@ -11,11 +11,15 @@ from tests.integration.values.oracle import Json, Number, is_scalar, map_numbers
 
 @dataclass(frozen=True)
 class Passed:
-    """``path``: where expressions find the value now. ``steps``: YAML of the step that brought it there."""
+    """``path``: where expressions find the value now. ``steps``: YAML of the step that brought it there.
+
+    ``refused``: the step must fail, because its receiver cannot hold the value.
+    """
 
     path: str
     value: Json
     steps: str = ""
+    refused: bool = False
 
 
 Pass = Callable[[str, Json, str], Passed | None]
@@ -112,6 +116,43 @@ def _sqlite(path: str, value: Json, id: str) -> Passed | None:
     return Passed(f"steps.{id}.result[0].v", value, _sql("sqlite", "select :v as v", path, id))
 
 
+SQLITE_TABLE = "create table amounts (i integer, r real, n numeric, id integer primary key autoincrement)"
+
+
+def _sqlite_column(column: str) -> Pass:
+    """SQLite has integers of eight bytes and doubles: a number is one of them with all its digits, or is refused."""
+
+    def through(path: str, value: Json, id: str) -> Passed | None:
+        if not isinstance(value, Number):
+            return None
+        insert = f'{{sql: "insert into amounts ({column}) values (:v)", params: {{v: "${{{{ {path} }}}}"}}}}'
+        # Not `returning`, which has the integer that SQLite keeps in a real column for 12.0
+        select = f'{{sql: "select {column} as v from amounts order by id desc limit 1"}}'
+        undo = '{uses: sql, with: {connection: sqlite, run: "delete from amounts where id < 0"}}'
+        with_ = f"{{connection: sqlite, run: [{insert}, {select}]}}"
+        steps = f"  - {{id: {id}, uses: sql, with: {with_}, compensate: {undo}}}\n"
+        stored = _as_sqlite_stores(value, column)
+        return Passed(f"steps.{id}.result[0].v", stored or value, steps, refused=stored is None)
+
+    return through
+
+
+def _as_sqlite_stores(number: Number, column: str) -> Number | None:
+    """The number that SQLite gives back, which has no sign of zero; None: it would be another amount."""
+    if number.value == ("", "0", 0):
+        return Number("0.0" if column == "r" else "0")
+    double = Number(repr(float(number.text))) if float("-inf") < float(number.text) < float("inf") else None
+    is_double = double is not None and double.value == number.value
+    is_integer = number.is_whole and number.value[2] < 20 and -(2**63) <= int(number.whole.text) < 2**63
+    if number.is_integer and not is_integer:
+        return None
+    if column == "r":
+        return double if is_double else None
+    if is_integer:
+        return number.whole
+    return double if is_double else None
+
+
 PASSES: dict[str, Pass] = {
     "Python": _python,
     "Decimal": _decimal,
@@ -128,6 +169,9 @@ PASSES: dict[str, Pass] = {
     "text of SQLite": _stored_text("sqlite"),
     "number of MariaDB": _mariadb,
     "integer of SQLite": _sqlite,
+    "integer column of SQLite": _sqlite_column("i"),
+    "real column of SQLite": _sqlite_column("r"),
+    "numeric column of SQLite": _sqlite_column("n"),
 }
 
 EXITS = ("output", "show", "ledger", "json", "answer", "query", "header", "form", "path", "body", "emit", "publish")
