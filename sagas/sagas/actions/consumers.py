@@ -30,13 +30,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Consumer:
-    """A handler of one topic's messages with a transaction on ``connection``; ``timeout``: seconds per attempt."""
+    """A handler of one topic's messages with a transaction on ``connection``; ``timeout``: seconds per attempt.
+
+    ``max_attempts``: None if its author has set no limit.
+    """
 
     name: str
     topic: str
     connection: str
     function: Callable[..., Any]
-    max_attempts: int = 5
+    max_attempts: int | None = None
     timeout: float = 30.0
 
     @cached_property
@@ -59,7 +62,7 @@ MessageHandler = Consumer | Bridge
 
 
 def consumer(
-    topic: str, *, connection: str, name: str | None = None, max_attempts: int = 5, timeout: float = 30.0
+    topic: str, *, connection: str, name: str | None = None, max_attempts: int | None = None, timeout: float = 30.0
 ) -> Callable[[F], F]:
     """Declare a function as the handler of a topic's messages: ``async def handle(message: Message)`` or a plain `def`.
 
@@ -67,7 +70,8 @@ def consumer(
         topic: the topic to consume.
         connection: SQL connection of saga.toml; ``message.sql`` is the transaction that also writes the inbox row.
         name: name of the consumer, by default the function's; it identifies the consumer group and the inbox rows.
-        max_attempts: attempts before the message goes to the dead-letter topic.
+        max_attempts: attempts before the message goes to the dead-letter topic, by default 5, and 3 for a conflict
+            with a unique, foreign key or exclusion constraint.
         timeout: seconds that one attempt may take.
 
     Raises UsageError for an invalid topic, a name that is too long, or limits that allow no attempt.
@@ -76,7 +80,11 @@ def consumer(
     def mark(function: F) -> F:
         consumer = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
         _check_source(topic)
-        if not _is_attempts(max_attempts) or not isinstance(timeout, int | float) or timeout <= 0:
+        if (
+            not (max_attempts is None or _is_attempts(max_attempts))
+            or not isinstance(timeout, int | float)
+            or timeout <= 0
+        ):
             raise UsageError(
                 f"the consumer {consumer.name} needs numbers for at least one attempt and a timeout above zero"
             )

@@ -170,7 +170,7 @@ def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
         bridge("t" * 246, to="u")(handle)
     with pytest.raises(UsageError, match="would read what it writes"):
         bridge("t", to="t")(handle)
-    for wrong in (0, "3", None):
+    for wrong in (0, "3", 1.5):
         with pytest.raises(UsageError, match="at least one"):
             bridge("t", to="u", max_attempts=wrong)(handle)
         with pytest.raises(UsageError, match="at least one"):

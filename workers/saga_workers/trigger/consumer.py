@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from saga_activities.bodies.python_action import jsonable
+from saga_activities.conflicts import CONFLICT_INTERVALS
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
@@ -45,6 +46,7 @@ _ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
 
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _MAX_REASON = 10_000
+_USUAL_ATTEMPTS = 5
 _RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
 _RECORD_ATTEMPTS = 5
@@ -88,7 +90,8 @@ class ConsumerRunner:
                 dead.append(found)
 
         about = fields(group=self._group, record=record.position)
-        reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=self._consumer.max_attempts)
+        limit = self._consumer.max_attempts or _USUAL_ATTEMPTS
+        reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=limit)
         if reason is not None:
             await self._give_up(record, reason)
             dead.append(reason)
@@ -262,7 +265,10 @@ class ConsumerRunner:
             raise DependencyUnavailable(f"the database of the connection {self._consumer.connection} does not answer")
         # For the engine's own error types the message is complete without the type.
         text = failure.message if failure.type in _ENGINE_ERROR_TYPES else f"{failure.type}: {failure.message}"
-        raise (ConsumerFailed if outcome.retryable else PoisonMessage)(text)
+        if not outcome.retryable:
+            raise PoisonMessage(text)
+        own_limit = self._consumer.max_attempts is not None
+        raise ConsumerFailed(text, CONFLICT_INTERVALS if outcome.conflict and not own_limit else None)
 
     async def _database_answers(self) -> bool:
         async def body(sql: SqlSession) -> None:
