@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from functools import cached_property
 from typing import Any
 
 from sagas.builtins.argument_groups import group_mistakes
@@ -15,7 +14,7 @@ from sagas.builtins.messaging import EMITTERS, events_long_form
 from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, PLANNED
 from sagas.builtins.spark import SPARK, spark_long_form
-from sagas.definition.schema_mismatches import mismatches
+from sagas.definition.schema_mismatches import JsonNode, mismatches
 from sagas.errors import did_you_mean
 
 _TOGETHER = "together"
@@ -23,27 +22,6 @@ _TOGETHER = "together"
 
 FIXED = ("connection", "two_phase", "reply_topic", _TOGETHER)
 """Arguments that only a definition sets: where the guard and the credentials are, who listens for replies."""
-
-
-class _Value:
-    """A JSON value and the path that leads to it: ``run[0].sql``."""
-
-    has_expression = False
-
-    def __init__(self, json: Any, path: str) -> None:
-        self._json = json
-        self.path = path
-
-    @cached_property
-    def value(self) -> Any:
-        if isinstance(self._json, Mapping):
-            return {str(name): _Value(value, f"{self.path}.{name}") for name, value in self._json.items()}
-        if isinstance(self._json, list):
-            return [_Value(value, f"{self.path}[{at}]") for at, value in enumerate(self._json)]
-        return self._json
-
-    def to_json(self) -> Any:
-        return self._json
 
 
 def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
@@ -63,10 +41,10 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
             schema = {"type": "boolean"}
         elif schema is DURATION and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             continue  # an expression may compute the seconds
-        for node, message in mismatches(_Value(value, name), schema, schema):
+        for node, message in mismatches(JsonNode(value, name), schema, schema):
             return f"argument `{node.path[:80]}` of `{uses}`: {message}"
     for name in builtin.parameters["required"]:
-        if name not in given:
+        if name not in given and name != "connection":  # the guard has it
             return f"`{uses}` needs the argument `{name}`"
     if uses == SPARK and "job" not in given and "sql" not in given:
         return f"`{uses}` needs the argument `job` or `sql`"

@@ -178,6 +178,9 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "an `x-sensitive` without effect",
         "write `x-sensitive: true` in a schema that describes a value of the input",
     ),
+    "SAGA124": _error(
+        "a part of `input` that no value can fit", "correct one of the two keywords: every start would be refused"
+    ),
     "SAGA130": _error(
         "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
@@ -32,6 +33,27 @@ class Node(Protocol):
         ...
 
     def to_json(self) -> Any: ...
+
+
+class JsonNode:
+    """A JSON value and the path that leads to it: ``run[0].sql``."""
+
+    has_expression = False
+
+    def __init__(self, json: Any, path: str) -> None:
+        self._json = json
+        self.path = path
+
+    @cached_property
+    def value(self) -> Any:
+        if isinstance(self._json, Mapping):
+            return {str(name): JsonNode(value, f"{self.path}.{name}") for name, value in self._json.items()}
+        if isinstance(self._json, list):
+            return [JsonNode(value, f"{self.path}[{at}]") for at, value in enumerate(self._json)]
+        return self._json
+
+    def to_json(self) -> Any:
+        return self._json
 
 
 AnyNode = TypeVar("AnyNode", bound=Node)
@@ -78,7 +100,7 @@ def mismatches(node: AnyNode, schema: Any, root: Mapping[str, Any]) -> Iterator[
     kinds = schema.get("type")
     if kinds is not None:
         kinds = kinds if isinstance(kinds, list) else [kinds]
-        if not any(_has_type(node.value, kind) for kind in kinds):
+        if not any(has_type(node.value, kind) for kind in kinds):
             yield (
                 node,
                 f"expected {describe_types(kinds)}, found {describe_node(node)}{_quote_hint(node.value, kinds)}",
@@ -100,7 +122,8 @@ def _quote_hint(value: Any, kinds: list[str]) -> str:
     return ": quote it" if is_number and "string" in kinds else ""
 
 
-def _has_type(value: Any, kind: str) -> bool:
+def has_type(value: Any, kind: str) -> bool:
+    """Return whether a JSON value has a type of JSON Schema, to which 12.0 is an integer."""
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer":
@@ -121,7 +144,7 @@ def _best_option(node: AnyNode, options: list[Any], root: Mapping[str, Any]) -> 
         option["type"] for option in options if isinstance(option, Mapping) and isinstance(option.get("type"), str)
     ]
     words = " or ".join(dict.fromkeys(TYPE_DESCRIPTIONS[kind] for kind in kinds if kind in TYPE_DESCRIPTIONS))
-    if words and not any(_has_type(node.value, kind) for kind in kinds):
+    if words and not any(has_type(node.value, kind) for kind in kinds):
         yield node, f"expected {words}, found {describe_node(node)}"
     else:
         yield tried[0][0]

@@ -33,11 +33,17 @@ def split_base_url(setting: str, url: str) -> SplitResult:
 
 
 def require_database_url(setting: str, url: str) -> None:
-    """Raises UsageError for what is no URL, or that of an unsupported database."""
+    """Raises UsageError for what is no URL of a database. Whether it is supported is asked where it is used."""
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise UsageError(f"{setting} must have the form postgresql://user@host:5432/name")
+
+
+def require_supported_database(setting: str, url: str) -> None:
+    """Raises UsageError for a URL of an unsupported database, too."""
+    require_database_url(setting, url)
     if dialect_of_url(url) is None:
+        scheme = url.partition("://")[0]
         raise UsageError(
             f"{setting}: databases of {_shown(scheme + '://')} are not supported",
             help="use postgresql://, mysql://, mariadb:// or sqlite:///",

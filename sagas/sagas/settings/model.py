@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError, did_you_mean
-from sagas.settings.addresses import require_database_url
+from sagas.settings.addresses import require_supported_database
 from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings, load_keys
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.secrets import Secret, resolve_secret
@@ -205,7 +205,7 @@ def async_url(url: str, root: Path, *, setting: str = "a database URL") -> str:
     Raises:
         UsageError: ``url`` is not a URL.
     """
-    require_database_url(setting, url)
+    require_supported_database(setting, url)
     scheme, _, rest = url.partition("://")
     driver = _ASYNC_DRIVER.get(scheme, scheme)
     if driver.startswith("sqlite"):

@@ -179,12 +179,12 @@ async def test_chunks_that_meet_at_the_same_rows(postgres_server: DatabaseServer
     accounts = [f"account-{uuid4()}" for _ in range(6)]
     for account in accounts:
         await database.rows("insert into chunk_account values (:id, 0)", id=account)
-    statement = "update chunk_account set balance = balance + 1 where id = :account and :order = :order"
+    statement = "update chunk_account set balance = balance + 1 where id = :account and :a = :a"
 
     def chunk(order: Sequence[str]) -> list[Invocation]:
         # Sorted by their arguments, where `a` comes first: so that the chunks lock the rows in opposite orders.
         return [
-            call(id, "sql", a=n, connection="shop", run=statement, params={"account": account, "order": n})
+            sql(id, statement, a=n, account=account)
             for n, (id, account) in enumerate(zip(ids(len(order)), order, strict=True))
         ]
 

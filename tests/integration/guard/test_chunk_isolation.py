@@ -142,9 +142,8 @@ async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seco
 def hanging(uses: str, saga_id: str, n: int, timeout: float, how: str) -> Invocation:
     if uses != "sql":
         return call(saga_id, uses, timeout, n=n, how=how)
-    run = "insert into isolated_note select :id from pg_sleep(:seconds)"
-    arguments = {"connection": "shop", "run": run, "params": {"id": saga_id, "seconds": 0 if how == "ok" else 60}}
-    return call(saga_id, "sql", timeout, a=n, **arguments)
+    run = "insert into isolated_note select :id from pg_sleep(:seconds) where :a = :a"  # sorted by `a`
+    return sql(saga_id, run, timeout, a=n, id=saga_id, seconds=0 if how == "ok" else 60)
 
 
 @pytest.mark.parametrize(

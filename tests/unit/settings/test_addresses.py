@@ -24,7 +24,6 @@ WRONG = [
     ('[connections.crm]\nkind = "http"\nurl = "https://ada:secret@crm.shop"', "contains a user or password"),
     ('[connections.crm]\nkind = "http"\nurl = "https://crm.shop?x=1"', "must end before ? and #"),
     ('[connections.shop]\nurl = "shop.db"', "connections.shop.url must have the form postgresql://"),
-    ('[connections.shop]\nurl = "oracle://h/x"', 'databases of "oracle://" are not supported'),
     ('[temporal]\naddress = "http://temporal:7233"', 'temporal.address must be host:port, not "http://temporal:7233"'),
     ('[temporal]\naddress = "temporal"', "temporal.address must be host:port"),
     ('[temporal]\naddress = "temporal:70000"', "temporal.address must be host:port"),

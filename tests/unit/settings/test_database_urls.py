@@ -33,6 +33,11 @@ def test_the_driver_is_asynchronous(written: str, used: str) -> None:
     assert async_url(written, ROOT) == used
 
 
+def test_an_unsupported_database_is_refused() -> None:
+    with pytest.raises(UsageError, match='databases of "oracle://" are not supported'):
+        async_url("oracle://h/x", ROOT)
+
+
 @pytest.mark.parametrize("text", ["", "shop", "://x"])
 def test_an_invalid_url_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must have the form postgresql://"):

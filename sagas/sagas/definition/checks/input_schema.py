@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from sagas.definition.checks.impossible_schemas import always_together, impossible_parts
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.input_completion import default_nodes, same_default
 from sagas.definition.parser.draft import SagaDraft
@@ -16,7 +17,6 @@ from sagas.definition.schema_nodes import (
     Path,
     SchemaNode,
     dynamic_anchors,
-    dynamic_targets,
     reachable,
     root_node,
     subschemas,
@@ -76,6 +76,9 @@ def schema_problems(schema: Any) -> Iterator[Problem]:
     yield from _format_problems(node_path for node_path in parts if id(node_path[0].schema) in reached)
     yield from _sensitivity_problems(parts, reached)
     yield from _default_problems(parts, root, dynamic)
+    reached_parts = [(node, path) for node, path in parts if id(node.schema) in reached]
+    for path, message in impossible_parts(reached_parts, schema, dynamic):
+        yield "SAGA124", path, message
 
 
 def _in_unused_definition(path: Path, used: set[Path]) -> bool:
@@ -170,7 +173,7 @@ class _DefaultPlaces:
 
     def _visit(self, node: SchemaNode, given: frozenset[str]) -> None:
         """``given``: the properties to which a schema around this one has given a default before."""
-        together = self._always_together(node)
+        together = always_together(node, self._dynamic)
         defaults: dict[str, list[SchemaNode]] = {}
         for part in together:
             for name, property in part.properties():
@@ -182,16 +185,6 @@ class _DefaultPlaces:
         for part in together:
             self._wait(given, *_alternatives(part))
             self._wait(frozenset(), *(property for _, property in part.properties()), *_other_values(part))
-
-    def _always_together(self, node: SchemaNode) -> list[SchemaNode]:
-        waiting, seen, found = [node], set[int](), list[SchemaNode]()
-        while waiting:
-            part = waiting.pop()
-            if isinstance(part.schema, Mapping) and id(part.schema) not in seen:
-                seen.add(id(part.schema))
-                found.append(part)
-                waiting += [*part.referenced(), *part.all_of(), *dynamic_targets(part, self._dynamic)]
-        return found
 
     def _wait(self, given: frozenset[str], *nodes: SchemaNode) -> None:
         self._waiting += [(node, given) for node in nodes]

@@ -174,6 +174,20 @@ MISTAKES = [
             ("SAGA122", "an unknown format", "{properties: {a: {type: string, format: ⟦date_time}}}"),
             ("SAGA123", "sensitive below an unknown keyword", "{dependencies: {a: {x-sensitive: ⟦true}}}"),
             ("SAGA123", "sensitive as text", "{properties: {a: {x-sensitive: ⟦'yes'}}}"),
+            ("SAGA124", "a required field that is forbidden", "{required: [⟦a], additionalProperties: false}"),
+            ("SAGA124", "a required field that is false", "{required: [⟦a], properties: {a: false}}"),
+            (
+                "SAGA124",
+                "a required field that another part forbids",
+                "{required: [⟦a], allOf: [{properties: {b: {}}, additionalProperties: false}]}",
+            ),
+            ("SAGA124", "a default of another type", "{properties: {a: {type: integer, default: ⟦'7'}}}"),
+            ("SAGA124", "a default outside of its limits", "{properties: {a: {minimum: 3, default: ⟦2}}}"),
+            ("SAGA124", "an enum of another type", "{properties: {a: {type: integer, enum: ⟦['1', '2']}}}"),
+            ("SAGA124", "a const that is not in the enum", "{properties: {a: {enum: [1, 2], const: ⟦3}}}"),
+            ("SAGA124", "limits that leave nothing", "{properties: {a: {minimum: ⟦5, maximum: 3}}}"),
+            ("SAGA124", "lengths that leave nothing", "{properties: {a: {items: {minLength: ⟦5, maxLength: 3}}}}"),
+            ("SAGA124", "an open limit", "{properties: {a: {exclusiveMinimum: ⟦3, maximum: 3}}}"),
         )
     ),
     *(
