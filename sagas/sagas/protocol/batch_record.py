@@ -25,6 +25,9 @@ BatchState = Literal["STARTING", "PAUSED", "CANCELLED", "STARTED", "STOPPED", "I
 """STARTED: all rows are. STOPPED: the command ended before. INTERRUPTED: nothing was heard of the command any more."""
 
 MAX_TEXT = 500
+MAX_REFUSALS = 10
+MAX_REFUSAL = 300
+"""Characters of one reason: each report of the command has all of them again."""
 MAX_COUNT = 2**53
 _STATES: frozenset[str] = frozenset(get_args(ViewState))
 
@@ -33,8 +36,9 @@ _STATES: frozenset[str] = frozenset(get_args(ViewState))
 class BatchRecord:
     """The record of a batch. ``client`` is the command that starts its rows; a later one takes over.
 
-    ``processed`` = ``started`` + ``there`` (existed already) + ``refused`` rows; ``ended``: sagas by state, as far as
-    the command has waited for them. ``seconds``: how long it has been starting. ``stopped``: why it stopped early.
+    ``processed`` = ``started`` + ``existing`` (existed already) + ``refused`` rows; ``refusals``: why the first of them
+    were, with file and line. ``ended``: sagas by state, as far as the command has waited for them. ``seconds``: how
+    long it has been starting. ``stopped``: why it stopped early.
     """
 
     id: str
@@ -45,6 +49,7 @@ class BatchRecord:
     started: int = 0
     existing: int = 0
     refused: int = 0
+    refusals: tuple[str, ...] = ()
     ended: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     state: BatchState = "STARTING"
@@ -80,6 +85,7 @@ class BatchRecord:
             started=_count(value.get("started")),
             existing=_count(value.get("existing")),
             refused=_count(value.get("refused")),
+            refusals=_refusals(value.get("refusals")),
             ended=_ended(value.get("ended")),
             seconds=_seconds(value.get("seconds")),
             state=state if state in get_args(BatchState) else "STARTING",
@@ -103,6 +109,7 @@ class BatchRecord:
             started=new.started,
             existing=new.existing,
             refused=new.refused,
+            refusals=new.refusals,
             ended=new.ended,
             seconds=new.seconds,
             stopped=new.stopped,
@@ -126,6 +133,11 @@ def is_from(value: Any, record: BatchRecord) -> bool:
 
 def _text(value: Any) -> str | None:
     return encodable(value[:MAX_TEXT]) if isinstance(value, str) else None
+
+
+def _refusals(value: Any) -> tuple[str, ...]:
+    written = value[:MAX_REFUSALS] if isinstance(value, list | tuple) else ()
+    return tuple(encodable(text[:MAX_REFUSAL]) for text in written if isinstance(text, str))
 
 
 def _count(value: Any) -> int:

@@ -175,6 +175,21 @@ async def test_a_forbidden_id_keeps_all_rows_from_starting(cli: CommandLine) -> 
     assert (await cli.saga("show", first)).code == 2
 
 
+async def test_labels_that_cannot_be_stored_keep_all_rows_from_starting(cli: CommandLine) -> None:
+    (cli.folder / "labelled.saga.yaml").write_text(
+        "saga: labelled\ninput: {type: object, required: [id, place], properties: {id: {type: string}, place: {}}}\n"
+        'id: "${{ input.id }}"\nlabels: {place: "${{ input.place }}"}\n'
+        "steps: [{id: a, uses: require, with: {that: true}}]\n"
+    )
+    first = fresh("labelled")
+    rows = [{"id": first, "place": "x"}, {"id": fresh("labelled"), "place": "x" * 5000}]
+    file = write(cli, "labels.jsonl", [json.dumps(row) for row in rows])
+    answer = await cli.saga("start", "labelled", "--from", str(file))
+    assert answer.code == 2, answer
+    assert "labels.jsonl:2: the labels have" in answer.err
+    assert (await cli.saga("show", first)).code == 2
+
+
 async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: CommandLine) -> None:
     """Through the real executable: only a process of its own gets a signal of its own."""
     file = write(cli, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
@@ -201,6 +216,9 @@ async def test_a_row_that_cannot_be_started_does_not_stop_the_others(cli: Comman
     assert answer.code == 1, answer
     assert (answer.json["started"], answer.json["refused"]) == (2, 1)
     assert f"the id {taken} belongs to a run of the saga trip" in answer.json["troubles"][0]
+    shown = await cli.saga("--json", "batch", "show", answer.json["batch"])
+    assert shown.json["refusals"] == [answer.json["troubles"][0]]
+    assert f"orders.jsonl:2: the id {taken}" in (await cli.saga("batch", "show", answer.json["batch"])).out
     for id in (first, last):
         await cli.saga("signal", id, "delivered")
         assert (await cli.saga("watch", id)).code == 0

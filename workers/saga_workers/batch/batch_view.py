@@ -96,7 +96,8 @@ class BatchEntry:
 
 def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
     if record is None:
-        return {"id": id, "saga": None, "state": None, "bulk": None, "by": None, "rows": None, "rate": None}
+        unknown: dict[str, Any] = dict.fromkeys(("saga", "state", "bulk", "by", "rows", "rate"))
+        return {"id": id, **unknown, "refusals": []}
     rows = {
         "started": record.started,
         "existing": record.existing,
@@ -111,6 +112,7 @@ def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
         "bulk": record.bulk,
         "by": record.by,
         "rows": rows,
+        "refusals": list(record.refusals),
         "rate": rate,
     }
 

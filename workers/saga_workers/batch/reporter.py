@@ -25,7 +25,15 @@ from saga_workers.batch.tally import StartGate, Tally
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.saga_ids import UNPRINTABLE, label_problem, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.batch_record import CLOSED_SIGNAL, OPENED_SIGNAL, PROGRESS_SIGNAL, RECORD_QUERY, BatchRecord
+from sagas.protocol.batch_record import (
+    CLOSED_SIGNAL,
+    MAX_REFUSAL,
+    MAX_REFUSALS,
+    OPENED_SIGNAL,
+    PROGRESS_SIGNAL,
+    RECORD_QUERY,
+    BatchRecord,
+)
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.printable import printable_line
 from sagas.workflow.limits import run_summary
@@ -110,6 +118,7 @@ class BatchReporter:
             started=tally.started,
             existing=tally.existing,
             refused=tally.refused,
+            refusals=tuple(text[:MAX_REFUSAL] for text in tally.troubles[:MAX_REFUSALS]),
             ended=dict(tally.ended),
             seconds=round(time.monotonic() - self._began, 3),
             stopped=tally.stopped,

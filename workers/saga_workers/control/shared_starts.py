@@ -16,8 +16,8 @@ from saga_activities.ledger.claims import Claim
 from saga_workers.control.acceptance import NotClaimed, wait_accepted
 from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
-from sagas.definition.saga_ids import check_saga_id, label_problem
-from sagas.errors import RefusedError, UsageError
+from sagas.definition.saga_ids import check_saga_id
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import input_digest
 from sagas.text.exact_json import encode_json
 
@@ -72,8 +72,6 @@ class SharedStarts:
         """As :meth:`SagaStarter.start`, with the same errors, and NotClaimed."""
         given = request.id if id is None else id
         saga_id = check_saga_id(self._starter.new_id() if given is None else given)
-        if (problem := label_problem([f"{name}={value}" for name, value in request.labels.items()])) is not None:
-            raise UsageError(problem)
         size = len(encode_json([saga_id, request.input, dict(request.labels)]))
         if size > MAX_INPUT_BYTES // 2:
             return await self._starter.start(request, id=saga_id)

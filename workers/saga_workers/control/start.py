@@ -159,6 +159,8 @@ class SagaStarter:
         id = None if self._id_template is None else id_text(rendered)
         if self._id_template is not None and id is None:
             raise UsageError(f"the id of {name} is empty for this input, or neither a string nor a number")
+        if (problem := label_problem([f"{label}={value}" for label, value in labels.items()])) is not None:
+            raise UsageError(problem)
         return StartRequest(checked, id, labels)
 
     async def start(

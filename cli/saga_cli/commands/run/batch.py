@@ -97,6 +97,10 @@ def _print_batch(view: BatchView) -> None:
             f"  {record.total} rows: {record.started} started, {record.existing} already existed, {record.refused}"
             f" refused, {open_rows} not started{rate}"
         )
+        for refusal in record.refusals:
+            echo(f"    {printable_line(refusal)}")
+        if record.refused > len(record.refusals):
+            echo(f"    … and {record.refused - len(record.refusals)} more refused rows")
     _print_bar(view)
     print_table([(count, state) for state, count in sorted(view.sagas.items())], indent=2)
     if view.failures:
