@@ -121,15 +121,19 @@ def _about_pattern(error: Any, shown: str, hide_names: bool) -> str:
 
 
 def _about_required(error: Any, shown: str, hide_names: bool) -> str:
-    # There is an error for each of them, and only its text says for which.
-    absent = [name for name in error.validator_value if name not in error.instance]
-    missing = next((name for name in absent if error.message.startswith(f"{name!r} is")), absent[0])
+    missing = [name for name in error.validator_value if name not in error.instance]
+    listed = [f"`{name[:_MAX_SHOWN]}`" for name in missing[:_MAX_LISTED]]
+    if len(missing) > _MAX_LISTED:
+        listed.append(f"{len(missing) - _MAX_LISTED} more fields")
+    needs = f"needs {' and '.join(filter(None, (', '.join(listed[:-1]), listed[-1])))}"
     if hide_names or error.schema.get("additionalProperties") is False:  # which names the other field itself
-        return f"needs `{missing}`"
+        return needs
     declared = error.schema.get("properties", ())
-    others = (name for name in islice(error.instance, _MAX_COMPARED) if name not in declared and len(name) < _MAX_SHOWN)
-    near = nearest(missing, others)
-    return f"needs `{missing}`" + (f", and has `{near}`{did_you_mean(near, (missing,))}" if near else "")
+    others = [name for name in islice(error.instance, _MAX_COMPARED) if name not in declared and len(name) < _MAX_SHOWN]
+    for name in missing[:_MAX_LISTED]:
+        if near := nearest(name, others):
+            return f"{needs}, and has `{near}`{did_you_mean(near, (name,))}"
+    return needs
 
 
 def _about_dependent_required(error: Any, shown: str, hide_names: bool) -> str:

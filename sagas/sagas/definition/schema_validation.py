@@ -100,6 +100,7 @@ def validator_class() -> Any:
         "patternProperties": _pattern_properties,
         "uniqueItems": _unique_items,
         "additionalProperties": _additional_properties,
+        "required": _required,
         "enum": _enum_keyword(),
         "const": _const,
         "multipleOf": _multiple_of,
@@ -162,6 +163,11 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
         for name, value in instance.items():
             if matches_pattern(pattern, name):
                 yield from validator.descend(value, inner, path=name, schema_path=pattern)
+
+
+def _required(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if isinstance(instance, dict) and any(name not in instance for name in names):
+        yield _error("required")  # one for all missing names
 
 
 def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[Any]:

@@ -79,7 +79,8 @@ def test_a_needed_field_may_have_another_name() -> None:
 
 def test_each_missing_field_is_named() -> None:
     schema = {"type": "object", "required": ["sku", "a", "b"], "properties": {"sku": {}, "a": {}, "b": {}}}
-    assert validate_input(saga(schema), {"a": 1})[1] == ["input needs `sku`", "input needs `b`"]
+    assert validate_input(saga(schema), {"a": 1})[1] == ["input needs `sku` and `b`"]
+    assert validate_input(saga(schema), {})[1] == ["input needs `sku`, `a` and `b`"]
 
 
 def test_without_a_schema_every_input_is_accepted() -> None:
