@@ -120,7 +120,9 @@ class TransactionRunner:
             doom = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
             if room.expired():
-                return outcome_of_error(InfrastructureError(f"all connections of {self.name} were in use until the time was up"), None)
+                return outcome_of_error(
+                    InfrastructureError(f"all connections of {self.name} were in use until the time was up"), None
+                )
             if limit.expired():
                 return timeout_outcome("the attempt timed out; the transaction was rolled back")
             if read_only and database_errors.is_refused_write(doom or error):

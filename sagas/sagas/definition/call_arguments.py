@@ -11,7 +11,7 @@ from typing import Any
 
 from sagas.builtins.argument_groups import group_mistakes
 from sagas.builtins.messaging import EMITTERS, events_long_form
-from sagas.builtins.misplaced_arguments import misplaced_arguments
+from sagas.builtins.misplaced_arguments import OF_A_STATEMENT, misplaced_arguments
 from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, PLANNED
 from sagas.builtins.spark import SPARK, spark_long_form
 from sagas.definition.schema_mismatches import JsonNode, mismatches
@@ -27,7 +27,7 @@ FIXED = ("connection", "two_phase", "reply_topic", _TOGETHER)
 def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     """Why a built-in action does not take these arguments, which names the argument; None: it does, or is not one."""
     builtin = BUILTINS.get(uses)
-    if builtin is None:
+    if builtin is None or (uses == "sql" and _is_plain_sql(arguments)):
         return None
     properties = builtin.parameters["properties"]
     known = {name: schema for name, schema in properties.items() if PLANNED not in schema}
@@ -53,6 +53,28 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     for misplaced in misplaced_arguments(uses, given):
         return f"{misplaced.message}; {misplaced.help}"
     return None
+
+
+_PLAIN_SQL = {"connection", "run"}
+_PLAIN_STATEMENT = {"sql", *OF_A_STATEMENT}
+
+
+def _is_plain_sql(arguments: Mapping[str, Any]) -> bool:
+    """True for most calls of `sql`, which certainly fit: bulk workflows make hundreds of thousands of them."""
+    run = arguments.get("run")
+    return type(run) is list and bool(run) and arguments.keys() == _PLAIN_SQL and all(map(_is_plain_statement, run))
+
+
+def _is_plain_statement(statement: Any) -> bool:
+    if type(statement) is not dict or not statement.keys() <= _PLAIN_STATEMENT:
+        return False
+    rows, text = statement.get("expect_rows"), statement.get("sql")
+    return (
+        bool(type(text) is str and text)
+        and type(statement.get("params", {})) is dict
+        and (type(rows) is int and rows >= 0 if "expect_rows" in statement else "rejected" not in statement)
+        and type(statement.get("rejected", "")) is str
+    )
 
 
 def fixed_argument_problem(new: Mapping[str, Any], original: Mapping[str, Any]) -> str | None:
