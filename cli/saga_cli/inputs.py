@@ -101,11 +101,16 @@ def _guess(written: str, types: frozenset[str]) -> Any:
     """JSON where it is JSON, else the string itself: `--set n=3` is a number, `--set name=ann` a string.
 
     Where the schema allows a string and not what was read, it is the string: `--set zip=20095` and `--set name=null`.
+    Raises ValueError for JSON that cannot be read as it is written, such as an object with a name twice.
     """
     try:
         value = decode_unambiguous(written)
-    except (ValueError, RecursionError):
+    except InvalidJson:
         return written
+    except (ValueError, RecursionError) as error:
+        if "string" in types:
+            return written
+        raise ValueError("it is nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
     return written if "string" in types and not types & json_types(value) else value
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sagas.builtins.messaging import DROP, RELEASE
 from sagas.builtins.registry import BUILTINS
+from sagas.builtins.row_changes import RESTORE
 from sagas.definition import snapshot
 from sagas.definition.call_arguments import argument_problem, fixed_argument_problem, replaced_arguments
 from sagas.definition.model import Operation, is_nested, is_read
@@ -32,6 +34,8 @@ from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import Decision, EntryOperation
+
+_WITHOUT_ARGUMENTS = (RESTORE, RELEASE, DROP)
 
 DECIDABLE_AFTER = 15 * 60
 """Seconds of retries after which an operator may decide about an operation that is not parked."""
@@ -71,9 +75,13 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
 
 
 def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
-    """Arguments that a built-in action does not take: its attempts would fail for as long as they are made."""
+    """Arguments that an operation of the engine does not take: its attempts would fail, or ignore them."""
     operation = _decided_operation(run, entry, op)
-    if decision.arguments is None or operation is None or operation.uses not in BUILTINS:
+    if decision.arguments is None:
+        return None
+    if operation is None or operation.uses in _WITHOUT_ARGUMENTS:
+        return f"--with has no effect: {_describe_operation(entry, op)} takes no arguments"
+    if operation.uses not in BUILTINS:
         return None
     original = arguments.sent_arguments(entry, op, operation)
     problem = fixed_argument_problem(decision.arguments, original) or argument_problem(

@@ -103,7 +103,8 @@ def test_the_types_that_apply_only_sometimes_count_where_no_other_does() -> None
 def test_json_that_python_cannot_read_is_a_mistake(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_input(text, [])
-    assert read_input(None, [f"a={text}"]) == {"a": text}
+    with pytest.raises(UsageError, match="--set a: "):
+        read_input(None, [f"a={text}"])
 
 
 def test_an_input_that_is_no_file_is_a_mistake(tmp_path: Path) -> None:
@@ -143,3 +144,12 @@ def test_an_input_of_any_size_is_not_read(tmp_path: Path) -> None:
 )
 def test_a_field_that_resembles_a_declared_one(value: Any, warnings: list[str]) -> None:
     assert list(misspelled_fields(value, {"properties": {"name": {"type": "string"}}})) == warnings
+
+
+def test_a_field_that_cannot_be_read_as_it_is_written_is_refused() -> None:
+    """Without a declared string nothing says that JSON is meant as text."""
+    for written in ('{"a": 1, "a": 2}', "1e999999999"):
+        with pytest.raises(UsageError, match=r"^--set doc: "):
+            read_input(None, [f"doc={written}"])
+        assert read_input(None, [f"doc={written}"], {"properties": {"doc": {"type": "string"}}}) == {"doc": written}
+    assert read_input(None, ["doc={a: 1}"]) == {"doc": "{a: 1}"}
