@@ -13,8 +13,6 @@ from sagas.presentation.html_page import html_page
 SHOWN_ROWS = 200
 """Rows of each class on the page; the JSON report has more."""
 
-_STYLE = "code { overflow-wrap: anywhere }"
-
 
 def reconciliation_html(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
@@ -40,7 +38,7 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
         + (f"<h2>Repaired</h2><ul>{repaired}</ul>\n" if repaired else "")
         + classes
     )
-    return html_page(f"Reconciliation: {about}", body, _STYLE)
+    return html_page(f"Reconciliation: {about}", body)
 
 
 def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) -> str:

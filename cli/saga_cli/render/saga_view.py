@@ -62,21 +62,12 @@ def print_view(view: SagaView) -> None:
     echo(*map(to_plain, lines))
 
 
-_PAGE_STYLE = """
-table { border-collapse: collapse; margin: 1em 0 }
-th, td { border: 1px solid; padding: .2em .6em; text-align: left; vertical-align: top }
-pre { overflow-x: auto; white-space: pre-wrap }
-.bold { font-weight: 600 } .dim { opacity: .65 }
-.green { color: var(--pass) } .yellow { color: var(--warn) } .red { color: var(--fail) } .cyan { color: var(--info) }
-"""
-
-
 def view_page(view: SagaView) -> str:
     """The view as one HTML page that needs nothing but itself: what :func:`print_view` prints, and the whole JSON."""
     lines = "\n".join(map(to_html, view_lines(view, now=datetime.now(UTC))))
     document = escape(to_json(view.to_json(), indent=2))
     body = f"<pre>{lines}</pre>\n{rows_table(view)}<details><summary>JSON</summary><pre>{document}</pre></details>"
-    return html_page(f"{view.id}: {view.saga} {view.state}", body, _PAGE_STYLE)
+    return html_page(f"{view.id}: {view.saga} {view.state}", body)
 
 
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:

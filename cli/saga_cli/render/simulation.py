@@ -148,13 +148,6 @@ def _print_summary(cells: Sequence[FailurePoint]) -> None:
 # The table of `saga simulate` as one page that needs nothing but itself.
 
 
-_PAGE_STYLE = """
-pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-radius: 6px }
-.COMPLETED { color: var(--pass) } .COMPENSATED { color: var(--info) } .PARKED { color: var(--warn) }
-.residue { color: var(--fail); font-weight: 600 } .never { opacity: .4 }
-"""
-
-
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
     """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
     faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]
@@ -180,7 +173,7 @@ def failure_table_page(definition: Definition, input: Any, cells: Sequence[Failu
         + f"\n</tbody></table>\n<p>{legend}</p>\n<h2>Input</h2>\n<pre>{escape(to_json(input, indent=2))}</pre>\n"
         f"<p><small>{escape(definition.digest)}</small></p>"
     )
-    return html_page(f"{definition.saga}: every failure point", body, _PAGE_STYLE)
+    return html_page(f"{definition.saga}: every failure point", body)
 
 
 def _html_cell(cell: FailurePoint | None) -> str:

@@ -14,17 +14,22 @@ table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
 th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
 thead th { font-weight: 600; opacity: .75 }
 small { display: block; opacity: .75 }
-.pass { color: var(--pass) } .warn { color: var(--warn) } .fail { color: var(--fail) }
+pre { overflow-x: auto; white-space: pre-wrap; padding: .6rem; border: 1px solid var(--line); border-radius: 6px }
+code, td.value { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere }
+.bold { font-weight: 600 } .dim { opacity: .65 } .never { opacity: .4 }
+.pass, .green, .COMPLETED { color: var(--pass) } .info, .cyan, .COMPENSATED { color: var(--info) }
+.warn, .yellow, .PARKED { color: var(--warn) } .fail, .red { color: var(--fail) }
+.residue { color: var(--fail); font-weight: 600 }
 """
 
 
-def html_page(title: str, body: str, style: str = "") -> str:
-    """``title`` is plain text, ``body`` HTML, ``style`` more CSS, which may use ``--pass``, ``--warn`` and so on."""
+def html_page(title: str, body: str) -> str:
+    """``title`` is plain text, ``body`` HTML with the classes of the style sheet."""
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         # Nothing in these pages runs or is loaded, not even if something in them escaped its escaping.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head><body>\n{body}\n</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
     )
     return printable(page)

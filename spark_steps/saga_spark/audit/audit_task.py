@@ -110,7 +110,6 @@ _VERDICTS = {
     "warn": "The output was accepted with warnings.",
     "fail": "The output was rejected, and nothing was published.",
 }
-_STYLE = "code, td.value { font: 13px/1.5 ui-monospace, monospace }"
 
 
 def write_report(folder: str, document: Mapping[str, Any]) -> dict[str, str]:
@@ -170,7 +169,7 @@ def report_html(document: Mapping[str, Any]) -> str:
         "<table><thead><tr><td></td><th>check</th><th>output</th><th>found</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>\n{samples}<h2>Outputs</h2>{outputs}"
     )
-    return html_page(_title(document), body, _STYLE)
+    return html_page(_title(document), body)
 
 
 def _title(document: Mapping[str, Any]) -> str:
