@@ -46,8 +46,6 @@ class AttemptContext:
 
 
 # Heartbeats of long attempts: they report progress, and keep Temporal from handing the attempt to another worker.
-
-
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""
 
@@ -80,8 +78,6 @@ def repeat_heartbeats(attempt: AttemptContext) -> Iterator[AttemptContext]:
 
 
 # Observers of attempts: metrics, traces and the log. They never change an outcome.
-
-
 @dataclass(slots=True)
 class ObservedAttempt:
     """One attempt, as its observers see it.

@@ -140,7 +140,6 @@ def _parse_url(name: str, text: str) -> URL:
 
 
 # SQLite connections: a closed one holds no lock, and a cancelled statement ends soon.
-
 _INSTRUCTIONS = 10_000
 """Instructions of SQLite's virtual machine between two checks of the flag: less than a millisecond of work."""
 

@@ -275,8 +275,6 @@ def probe_outcome(result: Any) -> Outcome:
 
 
 # Interface for built-in actions of other packages, with long work outside their guarded transaction.
-
-
 class PreparedAction(Protocol):
     """Performs one or more built-in actions, selected by ``action``: ``invocation.action``, or a ``confirmed`` action.
 

@@ -280,7 +280,6 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
 
 
 # The activity `saga.load`: loads what a run needs if its starter did not send the definition.
-
 ReadMachine = Callable[[str], Awaitable[str | None]]
 ListAttributes = Callable[[], Awaitable[list[str]]]
 

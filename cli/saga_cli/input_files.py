@@ -96,9 +96,6 @@ def _open_text(path: Path, newline: str | None = None) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline=newline)
 
 
-# JSON
-
-
 def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
     number = 0
     with _open_text(path) as file:
@@ -133,9 +130,6 @@ def _json_array(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
             help="write [ ] around the inputs, or use --input @file for a single one",
         )
     yield from (InputRow(number, f"{path} row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-# CSV
 
 
 def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:

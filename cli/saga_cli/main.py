@@ -158,9 +158,6 @@ def _help_text() -> str:
     return "\n".join(lines)
 
 
-# The commands of `saga`, and where each one is implemented.
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """``target`` is ``module:attribute``; the attribute is a function, or a ``typer.Typer`` with sub-commands."""

@@ -146,8 +146,6 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 # Ctrl-C: a command that has started something prints what keeps running before it exits with code 130.
-
-
 INTERRUPTED = 130
 
 

@@ -77,9 +77,6 @@ async def warn_without_poller(client: Client) -> bool:
     return True
 
 
-# The filters of `list` and `parked`.
-
-
 def saga_filter(
     settings: Settings,
     *,
@@ -125,9 +122,6 @@ def _parse_label(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"-l takes name=value, not {text!r}")
     return name, value
-
-
-# Options of the commands that run until they are stopped.
 
 
 def parse_duration_option(text: str, option: str) -> timedelta:

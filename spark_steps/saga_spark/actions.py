@@ -91,7 +91,6 @@ def _record_staged(staging: StagingAttempt) -> ActionBody:
 
 
 # `uses: reconcile`: a step that is rejected when its two sides differ.
-
 SIDES = ("left", "right")
 
 SHOWN_SAMPLES = 3

@@ -41,8 +41,6 @@ class UnreadableInput(UsageError):
 
 
 # Translation of a failure into one message: no query plan, no traceback, but the line of the user's own file.
-
-
 MAX_MESSAGE_LENGTH = 500
 """Maximum length of a message, in characters."""
 

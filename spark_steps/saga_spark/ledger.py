@@ -322,9 +322,6 @@ def select_state_for_update(target: Target) -> sa.Select[Any]:
     return sa.select(outputs.c.state).where(*_has_target(target)).with_for_update()
 
 
-# Publications as the sinks take them, from rows of the ledger.
-
-
 def output_of(row: OutputRow) -> Output:
     """The output as defined in the step."""
     return Output.parse(row.target.output, row.spec)
@@ -346,8 +343,6 @@ def clean_up_sink(row: OutputRow, settings: SparkSettings) -> None:
 
 
 # Staged output as the input of a later step: always from the ledger, never from a listing.
-
-
 async def read_staged_files(engine: AsyncEngine, saga_id: str, step: str, output: str | None) -> dict[str, Any]:
     """``files`` and ``schema`` of a step's staged output; the items of a for_each are combined.
 

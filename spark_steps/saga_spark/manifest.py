@@ -78,8 +78,6 @@ class Manifest:
 
 
 # Identifiers derived from a step, so that a retry computes the same ones without stored state.
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """One output of one entry of one saga: the unit that is staged, published and reverted as a whole.
@@ -133,8 +131,6 @@ class CommitTag:
             "saga.manifest": self.sha,
         }
 
-
-# Columns whose sum is always computed.
 
 MAX_SUM_PRECISION = 28
 """Maximum precision of a decimal whose sum cannot overflow Spark's 38 digits."""

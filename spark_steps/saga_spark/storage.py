@@ -170,9 +170,6 @@ def _try_hard_link(source: Path, target: Path) -> bool:
     return True
 
 
-# Listing Parquet files and reading their footers.
-
-
 FOOTER_READERS = 8
 """Number of footers read concurrently."""
 

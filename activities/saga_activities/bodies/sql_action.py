@@ -58,8 +58,6 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
 
 
 # One statement for the calls of several sagas: sent together, and each judged by its own row count.
-
-
 def has_one_statement(arguments: Mapping[str, Any]) -> bool:
     """Return whether a `sql` step has a single statement, and no events."""
     run = arguments["run"]

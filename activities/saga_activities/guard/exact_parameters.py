@@ -277,7 +277,6 @@ def _shown(value: int | Decimal) -> str:
 
 
 # The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
-
 _POSTGRESQL_COLUMNS = """
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, e.typname IS NOT NULL AS is_array,
        coalesce(e.typname, b.typname, t.typname) AS base,

@@ -192,8 +192,6 @@ class Guard(TransactionRunner):
 
 
 # Keepalive for a guarded transaction whose action works outside the database.
-
-
 def keep_alive(body: GuardedBody, idle_limit: float | None) -> GuardedBody:
     """``body`` with a keepalive statement every quarter of ``idle_limit`` (seconds); None: ``body`` unchanged.
 

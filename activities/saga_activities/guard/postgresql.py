@@ -237,7 +237,6 @@ class PostgresTransaction:
 
 # ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context
 # and switch greenlets for every statement. Parameters and errors are the same either way.
-
 _DIALECT = PGDialectAsync_psycopg()
 
 

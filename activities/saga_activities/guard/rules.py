@@ -179,8 +179,6 @@ def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str 
 
 
 # The conditions, one function each: a test disables each of them and must see an effect leak.
-
-
 def is_sealed(row: GuardRow) -> bool:
     return row.reason == "undo"
 

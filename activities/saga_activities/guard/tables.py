@@ -38,8 +38,6 @@ class EntryKey:
 
 
 # Tables of every guarded effect: the guard, its watermark and the schema version.
-
-
 metadata = sa.MetaData()
 
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
@@ -88,8 +86,6 @@ version_table = sa.Table(
 
 
 # Tables of automatic compensation (`compensate: auto`): images of changed rows, and the rows that sagas have locked.
-
-
 image_table = sa.Table(
     "saga_image",
     metadata,
@@ -135,8 +131,6 @@ row_lock_table = sa.Table(
 
 
 # Tables of messaging: the outbox and its relay, consumers' inboxes, requests.
-
-
 MAX_NAME = 200
 """Characters of a consumer's name, of the id of an event, and of an entity. Two of them form a key."""
 
@@ -253,8 +247,6 @@ request_table = sa.Table(
     **TABLE_OPTIONS,
 )
 
-
-# The clock of the database, in each dialect.
 
 _NOW = {
     "postgresql": "extract(epoch from clock_timestamp())::double precision",

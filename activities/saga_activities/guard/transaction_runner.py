@@ -211,8 +211,6 @@ def _raise_statement_error(sql: SqlSession) -> None:
         raise sql.first_error
 
 
-# The transaction class of each database.
-
 _TRANSACTION_CLASSES = {
     "postgresql": PostgresTransaction,
     "mysql": MysqlTransaction,
@@ -252,9 +250,6 @@ async def begin_transaction(
     except BaseException:
         await connection.close()
         raise
-
-
-# Outcomes of attempts that were rolled back.
 
 
 def outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:

@@ -144,8 +144,6 @@ class Credentials:
 
 # Signatures according to Standard Webhooks. `webhook-id` is the idempotency key, the same in every attempt;
 # `webhook-timestamp` and `webhook-signature` are new in each attempt, because receivers refuse old signatures.
-
-
 WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 SIGNATURE_HEADERS = (WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE)
 

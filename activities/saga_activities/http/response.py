@@ -134,8 +134,6 @@ def limit_size(result: Any) -> Any:
 
 
 # `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.
-
-
 ResultFunction = Callable[[HttpResponse], Any]
 
 

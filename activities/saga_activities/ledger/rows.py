@@ -124,8 +124,6 @@ def storable(value: Any) -> Any:
 
 
 # Writing: one statement for many rows.
-
-
 async def write_rows(connection: AsyncConnection, records: Sequence[RunRecord]) -> None:
     """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
     values = [{column.name: getattr(record, column.name) for column in _COLUMNS} for record in records]
@@ -197,8 +195,6 @@ def _new_values(new: Any) -> dict[str, Any]:
     changed["input_digest"] = sa.func.coalesce(new.input_digest, _COLUMNS.input_digest)
     return changed
 
-
-# Reading.
 
 _READ = (
     _COLUMNS.saga_id,

@@ -203,9 +203,6 @@ async def _grant_next(sql: SqlSession, freed: set[str], now: float) -> None:
         await _insert_locks(sql, request.keys - taken.keys(), request.owner, holder, now)
 
 
-# --- statements ------------------------------------------------------------------------------------------------------
-
-
 async def _take_turn(sql: SqlSession) -> tuple[int, float]:
     """Wait for the turn of this transaction; returns its place in the order and the time of the database."""
     turned = await sql.execute(sa.update(order_table).values(position=order_table.c.position + 1))

@@ -199,8 +199,6 @@ def new_token() -> str:
 # The row synchronizes both sides. An attempt locks it, reads the reply and registers itself in one transaction; a reply
 # is written by one statement on the same row. So either the attempt finds the reply, or the writer of the reply finds
 # the waiter.
-
-
 SEALED = "sealed"
 """The outcome of a command that was never written and never will be."""
 
@@ -339,7 +337,6 @@ def _insert_statement(dialect: str) -> str:
 
 
 # Replies as messages: docs/reference/message-formats.md.
-
 DONE, REJECTED, FAILED = "done", "rejected", "failed"
 REPLY_OUTCOMES = (DONE, REJECTED, FAILED)
 

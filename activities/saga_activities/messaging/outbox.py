@@ -198,8 +198,6 @@ def _utf8_size(event: Event, text: str | None) -> int:
 
 
 # Events of the built-in steps `outbox.emit`, `kafka.publish` and `sql` (`emit`), in the guard's transaction.
-
-
 _EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
 _POLL_INTERVALS = Backoff(0.02, 0.5, factor=1.5)
 """Seconds between two polls of the outbox while a step waits for the relay."""

@@ -90,9 +90,6 @@ def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
     return lines
 
 
-# --- the header ------------------------------------------------------------------------------------------------
-
-
 def _header(view: SagaView, now: datetime) -> list[Line]:
     state = view.state
     lines: list[Line] = [[(view.id, "bold"), (f"  {view.saga}  ", ""), (state, STATE_STYLES.get(state, ""))]]
@@ -155,9 +152,6 @@ def _times(view: SagaView, now: datetime) -> str:
     if view.can_undo:
         parts.append("can be undone")
     return " · ".join(parts)
-
-
-# --- what needs an operator, and what operators did ------------------------------------------------------------
 
 
 def _nested(view: SagaView) -> list[Line]:
@@ -258,7 +252,6 @@ def _footer(view: SagaView) -> list[Line]:
 
 
 # The steps: one row each, what happened forward and what backward.
-
 _MARK_STYLES = {"✔": "green", "✖": "red", "?": "red", "⏸": "red", "↩": "yellow", "▶": "cyan"}
 _UNDO_TEXTS = {
     "PENDING": "",
@@ -405,8 +398,6 @@ def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:
         lines.append(line)
     return lines
 
-
-# The notifications.
 
 _NOTIFICATION_STYLES = {"DELIVERED": "green", "PENDING": "cyan", "EXHAUSTED": "bold red", "STOPPED": "red"}
 

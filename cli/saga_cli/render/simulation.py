@@ -145,9 +145,6 @@ def _print_summary(cells: Sequence[FailurePoint]) -> None:
         out.print(Text.assemble(("✔ ", "green"), f"{len(cells)} failure points, none leaves a residue"))
 
 
-# The table of `saga simulate` as one page that needs nothing but itself.
-
-
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
     """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
     faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]

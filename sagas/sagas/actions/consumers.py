@@ -176,8 +176,6 @@ def load_message_handlers(names: Sequence[str], root: Path) -> MessageHandlers:
     )
 
 
-# --- messages ------------------------------------------------------------------------------------------------------
-
 MAX_ID_LENGTH = 200
 """Maximum characters of a message's id, which is a key of the inbox."""
 

@@ -211,9 +211,6 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# --- results of a probe action -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """The effect exists; ``result`` becomes the step's result."""
@@ -231,9 +228,6 @@ class Unknown:
     """The probe cannot determine whether the effect exists."""
 
     message: str = ""
-
-
-# --- result schemas, from the return annotation of the action ------------------------------------------------------
 
 
 def result_schema(action: Action | None) -> Any:

@@ -110,7 +110,6 @@ def is_held(event: Any) -> bool:
 
 
 # `kafka.request`: a command that is answered by a reply
-
 REQUEST = "kafka.request"
 
 REPLY_PROBE = "kafka.reply"

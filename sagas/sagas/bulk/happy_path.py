@@ -265,8 +265,6 @@ def _is_first_success(event: CallEnded) -> bool:
     return event.attempts == 1 and outcome == Outcome.done(outcome.result, attempt=1)
 
 
-# --- what may be shared: only what is known to be so ------------------------------------------------------------------
-
 _OWN_VALUES = frozenset({"input", "saga_id", "kept_bytes", "output", "steps"})
 
 _STATE = _OWN_VALUES | {

@@ -39,9 +39,6 @@ MAX_MEMBERS = 2_000
 """Sagas of one bulk workflow: a workflow task with more would come near Temporal's limit of two seconds."""
 
 
-# --- chunks ----------------------------------------------------------------------------------------------------------
-
-
 def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
     """The argument of the chunk's activity: what the calls have in common, and an item for each.
 
@@ -172,9 +169,6 @@ def _decode_outcome(data: Any, attempt: int) -> Outcome:
     decoded = decode_failure(data["type"], data["message"], data)
     wait = data.get("retry_after")
     return replace(decoded, attempt=attempt, retry_after=None if wait is None else float(wait))
-
-
-# --- states of sagas -------------------------------------------------------------------------------------------------
 
 
 def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any] | None) -> str:

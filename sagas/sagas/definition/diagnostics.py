@@ -98,7 +98,6 @@ def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnosti
 
 
 # Diagnostic codes. The meaning of a code never changes.
-
 Severity = Literal["error", "warning"]
 
 

@@ -111,8 +111,6 @@ def single_type(schema: Any) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-# Validation of an input before its saga starts
-
 MAX_ERRORS = 20
 
 

@@ -137,8 +137,6 @@ def _written_needs(step: ParsedMapping) -> list[YamlNode]:
     return node.value if isinstance(node.value, list) else [node]
 
 
-# File discovery
-
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 
 

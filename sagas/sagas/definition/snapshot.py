@@ -105,8 +105,6 @@ def _operation(data: Mapping[str, Any]) -> Operation:
     return restore_record(Operation, {**data, "retry": restore_record(Retry, retry)})
 
 
-# Digest
-
 _ANNOTATIONS = ("title", "description", "$comment", "examples")
 
 
@@ -163,8 +161,6 @@ def without_annotations(schema: Any) -> Any:
 # Replacing the definition of a running saga (`saga resolve --definition`, rule 10). Calls made under the old definition
 # must stay valid under the new one: where each effect is, which database guards it, and how many alternates can undo
 # it. Expressions, arguments and timeouts may change.
-
-
 def replacement_refusal(running: Definition, snapshot: Mapping[str, Any]) -> str | None:
     """Why the running saga cannot continue with this definition, as one sentence; None if it can."""
     try:

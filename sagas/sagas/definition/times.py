@@ -42,9 +42,6 @@ def format_duration(seconds: float) -> str:
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?)?", re.ASCII)
 
 
-# Timestamps for the state machine, which has no clock of its own
-
-
 @lru_cache(maxsize=4096)
 def format_timestamp(at: float | None) -> str | None:
     """Seconds since the epoch as RFC 3339 in UTC. Cached, because the expressions of a run share few timestamps."""

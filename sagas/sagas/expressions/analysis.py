@@ -71,8 +71,6 @@ def null_test_operand(node: Binary) -> ExpressionNode | None:
     return None
 
 
-# References
-
 NamePath = tuple[str, ...]
 _NO_PATHS: frozenset[NamePath] = frozenset()
 

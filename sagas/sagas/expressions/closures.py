@@ -131,8 +131,6 @@ def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionErro
 
 
 # Comprehensions (all, exists, exists_one, filter, map). Each iteration is charged to the Evaluation.
-
-
 def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
     """The items of a list, or the sorted keys of a map, so that the order of fields in the JSON has no influence."""
 

@@ -82,8 +82,6 @@ def _compile_source(source: str) -> Expression:
     return Expression(source, find_references(node), node, code, compiler.slots)
 
 
-# Templates
-
 ValuePath = tuple[str | int, ...]
 _Occurrence = tuple[ValuePath, Expression, int]
 _Render = Callable[[Mapping[str, Any], WorkMeter], Any]

@@ -186,8 +186,6 @@ def _computed_keys(node: ExpressionNode) -> Iterator[ExpressionNode]:
         node = node.operand
 
 
-# Conditions, compared by what they say and not by how they are written.
-
 _SWAPPED = {">": "<", "<=": ">="}
 _NEGATED = {"!=": "==", ">=": "<"}
 

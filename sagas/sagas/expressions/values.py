@@ -188,7 +188,6 @@ def from_cel(run: Evaluation, value: Any) -> tuple[Any, int]:
 
 
 # Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), with microsecond precision
-
 _DATE_PATTERN = r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
 _TIME_PATTERN = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
 _TIMESTAMP = re.compile(f"{_DATE_PATTERN}[Tt ]{_TIME_PATTERN}", re.ASCII | re.IGNORECASE)

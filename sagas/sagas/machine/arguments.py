@@ -272,8 +272,6 @@ def _definition_error(
     return DefinitionError(f"{'.'.join(place)}{field}: {message}")
 
 
-# --- pauses: Temporal repeats a workflow task of more than two seconds, and it would take as long every time ---------
-
 TASK_STEPS = 50_000
 """Steps of expressions after which the rest of the work is left to the next workflow task."""
 
@@ -289,9 +287,6 @@ def must_pause(run: SagaRun) -> bool:
         run.paused = True
         run.emit(StartTimer(PAUSE, PAUSE_SECONDS, "spread the evaluation of expressions over several tasks"))
     return True
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:
@@ -313,12 +308,9 @@ def overall_state(record: StepRecord) -> str:
     return "DONE" if record.settled else "RUNNING" if record.begun else "PENDING"
 
 
-# --- state budget (rule 9): the state must fit into one payload when the run continues as new ------------------------
-#
 # The size of every value is estimated once, when it is stored, and added up; the state is never serialised for this.
 # The compressed size is estimated without a compressor, whose output differs between versions: a replay on another
 # worker must come to the same decision. Integer arithmetic only, for the same reason.
-
 STATE_BUDGET = 3 * 512 * 1024
 """Compressed bytes for the input, the lists of all for_each and all results together (1.5 MiB)."""
 

@@ -22,9 +22,6 @@ WAIT_SUFFIX = "~wait"
 """After the id of its entry: the id of the timer of a `wait`."""
 
 
-# --- require and wait ------------------------------------------------------------------------------------------------
-
-
 def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """`require`: evaluate a condition; false is a rejection."""
     step_arguments = _wait_arguments(run, entry)
@@ -121,9 +118,6 @@ def _wait_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
 
 def _rejected(message: str) -> Outcome:
     return Outcome("rejected", failure=Failure(REJECTED_TYPE, message), attempt=1, retryable=False)
-
-
-# --- nested sagas ----------------------------------------------------------------------------------------------------
 
 
 def start_child(run: SagaRun, entry: LedgerEntry) -> None:

@@ -22,8 +22,6 @@ from sagas.protocol import outcomes
 from sagas.protocol.messages import CancelCall, Finish, RecordState
 from sagas.protocol.outcomes import Outcome
 
-# --- when it is reached ----------------------------------------------------------------------------------------------
-
 
 def start_committed(run: SagaRun) -> None:
     """A saga whose steps can all only go forward starts past the commit point."""
@@ -76,9 +74,6 @@ def reach_commit_point(run: SagaRun) -> None:
     for id in early:
         if run.steps[id].confirm_open == 0:
             confirm_step(run, run.steps[id])
-
-
-# --- the pivot, while its outcome is not known (rule 5) ---------------------------------------------------------------
 
 
 def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
@@ -149,9 +144,6 @@ def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool
     return (
         outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.min_attempts <= 1
     )
-
-
-# --- confirms --------------------------------------------------------------------------------------------------------
 
 
 def confirm_step(run: SagaRun, record: StepRecord) -> None:
@@ -251,9 +243,6 @@ def continue_after_confirm(run: SagaRun, entry: LedgerEntry) -> None:
     record = run.record(entry)
     record.confirms_running -= 1
     confirm_step(run, record)
-
-
-# --- completion ------------------------------------------------------------------------------------------------------
 
 
 def _finish_forward(run: SagaRun) -> None:

@@ -136,9 +136,6 @@ def _settle_step(run: SagaRun, record: StepRecord) -> None:
             run.ready.append(dependant)
 
 
-# --- forward attempts ------------------------------------------------------------------------------------------------
-
-
 def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
     """Start a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
     step = run.step(entry)

@@ -223,9 +223,6 @@ class Machine:
         return commands
 
 
-# --- 1. the handlers of events ---------------------------------------------------------------------------------------
-
-
 def _handle_event(run: SagaRun, event: MachineEvent) -> None:
     """Pass the event to its handler. Obsolete events change nothing."""
     match event:
@@ -413,9 +410,6 @@ def _external_cause(kind: str, type: str, message: str, details: dict[str, Any])
     return {"kind": kind, "step": None, "type": type, "message": message, "details": details}
 
 
-# --- 2. internal events, until the saga waits for an external event or has ended -------------------------------------
-
-
 def _advance(run: SagaRun) -> bool:
     """False if the rest of the work is left to a timer."""
     while True:
@@ -476,9 +470,6 @@ def _carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) ->
         decisions.carry_out(run, entry, decision)
     except DefinitionError as error:
         decisions.park_again(run, entry, error)
-
-
-# --- 3. the end of a phase, and PARKED -------------------------------------------------------------------------------
 
 
 def _end_phase(run: SagaRun) -> None:

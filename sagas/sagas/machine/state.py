@@ -189,8 +189,6 @@ class InternalEvent:
     __slots__ = ()
 
 
-# --- the state of one saga -------------------------------------------------------------------------------------------
-
 OUTPUT_STEP = "output"
 """The pseudo-step that evaluates the saga's `output`."""
 

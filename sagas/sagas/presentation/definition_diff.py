@@ -102,8 +102,6 @@ def compare_definitions(old: Definition, new: Definition) -> DefinitionDiff:
     )
 
 
-# --- what running sagas need -----------------------------------------------------------------------------------------
-
 _OF_THE_ENGINE = ("sql.", "outbox.", "kafka.", "spark.", "saga.")
 """Beginnings of the names of operations that the engine adds to a step."""
 
@@ -137,8 +135,6 @@ def _connections_in(value: Any) -> Iterator[str]:
         yield from _connections_in(one)
 
 
-# --- comparing values ------------------------------------------------------------------------------------------------
-
 _DURATIONS = frozenset({"deadline", "warn_after", "timeout", "heartbeat", "settle"})
 
 
@@ -167,8 +163,6 @@ def _differ(old: Any, new: Any) -> bool:
     """As JSON; spaces around an expression do not count."""
     return differ(normalized_expressions(old), normalized_expressions(new))
 
-
-# --- the saga itself -------------------------------------------------------------------------------------------------
 
 _Meaning = Callable[[Any, Any], str]
 _Attention = Callable[[Any, Any], bool]
@@ -250,9 +244,6 @@ _SAGA_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
     ("locks", _locks_meaning, _different_keys),
     ("notify", _text("different notifications are sent"), _never),
 )
-
-
-# --- steps -----------------------------------------------------------------------------------------------------------
 
 
 def _step_changes(old: Definition, new: Definition) -> Iterator[Change]:

@@ -246,7 +246,6 @@ def _escaped(words: str) -> str:
 
 # SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back, and its
 # confirm above it.
-
 BOX_WIDTH, BOX_HEIGHT, UNDO_HEIGHT = 190, 58, 30
 GAP_X, GAP_Y, MARGIN = 64, 34, 24
 BESIDE = 12 + UNDO_HEIGHT

@@ -104,8 +104,6 @@ def _button_advice(view: SagaView) -> str:
     return f"**Cancel** undoes what was done. {terminate} {reset}"
 
 
-# The summary of a definition, which does not depend on a run.
-
 KIND_LABELS = {
     "compensatable": "can be undone",
     "pivot": "the point of no return",

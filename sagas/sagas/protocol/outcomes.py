@@ -110,12 +110,8 @@ def _hide_in_value(value: Any, texts: Sequence[str]) -> Any:
     return value
 
 
-# --- merging the outcomes of all attempts of a step (guarantees §1) --------------------------------------------------
-#
 # A rejection means that nothing happened in *that* attempt. An earlier attempt that timed out may have had its effect,
 # or still have it, so judging by the last attempt alone would leave effects behind.
-
-
 def is_only_attempt(outcome: Outcome, attempts_before: int, execution: str = "remote") -> bool:
     """True when this outcome is from the very first attempt, so that no other attempt can have had an effect.
 

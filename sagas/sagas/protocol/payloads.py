@@ -314,8 +314,6 @@ def input_digest(input: Any) -> str:
     return canonical_hash(canonical_json(comparable(input)))
 
 
-# --- ledger ids, idempotency keys and workflow ids -------------------------------------------------------------------
-
 KeySuffix = Literal["", "undo", "confirm"]
 
 NOTIFICATION_PREFIX = "notify-"

@@ -372,9 +372,6 @@ class SagaView(JsonView):
         return self.state == "PARKED" or any(child.blocks == "saga" for child in self.children)
 
 
-# --- the JSON form of a class ----------------------------------------------------------------------------------------
-
-
 class _JsonForm(NamedTuple):
     """How a class becomes JSON. ``decoders``: of the fields that contain parts or tuples."""
 

@@ -60,7 +60,6 @@ def _boot_id() -> str:
 
 
 # The files of `saga dev up`. They survive a crash or a reboot, after which another program may listen on their ports.
-
 DEV_FOLDER = Path(".saga") / "dev"
 DEV_FILE = Path(".saga") / "dev.toml"
 

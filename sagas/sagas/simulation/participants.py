@@ -173,9 +173,6 @@ def attempts_made(kind: str, call: Call) -> int:
     return 2 if kind == "crash after effect" and call.retry.max_attempts > 1 and not call.at_most_once else 1
 
 
-# --- consistency between sagas and participants ----------------------------------------------------------------------
-
-
 def find_inconsistencies(views: Mapping[str, SagaView], participants: Participants) -> list[ResidueView]:
     """Effects that stay although a saga is COMPENSATED, or are missing although it is COMPLETED.
 

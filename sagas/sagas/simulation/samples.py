@@ -121,9 +121,6 @@ def _numbered(item: Any, number: int) -> Any:
     return item + number if isinstance(item, int | Decimal) and not isinstance(item, bool) else item
 
 
-# --- results -------------------------------------------------------------------------------------------------------
-
-
 def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[str, Any]:
     """A sample result for every step of a definition. ``schemas``: JSON Schema of the result, by action."""
     wishes = {step.id: _ExpectedShape() for step in definition.steps}

@@ -92,9 +92,6 @@ def names_entry(target: str | None, path: str, entry: str) -> bool:
     return target is not None and target in _keys_of(path, entry)
 
 
-# --- environment and result of a run ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The environment of a run: the project's other definitions, ``[vars]``, and the result schemas of its actions."""

@@ -348,9 +348,6 @@ def _bare(probe: Probe) -> Probe:
     )
 
 
-# --- sample input ----------------------------------------------------------------------------------------------------
-
-
 def sample_input(definition: Definition, environment: Environment | None = None) -> Any:
     """Generate an input from the schema; deterministic for a definition.
 

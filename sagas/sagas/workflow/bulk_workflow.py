@@ -453,9 +453,6 @@ async def _perform(
         raise refused_error(activity_message(error)) from None
 
 
-# --- the input -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
     """The input of a bulk workflow."""

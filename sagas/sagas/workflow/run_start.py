@@ -305,9 +305,6 @@ async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[
     return read_payload(answer.payload)
 
 
-# --- run header, decoded once per worker: all runs of one definition carry the same bytes ----------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RunHeader:
     """A definition with its plan, the project's variables, and the search attributes registered in the namespace.

@@ -103,7 +103,6 @@ def _open_staged(context: TaskContext, manifest: Manifest) -> DataFrame:
 
 
 # The report of an audit: JSON for programs, Markdown for chats and tickets, HTML for browsers.
-
 _SYMBOLS = {"pass": "✔", "warn": "⚠", "fail": "✖"}
 _VERDICTS = {
     "pass": "All checks passed.",

@@ -65,7 +65,6 @@ def overall_verdict(results: Sequence[CheckResult]) -> CheckStatus:
 # Checks based on a metric over all rows, which is computed in the write pass at no extra pass over the data.
 #
 # Rows for which a condition is null count as passing, as in SQL's CHECK constraints; `not_null` covers nulls.
-
 METRIC_CHECKS = ("rows", "sum", "not_null", "accepted_values", "expression")
 
 
@@ -190,9 +189,6 @@ def _unknown_column(check: Check, name: str, frame: DataFrame) -> UsageError:
     return UsageError(f"the check {check.name} names the column {name}; the output has {', '.join(frame.columns)}")
 
 
-# Evaluation of metrics from the write pass, without Spark.
-
-
 def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None) -> CheckResult:
     """``previous_rows`` is the row count of the last publication of this output with rows; None if there was none."""
     match check.kind:
@@ -286,8 +282,6 @@ def _limit_value(check: Check, name: str) -> Decimal | None:
 
 
 # Checks that need their own pass over the staged files, and sample rows of failed checks.
-
-
 SAMPLE_ROWS = 5
 """Maximum number of violating rows that a report shows per check."""
 

@@ -110,9 +110,6 @@ def _filter_and_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values[key] for key in ("where", "columns") if values.get(key) is not None}
 
 
-# Frozen inputs as DataFrames.
-
-
 class JobInputs(Mapping[str, "DataFrame"]):
     """The inputs of a job by name: ``inputs["orders"]`` or ``inputs.orders``."""
 

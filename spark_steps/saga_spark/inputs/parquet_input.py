@@ -213,8 +213,6 @@ def _relative(uri: str, base: str | None, at: int) -> str:
 
 
 # Columns in the names of folders, day=2026-01-01. Spark infers their types: 007 becomes 7, and 12d the number 12.0.
-
-
 def _check_folder_columns(name: str, files: Sequence[FileColumns], base: str | None) -> None:
     """Spark would replace the values of a file's column with the value of the folder. Raises UnreadableInput."""
     if base is None:

@@ -226,8 +226,6 @@ def _type_label(value: Any) -> str:
 
 
 # Programs for `spark-submit`, which get their inputs and stage folders through the environment.
-
-
 OUTPUT_TAIL_LINES = 400
 """How much of the program's output is searched for the error; the runner's log has all of it."""
 

@@ -162,9 +162,6 @@ def as_names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-# Inputs of checks that compare the output with another table.
-
-
 def comparison_input(check: Check) -> Mapping[str, Any] | None:
     """The input that a check compares the output with; None if it needs none."""
     match check.kind:

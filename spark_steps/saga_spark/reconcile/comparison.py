@@ -254,7 +254,6 @@ def _value_columns(aligned: AlignedSides) -> list[str]:
 
 
 # Type alignment of two sides, so that equal values have equal forms and hashes, whatever system they come from.
-
 _INTEGER_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 _STRING_TYPES = (T.StringType, T.CharType, T.VarcharType)
 _TIME_TYPES = (T.DateType, T.TimestampNTZType, T.TimestampType)
@@ -373,7 +372,6 @@ def _apply_mapping(right: DataFrame, spec: ComparisonSpec) -> DataFrame:
 
 
 # Fingerprints of two sides by bucket of the key, which narrow a difference down to few rows.
-
 BUCKETS = 1024
 
 BucketFingerprints = Mapping[int, Fingerprint]

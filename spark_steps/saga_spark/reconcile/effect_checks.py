@@ -218,9 +218,6 @@ def _table_label(effects: Mapping[str, Any]) -> str:
     return f"{effects['connection']}.{effects['table']}"
 
 
-# Outbox events, compared with the steps that wrote them and with the topics.
-
-
 CONSUMER_PREFIX = "consumer/"
 """Prefix of the step of an event that a consumer has written in its own transaction."""
 
@@ -301,8 +298,6 @@ def _outbox_row_key() -> Column:
     """The key of a row of the outbox."""
     return F.to_json(F.struct("event_id"))
 
-
-# The tables of a reconciliation in Spark, and the common form of findings.
 
 FINDING_COLUMNS = ("class", "saga_id", "saga", "state", "step", "generation", "place", "row", "details")
 """``place`` is a connection or ``connection.table``, ``row`` the key of a business row as JSON, ``details`` further

@@ -156,8 +156,6 @@ def epoch_seconds(timestamp: str | None) -> float | None:
 
 
 # The extract of a database: its guard, its outbox and the rows that are effects, all from one snapshot.
-
-
 READ_MARGIN = 3600.0
 """Margin in seconds before a window: a row is written after its attempt was scheduled, by a different clock."""
 

@@ -58,7 +58,6 @@ def parse_tolerance(value: Any) -> Decimal | None:
 
 
 # The rows of business tables that are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
-
 _BINDINGS = ("saga_id", "guard_key", "result")
 
 Binding = Literal["saga_id", "guard_key", "result"]

@@ -165,9 +165,6 @@ def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(unjudged) if count <= BROADCAST_LIMIT else unjudged, "saga_id", "left_anti")
 
 
-# Runner tasks
-
-
 def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Reconcile all sagas; see :func:`find_mismatches`."""
     return find_mismatches(context.spark, request)

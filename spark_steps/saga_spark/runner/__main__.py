@@ -184,7 +184,6 @@ def main() -> None:
 
 
 # Tasks: functions ``(context: TaskContext, request: dict) -> dict``, with requests and results of plain JSON.
-
 Task = Callable[[TaskContext, dict[str, Any]], dict[str, Any]]
 
 TASKS = {

@@ -42,9 +42,6 @@ class AbsenceTimer:
         return self._clock() - self._since >= LOST_AFTER
 
 
-# Masters of a standalone cluster
-
-
 def master_addresses(url: str) -> list[tuple[str, int]]:
     """The hosts and ports of ``spark://one:7077,two:7077``; empty for another kind of master, or no such address."""
     if not url.startswith(PREFIX):
@@ -77,9 +74,6 @@ def is_connected(pid: int, ports: set[int]) -> bool:
         connection.raddr and connection.raddr.port in ports and connection.status == psutil.CONN_ESTABLISHED
         for connection in connections
     )
-
-
-# A Spark Connect server
 
 
 class ConnectServer:

@@ -67,9 +67,6 @@ def write_class_archive(file: Path, run: Callable[[Path], None]) -> None:
                 draft.rename(file)
 
 
-# Spark's archive
-
-
 def class_archive_options() -> str:
     """JVM options for a driver; empty if there is no archive. Raises Unequipped if there is no Java."""
     file = spark_class_archive()

@@ -179,7 +179,6 @@ class RunnerClient:
 # A runner serves many runs, so its loss does not identify the cause, with one exception: a run that was alone in a
 # runner that ran out of memory needs too much itself. A run that shared a lost runner with others, or lost several
 # runners in a row, gets a dedicated runner: this protects the others and shows which run needs too much.
-
 DEDICATED_RUNNER_AFTER = 3
 """Consecutive lost runners after which a run gets a dedicated one."""
 

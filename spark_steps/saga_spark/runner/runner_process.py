@@ -280,8 +280,6 @@ def _delete_old_files(folder: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-# Memory limit and usage of a runner.
-
 GIB = 2**30
 MEMORY_MARGIN = 2 * GIB
 """Bytes that a runner may use beyond the JVM's heap: JVM overhead, the runner's Python, Spark's Python workers."""

@@ -316,7 +316,6 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
 
 # What a JVM that crashes or runs out of memory writes: its stack, messages and settings have secrets. By default it
 # writes to the working folder, where other users may read.
-
 _CRASH_REPORT_BYTES = 1 << 20
 
 
@@ -337,8 +336,6 @@ def log_crash_report(pid: int) -> None:
         return
     print(mask(text), file=sys.stderr, flush=True)
 
-
-# The context of one run inside the runner process, as tasks get it.
 
 CANCEL_INTERVAL = 0.2
 """Seconds between two attempts to cancel: a job may start its next Spark job right after the first was cancelled."""
@@ -429,8 +426,6 @@ class TaskContext:
 
 
 # Spark's settings as a file: command lines, and secrets in them, are readable by every user of the machine.
-
-
 def write_properties_file(conf: Mapping[str, str]) -> Path:
     """Write a properties file for spark-submit into the runner's scratch folder, readable by its owner only."""
     descriptor, name = tempfile.mkstemp(

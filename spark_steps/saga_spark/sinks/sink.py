@@ -134,9 +134,6 @@ def refuse_other_manifest(existing: str, publication: Publication, **details: An
         )
 
 
-# Sinks by kind of output.
-
-
 SinkKind = Literal["iceberg", "parquet", "postgresql", "topic"]
 
 # Imported on first use: a project that only writes Parquet loads neither pyiceberg nor psycopg.

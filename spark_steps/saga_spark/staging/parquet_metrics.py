@@ -149,9 +149,6 @@ def _avalanche(words: Words, spare: Words) -> Words:
     return words
 
 
-# Counting files
-
-
 BATCH_ROWS = 32_768
 """Rows per batch: their words stay in the processor's cache."""
 

@@ -171,8 +171,6 @@ def _truncated(column: Column, kind: DataType, width: int) -> Column | None:
 
 # Python functions of Spark's workers. They are closures, so that they travel by value: the machines of a cluster need
 # neither this package nor pyiceberg.
-
-
 def _bucket_function(buckets: int) -> Callable[[Any], int | None]:
     def bucket(value: Any) -> int | None:
         """Murmur3 (x86, 32 bits, seed 0) of the UTF-8 text, the bytes, or a decimal's shortest two's complement."""

@@ -70,9 +70,6 @@ class StageArea:
                 raise
 
 
-# Clean-up
-
-
 log = logging.getLogger("saga.spark")
 
 SagaLiveness = Literal["open", "over", "terminated", "unknown"]

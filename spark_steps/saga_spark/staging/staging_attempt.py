@@ -262,8 +262,6 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 # The result of a `spark` step: small numbers, never rows.
-
-
 def step_result(manifests: Mapping[str, Manifest], report: Mapping[str, Any]) -> dict[str, Any]:
     """The result of the forward step. With a single output its fields are also at the top level: ``result.rows``."""
     outputs = {name: _output_summary(manifest) for name, manifest in manifests.items()}
@@ -304,9 +302,6 @@ def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "report": (report.get("report") or {}).get("html"),
     }
     return message, details
-
-
-# Progress of an attempt, reported with its heartbeats.
 
 
 class ProgressReporter:

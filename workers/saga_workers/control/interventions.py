@@ -377,8 +377,6 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
 
 
 # The same request to many sagas, concurrently and independently of each other.
-
-
 AT_ONCE = 100
 """Maximum number of open requests. One that no worker answers takes seconds."""
 

@@ -184,9 +184,6 @@ def _archive_file() -> Path:
     return KAFKA_JARS.folder() / f"java-{mark[:12]}.jsa"
 
 
-# The embedded broker as a service.
-
-
 class KafkaService(Service):
     name: ClassVar[str] = "kafka"
     grace: ClassVar[float] = 15.0

@@ -352,7 +352,6 @@ def _port_is_open(address: str) -> bool:
 # The services of the embedded stack, in the order of `dev status`.
 #
 # A new one is a file with a :class:`~saga_workers.devstack.service.Service` and a line here.
-
 SERVICES: tuple[type[Service], ...] = (
     TemporalService,
     PostgresService,
@@ -369,8 +368,6 @@ SERVICE_NAMES = tuple(service.name for service in SERVICES)
 
 
 # The Spark runner of a project. The worker starts it with the first job, and stops it.
-
-
 def spark_runner_status(work: Path) -> dict[str, Any]:
     """``state`` (running or stopped), and ``pid`` and ``log`` of the newest running one.
 
@@ -392,9 +389,6 @@ def _uses_scratch(process: psutil.Process, scratch: Path) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("SAGA_SPARK_SCRATCH") == str(scratch)
     return False
-
-
-# Validation of `--only`.
 
 
 _ALL = f"the services are {', '.join(SERVICE_NAMES)}"

@@ -40,8 +40,6 @@ async def results_of(check: str, results: Awaitable[Sequence[DoctorResult] | Doc
 
 
 # Probes of what may not answer: a disk, a catalog, a broker.
-
-
 CHECK_TIMEOUT = 15.0
 """Seconds a probe may take."""
 

@@ -235,9 +235,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-# --- the checks ------------------------------------------------------------------------------------------------------
-
-
 async def _same_key_twice(trial: Trial) -> None:
     first = await trial.first()
     _expect_same(first, await trial.again(), "the second request")

@@ -219,7 +219,6 @@ def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
 
 
 # The outbox is read before the topics, so events that are new in a topic are looked up in the outbox again.
-
 _BATCH_SIZE = 500
 
 

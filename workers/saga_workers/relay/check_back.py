@@ -168,7 +168,6 @@ class CheckBack:
 #
 # The saga is asked through Temporal, never a table of its steps: a reader that comes before a late transaction commits
 # would take the missing row for "not committed". The ledger only says which workflow runs the saga, and how it ended.
-
 SagaStatusKind = Literal["open", "committed", "over", "unknown"]
 """``open``: may still reach its commit point. ``committed``: has reached it. ``over``: ended without reaching it."""
 
@@ -222,8 +221,6 @@ def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatu
 
 
 # Events that need an operator: held ones whose saga gives no answer, and those that the broker refuses for good.
-
-
 _MAX_SHOWN = 100
 _DATABASE_TIMEOUT = 15.0
 

@@ -136,9 +136,6 @@ def _pid_namespace() -> str:
         return ""  # not Linux: wait until the lease expires
 
 
-# Renewal in the background.
-
-
 log = logging.getLogger("saga.relay")
 
 _STATEMENT_TIMEOUT = RENEWAL_INTERVAL

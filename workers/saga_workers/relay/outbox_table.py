@@ -153,7 +153,6 @@ async def has_outbox(connection: AsyncConnection) -> bool:
 
 
 # Unpublished events: how many, and for how long.
-
 _COUNT_WAITING = """
 SELECT '{new}' AS status, o.shard, COUNT(*) AS events, {now} - MIN(o.created_at) AS oldest
 FROM {waiting} GROUP BY o.shard

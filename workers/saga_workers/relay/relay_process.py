@@ -195,9 +195,6 @@ def _log_crash(task: asyncio.Task[None]) -> None:
         log.error("background task stopped by an internal error (a bug in saga)", exc_info=task.exception())
 
 
-# Maintenance of each outbox, apart from publishing.
-
-
 _START_DELAY = 1.0
 """Seconds; publishing comes first."""
 

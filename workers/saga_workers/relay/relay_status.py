@@ -138,8 +138,6 @@ def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[st
     return {"publishing_error": f"Kafka, topic {progress_topic_name}: an ACL is missing ({' and '.join(lacking)})"}
 
 
-# Gauges, refreshed when Prometheus scrapes.
-
 log = logging.getLogger("saga.relay")
 
 GAUGE_MAX_AGE = 5.0

@@ -112,8 +112,6 @@ def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# One log line per attempt that is worth knowing about.
-
 log = logging.getLogger("saga.step")
 
 _OUTCOME_MESSAGES = {

@@ -201,7 +201,6 @@ def _read_pem(file: str | None, key: str, root: Path) -> bytes | None:
 
 
 # Headers of a workflow start carry the engine's data, so that the input stays the user's own.
-
 _start_headers: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers", default=None)
 
 

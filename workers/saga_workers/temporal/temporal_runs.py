@@ -185,8 +185,6 @@ def _to_datetime(timestamp: Any) -> datetime:
     return timestamp.ToDatetime().replace(tzinfo=UTC)
 
 
-# Pollers of a task queue.
-
 POLLER_TIMEOUT = 90.0
 """Seconds. The server lists pollers for minutes after they have gone; a poll itself lasts up to 60 s."""
 
@@ -231,8 +229,6 @@ class NoAnswer(SagaError):
 
 
 # The definition of a run: the one it was started with, whatever the project's files contain now.
-
-
 _QUERY_TIMEOUT = timedelta(seconds=5)
 
 

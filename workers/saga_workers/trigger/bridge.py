@@ -281,9 +281,6 @@ def _error_message(error: Exception) -> str:
     return error.message if isinstance(error, KafkaOperationError) else classify_kafka_error(error).reason  # pyright: ignore[reportArgumentType]
 
 
-# The output of one message.
-
-
 @dataclass(frozen=True, slots=True)
 class BridgeOutput:
     """The records to produce; ``dead_letter_reason`` is set if they are a dead letter."""

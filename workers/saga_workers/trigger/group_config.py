@@ -72,7 +72,6 @@ class HighWatermarks:
 
 
 # Reachability of the brokers: the client retries forever without an error, but readiness probes and logs must show it.
-
 log = logging.getLogger("saga.trigger")
 
 STATISTICS_INTERVAL = 5.0

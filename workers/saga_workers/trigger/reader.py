@@ -265,8 +265,6 @@ class TopicReader:
                 self._trackers[one.partition].mark_committed(one.offset)
 
 
-# Concurrent execution in order per key.
-
 T = TypeVar("T")
 
 

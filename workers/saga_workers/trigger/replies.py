@@ -295,8 +295,6 @@ def _error_message(error: Exception) -> str | None:
 
 
 # Completes the activity attempt that waits for a reply. Temporal accepts this from any process that has the task token.
-
-
 _ATTEMPT_OVER = (RPCStatusCode.NOT_FOUND,)
 """The attempt timed out, the saga rolled back, or the attempt has already been completed."""
 
@@ -324,9 +322,6 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
             return False
         raise
     return True
-
-
-# The reply topics of a project.
 
 
 def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str]:

@@ -147,7 +147,6 @@ def _uses_topic(operation: Operation) -> bool:
 
 
 # Detection of consumers and bridges in a module's source, without importing it.
-
 _DECORATORS = ("consumer", "bridge")
 
 
@@ -179,8 +178,6 @@ def _decorator_names(tree: ast.Module) -> Iterator[str]:
 
 
 # Event topics must be deleted by age and never compacted: compaction keeps only the newest event of a key.
-
-
 def create_topics(project: Project) -> list[str]:
     """Create the missing topics and return their names. Blocks.
 

@@ -223,7 +223,6 @@ def labels_of(run: RunInfo) -> dict[str, str]:
 
 
 # Pending activities: attempts so far, the last failure, and the last heartbeat.
-
 _OPERATION_FIELDS = {"undo": "compensation", "confirm": "confirmation"}
 _WORDS = {"": "", "compensation": "the undo of ", "confirmation": "the confirm of "}
 
@@ -298,7 +297,6 @@ async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) ->
 
 
 # Whether a cancel is on record, read from Temporal when no worker can answer.
-
 _TAKEN = ("accepted", "recorded")
 
 

@@ -121,7 +121,6 @@ def longest_attempt(definitions: Iterable[Definition]) -> float:
 
 
 # The retention horizon: the start of the oldest saga whose guard rows may still be needed, from Temporal's visibility.
-
 _RPC_TIMEOUT = timedelta(seconds=30)
 _PAGE_SIZE = 200
 """Closed runs read at once; each is read with its memo."""

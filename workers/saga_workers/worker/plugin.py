@@ -193,7 +193,6 @@ def _definition_loader(locator: Locator, project: Project) -> DefinitionLoader:
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event
 # would take a tenth of the worker's time, for texts that are rarely read.
-
 _METADATA_QUERY = "__temporal_workflow_metadata"
 """The query that the Web UI sends; part of the contract between Temporal's server and SDKs."""
 

@@ -202,8 +202,6 @@ class _IdGenerator(RandomIdGenerator):
 
 
 # Propagation of the trace context through Temporal: starter → saga → attempts and nested sagas → the saga's next run.
-
-
 _TRACING_KEY = "saga_tracing"
 
 

@@ -159,8 +159,6 @@ class WorkerMetrics:
 
 
 # Counts and logs the start and end of sagas and notifications, once per run and never during replay.
-
-
 _METRICS_KEY = "saga_metrics"
 
 
@@ -245,7 +243,6 @@ def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException 
 
 
 # Gauges of the namespace's sagas, from Temporal: parked (where and since when) and overdue.
-
 log = logging.getLogger("saga.metrics")
 
 GAUGE_MAX_AGE = 15.0

@@ -55,8 +55,6 @@ def earlier_runs(rows: Rows) -> list[int]:
 
 
 # What the rows alone decide; None: they do not.
-
-
 def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     """The outcome of a forward attempt."""
     row = rows.get("do")
@@ -108,8 +106,6 @@ def lost_transaction() -> Outcome:
 
 
 # The conditions, one function each: a test disables each of them and must see a violation.
-
-
 def is_refused(rows: Rows) -> bool:
     """The step was undone or sealed: nothing may be prepared any more."""
     return rows["do"].reason == "undo"

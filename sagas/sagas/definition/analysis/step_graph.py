@@ -84,9 +84,6 @@ def _topological(needed: Mapping[str, Sequence[str]], position: Mapping[str, int
     return order
 
 
-# Execution plan
-
-
 class ExecutionPlan:
     """Facts about the graph of a definition: dependants, steps after the pivot, and steps to confirm.
 

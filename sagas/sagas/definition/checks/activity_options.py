@@ -61,8 +61,6 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
         )
 
 
-# Fields that are allowed but have no effect on this step
-
 _ACTIVITY_FIELDS = ("timeout", "heartbeat", "retry", "task_queue", "priority", "fairness_key")
 _UNGUARDED_FIELDS = ("idempotent", "settle", "probe")
 

@@ -229,9 +229,6 @@ def _check_id(node: YamlNode, report: Report) -> None:
         report.add("SAGA120", node, problem)
 
 
-# Finding the expressions in a value
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """One expression: the string node that contains it, and the position in the string at which its source begins."""

@@ -132,9 +132,6 @@ def _sensitivity_problems(parts: list[tuple[SchemaNode, Path]], reached: set[int
             )
 
 
-# Defaults that are never filled in
-
-
 def _default_problems(
     parts: list[tuple[SchemaNode, Path]], root: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]
 ) -> Iterator[Problem]:
@@ -206,8 +203,6 @@ def _other_values(node: SchemaNode) -> Iterator[SchemaNode]:
         if (part := node.part(keyword)) is not None:
             yield part
 
-
-# Schemas that are recognised as valid without jsonschema
 
 _TYPE_NAMES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _STRING_KEYWORDS = {"title", "description", "$comment", "format"}

@@ -134,8 +134,6 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
 
 
 # Nested sagas, which can be checked only when every definition of the project is known
-
-
 def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known: bool, report: Report) -> None:
     """Check that every `uses: saga` names a saga, and one that can be undone if the parent may roll back.
 
@@ -170,9 +168,6 @@ def undo_obstacle(definition: Definition) -> str | None:
         if step.confirm and (step.compensate is None or step.compensate.confirmed is None):
             return f"`{step.id}` is confirmed, and nothing undoes it after that (no `compensate.confirmed`)"
     return None
-
-
-# Unguarded participants and local execution
 
 
 def check_participants(draft: SagaDraft, report: Report) -> None:

@@ -112,9 +112,6 @@ def _events(uses: str, given: dict[str, YamlNode]) -> Iterator[dict[str, YamlNod
         yield children_of(event)
 
 
-# Commands with replies
-
-
 def check_requests(draft: SagaDraft, report: Report) -> None:
     """Check the outbox, the reply topic and the headers of all commands with replies."""
     for step in draft.steps:
@@ -163,9 +160,6 @@ def _check_request_fields(step: StepDraft, report: Report) -> None:
             report.add("SAGA118", step.parsed.position_of(field), f"`{field}` of `{step.id}` has no effect {why}")
 
 
-# Triggers
-
-
 def check_triggers(draft: SagaDraft, report: Report) -> None:
     """Report triggers whose signal no step waits for, or whose input the saga's schema refuses: every event would be a
     dead letter; and signals that cannot share a workflow."""
@@ -206,8 +200,6 @@ def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> N
         suggestion_help(name, known, help),
     )
 
-
-# Notifications
 
 _NOT_NOTIFYING = ("kafka.request", RELEASE, DROP)
 """Actions that request or settle something, so they cannot be notifications."""

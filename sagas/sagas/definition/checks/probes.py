@@ -80,7 +80,6 @@ def _may_say(annotation: Any) -> bool:
 
 
 # Which probes can give a definite answer, as far as the definition determines it
-
 ANSWERS_BY_EXPRESSION = ("http", "sql", "reconcile")
 """Actions that never return Done or Absent: only `done` and `absent` can interpret their results."""
 

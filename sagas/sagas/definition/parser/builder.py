@@ -267,8 +267,6 @@ def _guarantee(do: Operation) -> Guarantee:
     return "participant-keyed" if do.idempotent else "at-least-once"
 
 
-# Notifications
-
 NOTIFICATION_TIMEOUT = 30.0
 EVENT_EXPRESSION = "${{ event }}"
 """The whole event: id, type, timestamp and data; the default content of a notification."""

@@ -313,9 +313,6 @@ def quoted_names(items: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
-# Mappings with known fields
-
-
 class ParsedMapping:
     """A parsed mapping: ``values`` by field name, ``node`` for positions."""
 

@@ -261,8 +261,6 @@ SAGA = MappingType(
 PLANNED_ACTIONS: dict[str, str] = {}
 
 
-# JSON Schema of the language, for editors
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _EXPRESSION_STRING: Schema = {"type": "string", "pattern": r"\$\{\{"}
 

@@ -243,7 +243,6 @@ def _with_checked_paths_inside(value: Any, schema: Any, key: str | int) -> Any:
 
 # Held events. The guard's transaction of `confirm` releases them and that of `undo` drops them, whatever action runs
 # there, so a step that lacks either operation gets one that does nothing else.
-
 NO_OP_ACTIONS = (RELEASE, DROP)
 
 
@@ -309,9 +308,6 @@ def with_held_event_operations(
     return compensate, guard_only_operation(do, RELEASE)
 
 
-# `kafka.request` steps
-
-
 def reply_probe(do: Operation) -> Probe:
     """The probe that checks for a recorded reply. If no command was written, it prevents a later write."""
     operation = replace(do, uses=REPLY_PROBE, with_={}, timeout=30.0, retry=Retry(), rejects=False, seals=True)
@@ -328,9 +324,6 @@ def allowed_heartbeat(uses: str, heartbeat: float | None) -> float | None:
     return None if uses == REQUEST else heartbeat
 
 
-# `spark` steps
-
-
 def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation | None, Operation]:
     """The `compensate` (None after the commit point) and the `confirm` of a `spark` step.
 
@@ -345,9 +338,6 @@ def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation |
 
     compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
     return compensation, operation(PUBLISH)
-
-
-# `sql` steps with `two_phase`
 
 
 def two_phase_operations(do: Operation) -> tuple[Compensation, Operation]:

@@ -32,9 +32,6 @@ FIRST_QUESTION, LAST_QUESTION = 30.0, 600.0
 """Seconds between two questions: the first interval, which doubles, and the longest. A signal normally comes first."""
 
 
-# --- when they are requested -----------------------------------------------------------------------------------------
-
-
 def request_at_start(run: SagaRun) -> None:
     """Request the locks, unless they are taken `from` a later step."""
     if run.definition.locks is not None and run.definition.locks.from_ is None:
@@ -106,9 +103,6 @@ def _acquire_command(run: SagaRun, locks: LockState) -> AcquireLocks:
 def reissue(run: SagaRun) -> list[AcquireLocks]:
     """The request in flight."""
     return [_acquire_command(run, run.locks)] if run.locks is not None and run.locks.in_flight else []
-
-
-# --- answers and timers ----------------------------------------------------------------------------------------------
 
 
 def answered(run: SagaRun, event: LocksAnswered) -> None:
@@ -190,9 +184,6 @@ def _described(blocker: Mapping[str, Any]) -> dict[str, Any]:
     return {**blocker, "since": format_timestamp(blocker["since"])}
 
 
-# --- a decision ------------------------------------------------------------------------------------------------------
-
-
 def skip_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     """Why an operator cannot let the undo go on without its locks; None if it can."""
     if run.locks is None or not run.locks.undo or run.locks.state != "WAITING":
@@ -207,9 +198,6 @@ def skip_wait(run: SagaRun, decision: DecisionMade) -> None:
     if run.locks is not None and skip_refusal(run, decision) is None:
         run.note_decision(decision)
         _withdraw(run, run.locks)
-
-
-# --- release ---------------------------------------------------------------------------------------------------------
 
 
 def stop_waiting(run: SagaRun) -> None:

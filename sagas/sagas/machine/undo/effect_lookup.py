@@ -177,9 +177,6 @@ def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outco
     run.park(entry, op, message)
 
 
-# --- continuing after a lookup, by its purpose -----------------------------------------------------------------------
-
-
 def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
     """Continue after the result of :class:`LookUpEffect`."""
     if purpose == "backward":

@@ -190,9 +190,6 @@ def finish_rollback(run: SagaRun) -> None:
     run.emit(Finish(run.state, False, None, run.reason))
 
 
-# --- compensation of one entry (rule 3) ------------------------------------------------------------------------------
-
-
 def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
     """Compensate an entry that is done or may be done."""
     step = run.step(entry)

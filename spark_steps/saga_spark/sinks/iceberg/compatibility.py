@@ -70,8 +70,6 @@ def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
     return problems
 
 
-# Schema and partitioning of the staged rows in Iceberg's types.
-
 _PRIMITIVE_TYPES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "byte": IntegerType(),
@@ -226,8 +224,6 @@ def _iceberg_type(spark_type: Any, ids: Iterator[int], path: str) -> IcebergType
     name = spark_type.get("type") if isinstance(spark_type, Mapping) else spark_type
     raise ValueError(f"the column {path} has the type {name}, which Iceberg does not support")
 
-
-# Equality deletes, which pyiceberg can neither read nor rewrite.
 
 COMPACTION_ADVICE = "rewrite its data files (compaction) with the engine that writes it"
 

@@ -198,9 +198,6 @@ def _row_writer(io: FileIO, metadata: TableMetadata, folder: str) -> Callable[[p
     return write
 
 
-# ── conditions ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def where_expression(where: Mapping[str, Any], schema: Schema) -> BooleanExpression:
     """`{column: value}` means equality, a list means any of its values, null means is null. All columns must match.
 
@@ -286,9 +283,6 @@ def _equal(column: str, value: Any) -> BooleanExpression:
 
 def _predicate(kind: Any, column: str, value: Any) -> BooleanExpression:
     return kind(column, value.isoformat() if isinstance(value, (dt.datetime, dt.date, dt.time)) else value)
-
-
-# ── requirements for the staged rows ────────────────────────────────────────────────────────────────────────────
 
 
 def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any]) -> list[str]:

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 _TRANSACTIONS_ENDPOINT = "transactions/commit"
 
 
-# ── catalogs ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def has_multi_table_commit(catalog: RestCatalog) -> bool:
     """Return whether a REST server commits several tables in one transaction.
 
@@ -78,9 +75,6 @@ def new_pointer_row(catalog: SqlCatalog, namespace: str, table: str, location: s
     Uses ``SqlCatalog._create_table_row``. Replacement: none, as for :func:`write_next_metadata`.
     """
     return catalog._create_table_row(namespace, table, location)
-
-
-# ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def transaction_table(transaction: Transaction) -> Table:
@@ -129,9 +123,6 @@ def append_after(transaction: Transaction, parent: int | None, summary: dict[str
     producer._parent_snapshot_id = parent
     producer.commit()
     return producer.snapshot_id
-
-
-# ── data files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def strict_file_matcher(schema: Schema, predicate: BooleanExpression) -> Callable[[DataFile], bool]:

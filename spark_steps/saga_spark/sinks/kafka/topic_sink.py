@@ -244,7 +244,6 @@ def _to_published(progress: TopicProgress, *, adopted: bool, **details: Any) -> 
 
 
 # Staged rows as records. The same file always gives the same event ids.
-
 _BATCH_ROWS = 5_000
 
 

@@ -193,8 +193,6 @@ def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry])
 
 
 # Storage: the pointer is read without a lock, and swapped under one.
-
-
 LOCK_TIMEOUT = 20.0
 """Lock timeout in seconds. Others hold the lock for milliseconds, unless they are suspended."""
 

@@ -236,7 +236,6 @@ def _fetch_row(connection: PgConnection, statement: str, *values: Any) -> Any:
 
 
 # The mapping from Spark's types to PostgreSQL's, and which PostgreSQL types hold them without loss.
-
 _POSTGRESQL_TYPES = {
     "byte": "smallint",
     "short": "smallint",
@@ -316,8 +315,6 @@ def _split_type(target: str) -> tuple[str, list[int]]:
 
 
 # Stage tables, loaded from a manifest's files: Arrow batches → COPY.
-
-
 COPY_BATCH_ROWS = 65_536
 """Rows per batch."""
 
