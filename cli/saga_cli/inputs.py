@@ -158,7 +158,7 @@ def read_definition(source: Path, project: Project) -> Definition:
     text = read_standard_input("a definition") if piped else read_text(source)
     definition, diagnostics = parse_definition(text, "standard input" if piped else str(source), project.context)
     if definition is None:
-        first = next(one for one in diagnostics if one.severity == "error")
+        first = next(diagnostic for diagnostic in diagnostics if diagnostic.severity == "error")
         raise UsageError(
             f"{first.file}:{first.line}:{first.column} {first.code} {first.message}",
             help=first.help or None if piped else saga_command("validate", source),

@@ -93,7 +93,7 @@ def saga_filter(
         saga=saga,
         states=tuple(one.strip().upper() for state in states for one in state.split(",")),
         since=None if since is None else parse_time(since, now=datetime.now(UTC)),
-        labels=dict(_parse_label(one) for one in labels),
+        labels=dict(_parse_label(label) for label in labels),
         where=where,
         task_queue=settings.temporal.task_queue,
     )

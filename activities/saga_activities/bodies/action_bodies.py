@@ -170,7 +170,7 @@ class ActionBodies:
                 f"the batch action {action.name} must return a list with a result for each of {len(items)} items,"
                 f" not {found}"
             )
-        return [one if isinstance(one, Rejected) else jsonable(one) for one in results]
+        return [result if isinstance(result, Rejected) else jsonable(result) for result in results]
 
     def prepared(self, item: Item, invocation: Invocation, attempt: AttemptContext) -> PreparedEvents:
         """The rows of the events of an item. Raises UnusableResult."""

@@ -167,7 +167,7 @@ class ChunkEffects:
         try:
             statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
             first = statements[0]
-            if any(one.text != first.text for one in statements):
+            if any(statement.text != first.text for statement in statements):
                 raise NeedsSavepoints
             parameters = await self._tx.new_session().exact(first.text, [one.parameters for one in statements])
             returned = await first.run_for_all(self._tx.raw, parameters)

@@ -27,7 +27,7 @@ PUBLISHED_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
 """Whether a row ``o`` of the outbox was published in an earlier window, or in the current one: ``p`` is its shard's
 row of the progress."""
 
-_COMMON = ", ".join(one.name for one in outbox_table.columns if one.name not in ("status", "published_at"))
+_COMMON = ", ".join(column.name for column in outbox_table.columns if column.name not in ("status", "published_at"))
 _STATUS = f"""
 CREATE OR REPLACE VIEW {STATUS_VIEW} AS
 SELECT {_COMMON}, shown AS status,

@@ -156,7 +156,7 @@ def _index_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> Iterator[str]:
 
 def _indexes(table: sa.Table, dialect: sa.Dialect) -> list[sa.Index]:
     """The indexes that a table has on this database."""
-    there = (one for one in table.indexes if one.info.get("except_on") != dialect.name)
+    there = (index for index in table.indexes if index.info.get("except_on") != dialect.name)
     return sorted(there, key=lambda one: str(one.name))
 
 

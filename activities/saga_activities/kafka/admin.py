@@ -137,7 +137,7 @@ class KafkaAdmin:
             (self._library.OffsetSpec.latest(), committed),
             (self._library.OffsetSpec.latest(), everything),
         ):
-            specs = {TopicPartition(name, one): spec for one in partitions}
+            specs = {TopicPartition(name, partition): spec for partition in partitions}
             listings.append(
                 self._call(f"topic {name}", lambda specs=specs, level=level: self._list_offsets(specs, level))
             )
@@ -157,7 +157,7 @@ class KafkaAdmin:
                 TopicCollection([name]), include_authorized_operations=True, request_timeout=self._timeout
             )[name],
         )
-        return {one.name for one in description.authorized_operations or []}
+        return {authorized_operation.name for authorized_operation in description.authorized_operations or []}
 
     def check_transactions(self, id: str | None = None) -> None:
         """Initialize a transactional producer under an otherwise unused id: checks ACLs and transaction timeout."""
@@ -173,7 +173,7 @@ class KafkaAdmin:
         """The committed offsets of a consumer group: partition → the next offset; absent: none committed."""
         from confluent_kafka import Consumer, TopicPartition
 
-        partitions = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
+        partitions = [TopicPartition(topic, partition) for partition in self._metadata(topic).topics[topic].partitions]
         # Uses a consumer that does not join the group: because of a bug of the library, the admin client's own call
         # crashes the process when the coordinator does not respond at once.
         consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
@@ -230,7 +230,7 @@ class KafkaAdmin:
         end = time.monotonic() + self._timeout
         while time.monotonic() < end:
             topic = self._metadata(name).topics[name]
-            if topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()):
+            if topic.partitions and all(partition.leader >= 0 for partition in topic.partitions.values()):
                 return
             time.sleep(0.05)
         raise KafkaOperationError(f"Kafka: the topic {name} was created, but has no leader yet; try again")
@@ -261,7 +261,7 @@ class KafkaAdmin:
             self._admin.poll(0)
             if failure.name in _NO_RESPONSE:
                 failure = next(
-                    (one for one in self._client_errors if one.name in _REFUSALS),
+                    (client_error for client_error in self._client_errors if client_error.name in _REFUSALS),
                     (self._client_errors or [failure])[-1],
                 )
             # A coordinator that has just moved or started still loads its state.

@@ -74,7 +74,7 @@ def abort_hanging(
     if partitions := begun - done:
         context = {"topic": topic, "partitions": sorted(partitions)}
         log.warning("hanging transaction is aborted", extra={"context": context})
-        producer.abort_in((topic, one) for one in partitions)
+        producer.abort_in((topic, partition) for partition in partitions)
 
 
 def visible_events(

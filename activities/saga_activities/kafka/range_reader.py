@@ -50,15 +50,15 @@ def offsets_since(
 
     consumer = _consumer(settings)
     try:
-        timestamps = [TopicPartition(topic, one, max(0, round(start_time * 1000))) for one in offsets]
+        timestamps = [TopicPartition(topic, offset, max(0, round(start_time * 1000))) for offset in offsets]
         positions = consumer.offsets_for_times(timestamps, READ_TIMEOUT)
     except KafkaException as error:
         raise _operation_error(topic, kafka_error_info(error)) from None
     finally:
         consumer.close()
-    for one in positions:
-        if one.error is not None:
-            raise _operation_error(topic, kafka_error_info(one.error))
+    for position in positions:
+        if position.error is not None:
+            raise _operation_error(topic, kafka_error_info(position.error))
     return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].last_stable for one in positions}
 
 

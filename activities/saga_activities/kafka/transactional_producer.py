@@ -250,7 +250,11 @@ class TransactionalProducer:
 
     def _refusals(self) -> list[KafkaErrorInfo]:
         """Refusals among the client's errors: librdkafka itself retries forever with credentials that are refused."""
-        return [one for one in self._client_errors if classify_kafka_error(one).action == "refused"]
+        return [
+            client_error
+            for client_error in self._client_errors
+            if classify_kafka_error(client_error).action == "refused"
+        ]
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -266,8 +270,8 @@ class TransactionalProducer:
         except SystemError as error:
             # The library raises this, without a reason, when the producer is fenced during a flush: outcome unknown.
             verdicts = [
-                classify_kafka_error(one)
-                for one in (*self._client_errors, *(failure for failure, _ in self._failed_deliveries))
+                classify_kafka_error(client_error)
+                for client_error in (*self._client_errors, *(failure for failure, _ in self._failed_deliveries))
             ]
             unknown = classify_kafka_error(KafkaErrorInfo("_FAIL", str(error)))
-            raise KafkaTransactionError(next((one for one in verdicts if one.fenced), unknown)) from error
+            raise KafkaTransactionError(next((verdict for verdict in verdicts if verdict.fenced), unknown)) from error

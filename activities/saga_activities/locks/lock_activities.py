@@ -74,7 +74,7 @@ class LockActivities:
         if answer.waited is not None:
             self._observe_wait(attempt.saga, answer.waited)
         return Outcome.done(
-            {"answer": answer.answer, "blockers": [one._asdict() for one in answer.blockers]}, attempt=None
+            {"answer": answer.answer, "blockers": [blocker._asdict() for blocker in answer.blockers]}, attempt=None
         )
 
     async def _release(self, request: Mapping[str, Any], attempt: AttemptContext) -> Outcome:

@@ -43,7 +43,7 @@ class LockedKey:
             "key": self.key,
             "owner": self.owner,
             "since": format_timestamp(self.since),
-            "waiters": [one.to_json() for one in self.waiters],
+            "waiters": [waiter.to_json() for waiter in self.waiters],
         }
 
 

@@ -185,7 +185,7 @@ async def _grant_next(sql: SqlSession, freed: set[str], now: float) -> None:
     candidates = await _waiting_for(sql, freed)
     if not candidates:
         return
-    keys = frozenset().union(*(one.keys for one in candidates))
+    keys = frozenset().union(*(candidate.keys for candidate in candidates))
     waiting = candidates if keys <= freed else await _waiting_for(sql, keys)
     held = await _held(sql, keys)
     holding = await _holding(sql, {one.owner for one in candidates})

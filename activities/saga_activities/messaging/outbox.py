@@ -213,7 +213,7 @@ def read_events(items: Any, invocation: Invocation) -> list[Event]:
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise UsageError(f"the events of {invocation.action} must be a list, not {encode_json(items).decode()[:80]}")
-    return [_read_event(one, invocation) for one in items]
+    return [_read_event(item, invocation) for item in items]
 
 
 def _read_event(item: Any, invocation: Invocation) -> Event:

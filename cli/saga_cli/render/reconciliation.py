@@ -42,7 +42,7 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
 
 
 def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) -> str:
-    rows = "\n".join(_finding_row(one) for one in findings[:SHOWN_ROWS])
+    rows = "\n".join(_finding_row(finding) for finding in findings[:SHOWN_ROWS])
     more = f"<p>… and {count - SHOWN_ROWS} more.</p>" if count > SHOWN_ROWS else ""
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("saga", "step", "where", "details", "command"))
     return (

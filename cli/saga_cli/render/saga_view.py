@@ -303,7 +303,7 @@ def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
         if len(members) <= _MAX_ITEMS:
             yield from members
             continue
-        usual, count = Counter(_state_pair(one) for one in members).most_common(1)[0]
+        usual, count = Counter(_state_pair(member) for member in members).most_common(1)[0]
         telling = [one for one in members if _state_pair(one) != usual]
         yield from telling[: 2 * _MAX_ITEMS]
         if len(telling) > 2 * _MAX_ITEMS:

@@ -150,22 +150,23 @@ class MessageHandlers:
 
     def __init__(self, handlers: Iterable[MessageHandler] = ()) -> None:
         self._handlers: dict[tuple[type, str], MessageHandler] = {}
-        for one in handlers:
-            other = self._handlers.setdefault((type(one), one.name), one)
-            if other.function is not one.function:
-                kind = type(one).__name__.lower()
+        for handler in handlers:
+            other = self._handlers.setdefault((type(handler), handler.name), handler)
+            if other.function is not handler.function:
+                kind = type(handler).__name__.lower()
                 raise UsageError(
-                    f"two {kind}s are named {one.name}: in {other.function.__module__} and {one.function.__module__}",
+                    f"two {kind}s are named {handler.name}: in {other.function.__module__} and"
+                    f" {handler.function.__module__}",
                     help=f"give one of them another name: @{kind}(…, name=…)",
                 )
 
     @property
     def consumers(self) -> list[Consumer]:
-        return [one for one in self._handlers.values() if isinstance(one, Consumer)]
+        return [handler for handler in self._handlers.values() if isinstance(handler, Consumer)]
 
     @property
     def bridges(self) -> list[Bridge]:
-        return [one for one in self._handlers.values() if isinstance(one, Bridge)]
+        return [handler for handler in self._handlers.values() if isinstance(handler, Bridge)]
 
 
 def load_message_handlers(names: Sequence[str], root: Path) -> MessageHandlers:

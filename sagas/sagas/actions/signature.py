@@ -67,7 +67,7 @@ class Signature:
 
     @cached_property
     def _known(self) -> dict[str, Parameter]:
-        spelled = {one.variable: one for one in self.parameters}
+        spelled = {parameter.variable: parameter for parameter in self.parameters}
         return {**spelled, **{one.name: one for one in self.parameters}}
 
     def find(self, name: str) -> Parameter | None:
@@ -82,15 +82,15 @@ class Signature:
 
     def twice(self, arguments: Mapping[str, Any]) -> Iterator[Parameter]:
         """The parameters that are given under both of their names."""
-        for one in self.parameters:
-            if one.name != one.variable and one.name in arguments and one.variable in arguments:
-                yield one
+        for parameter in self.parameters:
+            if parameter.name != parameter.variable and parameter.name in arguments and parameter.variable in arguments:
+                yield parameter
 
     def missing(self, arguments: Mapping[str, Any]) -> Iterator[Parameter]:
         """The required parameters that are not given."""
-        for one in self.parameters:
-            if one.required and one.name not in arguments and one.variable not in arguments:
-                yield one
+        for parameter in self.parameters:
+            if parameter.required and parameter.name not in arguments and parameter.variable not in arguments:
+                yield parameter
 
 
 ANY_ARGUMENTS = Signature((), Parameter("arguments", "arguments", False, Any), "step", frozenset({ENVELOPE}))

@@ -180,7 +180,7 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
     if uses == "sql":
         run = arguments.get("run")
         statements = run if isinstance(run, list) else [run, arguments]
-        return any(isinstance(one, Mapping) and "expect_rows" in one for one in statements)
+        return any(isinstance(statement, Mapping) and "expect_rows" in statement for statement in statements)
     if uses == "http":
         return arguments.get("rejected") != []
     if uses == "wait":

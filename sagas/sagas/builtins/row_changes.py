@@ -255,7 +255,7 @@ def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], di
     end = returning if returning >= 0 else len(source.tokens)
     where = None if start < 0 else source.text(start + 1, end)
     where_functions = () if start < 0 else source.functions(start + 1, end)
-    called = where_functions if start < 0 else (*where_functions, *(one.lower() for one in source.words(start, end)))
+    called = where_functions if start < 0 else (*where_functions, *(word.lower() for word in source.words(start, end)))
     for function in called:
         if function in _NOT_REPEATABLE and function in where_functions:
             raise NotImageable(f"its condition calls {function}, whose value differs from call to call")
@@ -282,13 +282,13 @@ def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], di
 
 def _assigned(expressions: Sequence[Any], exp: Any) -> Iterator[str]:
     """The columns on the left of `=`, also in `(a, b) = (1, 2)` and `a[1] = 2`."""
-    for one in expressions:
-        if not isinstance(one, exp.EQ):
+    for expression in expressions:
+        if not isinstance(expression, exp.EQ):
             raise NotImageable("one of its assignments cannot be analysed")
-        names = [column.name for column in one.this.find_all(exp.Column)]
+        names = [column.name for column in expression.this.find_all(exp.Column)]
         if not names:
             raise NotImageable("one of its assignments cannot be analysed")
-        for column in one.this.find_all(exp.Column):
+        for column in expression.this.find_all(exp.Column):
             # `t.column` is MySQL's form; a field of a composite column looks the same.
             yield from (column.name, *([column.table] if column.table else []))
 
@@ -310,7 +310,7 @@ def _insert(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str
         schema_name=schema,
         table_name=name,
         alias=alias,
-        columns=tuple(one.name for one in target.expressions) if isinstance(target, exp.Schema) else (),
+        columns=tuple(expression.name for expression in target.expressions) if isinstance(target, exp.Schema) else (),
         conflict=_conflict(tree, conflict, source, dialect, exp) if conflict is not None else None,
         returning=source.find("RETURNING", 0) >= 0,
         functions=functions,
@@ -328,7 +328,7 @@ def _conflict(tree: Any, conflict: Any, source: _Source, dialect: str, exp: Any)
         return Conflict(updates)
     if not isinstance(tree.this, exp.Schema) or not isinstance(tree.expression, exp.Values):
         raise NotImageable("ON DUPLICATE KEY UPDATE needs a list of columns and rows of VALUES")
-    names = [one.name for one in tree.this.expressions]
+    names = [expression.name for expression in tree.this.expressions]
     return Conflict(updates, tuple(source.rows_of_values(names)))
 
 

@@ -189,7 +189,9 @@ def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
         sides = [arguments.get("left"), arguments.get("right")]
     elif uses == SPARK:
         checks = [one for one in _as_list(arguments.get("audit")) if isinstance(one, Mapping)]
-        named = [one["relationships"].get("to") for one in checks if isinstance(one.get("relationships"), Mapping)]
+        named = [
+            check["relationships"].get("to") for check in checks if isinstance(check.get("relationships"), Mapping)
+        ]
         named += [one["reconcile"].get("with") for one in checks if isinstance(one.get("reconcile"), Mapping)]
         sides = [*_mapping_values(arguments.get("inputs")), *named]
     else:
@@ -200,7 +202,7 @@ def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
 def topics_written(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
     """The topics, as written, that are outputs of a job; ``arguments`` are in the long form."""
     outputs = _mapping_values(arguments.get("outputs")) if uses == SPARK else ()
-    return [one["topic"] for one in outputs if isinstance(one, Mapping) and "topic" in one]
+    return [output["topic"] for output in outputs if isinstance(output, Mapping) and "topic" in output]
 
 
 def _mapping_values(mapping: Any) -> Iterator[Any]:

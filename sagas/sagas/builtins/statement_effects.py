@@ -47,7 +47,7 @@ class StatementEffect:
             case "insert":
                 return not self.overwrites
             case "update":
-                return all(one.adds for one in self.assignments)
+                return all(assignment.adds for assignment in self.assignments)
         return False
 
 
@@ -72,7 +72,9 @@ def statement_effect(statement: str) -> StatementEffect | None:
     compared = _compared(tree.args.get("where"), exp)
     match tree:
         case exp.Select():
-            names = {column.name.lower() for one in tree.expressions for column in one.find_all(exp.Column)}
+            names = {
+                column.name.lower() for expression in tree.expressions for column in expression.find_all(exp.Column)
+            }
             star = {"*"} if any(one.find(exp.Star) for one in tree.expressions) else set()
             return StatementEffect("read", table, frozenset(names | star), compared=compared)
         case exp.Insert():
@@ -81,7 +83,9 @@ def statement_effect(statement: str) -> StatementEffect | None:
             return StatementEffect("insert", table, overwrites=updates)
         case exp.Update():
             assignments = tuple(_assignment(one, exp) for one in tree.expressions if isinstance(one, exp.EQ))
-            complete = len(assignments) == len(tree.expressions) and all(one.column for one in assignments)
+            complete = len(assignments) == len(tree.expressions) and all(
+                assignment.column for assignment in assignments
+            )
             return StatementEffect("update", table, assignments=assignments, compared=compared) if complete else None
     return StatementEffect("other", table, compared=compared)
 

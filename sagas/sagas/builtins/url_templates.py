@@ -54,7 +54,9 @@ def _parts(template: str) -> list[TemplatePart]:
 
 
 def _is_data(part: TemplatePart) -> bool:
-    return part.expression and any(one.path[:1] != ("vars",) for one in compile_expression(part.text).references)
+    return part.expression and any(
+        reference.path[:1] != ("vars",) for reference in compile_expression(part.text).references
+    )
 
 
 def _encoded(part: TemplatePart, function: str) -> str:

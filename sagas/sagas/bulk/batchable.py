@@ -22,7 +22,7 @@ LONGEST_WAIT = 5.0
 
 def why_not_batchable(step: StepDefinition) -> str | None:
     """Why a saga leaves its bulk workflow at this step at the latest; None if all its operations may be shared."""
-    return next((why for one in step.operations if (why := _why_not_operation(one)) is not None), None)
+    return next((why for operation in step.operations if (why := _why_not_operation(operation)) is not None), None)
 
 
 def why_no_member(definition: Definition) -> str | None:

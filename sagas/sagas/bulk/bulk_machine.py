@@ -68,7 +68,7 @@ class PerformChunk:
     @property
     def max_attempts(self) -> int:
         """How often it may be attempted: each attempt is one of each of its calls."""
-        left = min(one.call.retry.max_attempts - one.earlier_attempts for one in self.calls)
+        left = min(call.call.retry.max_attempts - call.earlier_attempts for call in self.calls)
         return max(1, min(left, MAX_CHUNK_ATTEMPTS))
 
 

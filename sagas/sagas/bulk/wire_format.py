@@ -48,7 +48,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
     first = calls[0].call
     guard = first.guard
     assert guard is not None
-    shared = _shared_arguments([one.call.arguments for one in calls])
+    shared = _shared_arguments([call.call.arguments for call in calls])
     return {
         "saga": saga,
         "action": first.action,
@@ -68,7 +68,7 @@ def _shared_arguments(all_arguments: Sequence[Mapping[str, Any]]) -> dict[str, A
     return {
         name: value
         for name, value in all_arguments[0].items()
-        if isinstance(value, str) and all(one.get(name) == value for one in all_arguments)
+        if isinstance(value, str) and all(argument.get(name) == value for argument in all_arguments)
     }
 
 
@@ -137,7 +137,7 @@ def encode_outcomes(outcomes: Sequence[Outcome | None], attempt: int) -> dict[st
     """
     return {
         "attempt": attempt,
-        "outcomes": [None if one is None else _encode_outcome(one, attempt) for one in outcomes],
+        "outcomes": [None if outcome is None else _encode_outcome(outcome, attempt) for outcome in outcomes],
     }
 
 

@@ -32,11 +32,14 @@ def _as_json(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _as_github(diagnostics: Sequence[Diagnostic]) -> str:
-    return "\n".join(
-        f"::{one.severity} file={_escaped_property(one.file)},line={one.line},col={one.column},title={one.code}::"
-        + _escaped_data(f"{one.message}\n{one.help}".strip())
-        for one in diagnostics
-    )
+    return "\n".join(map(_github_command, diagnostics))
+
+
+def _github_command(diagnostic: Diagnostic) -> str:
+    file, code = _escaped_property(diagnostic.file), diagnostic.code
+    place = f"file={file},line={diagnostic.line},col={diagnostic.column},title={code}"
+    text = _escaped_data(f"{diagnostic.message}\n{diagnostic.help}".strip())
+    return f"::{diagnostic.severity} {place}::{text}"
 
 
 def _escaped_data(text: str) -> str:
@@ -48,7 +51,7 @@ def _escaped_property(text: str) -> str:
 
 
 def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
-    codes = sorted({one.code for one in diagnostics})
+    codes = sorted({diagnostic.code for diagnostic in diagnostics})
     rules = [
         {
             "id": code,

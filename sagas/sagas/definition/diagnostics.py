@@ -178,7 +178,8 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "write `x-sensitive: true` in a schema that describes a value of the input",
     ),
     "SAGA124": _error(
-        "a part of `input` that no value can fit", "correct one of the two keywords: every start would be refused"
+        "a part of `input` that no value can fit",
+        "correct one of the two keywords: every start with such a value would be refused",
     ),
     "SAGA130": _error(
         "a trigger sends a signal that no `wait` receives", "name the `signal` of a `wait` step of this saga"

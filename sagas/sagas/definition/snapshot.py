@@ -29,11 +29,11 @@ from sagas.text.exact_json import canonical_json
 
 def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
     table = []
-    for one in fields(model):
-        if one.metadata.get("travels") is False:
+    for field in fields(model):
+        if field.metadata.get("travels") is False:
             continue
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        table.append((one.name, default))
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        table.append((field.name, default))
     return tuple(table)
 
 
@@ -195,7 +195,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
         "`confirm`": (_effect_location(old.confirm), _effect_location(new.confirm)),
         "`probe`": (old.probe is None or new.probe is not None, True),
         "`compensate`": (
-            undo and [_effect_location(one) for one in undo.alternates],
+            undo and [_effect_location(alternate) for alternate in undo.alternates],
             other and _leading_locations(other.alternates, undo),
         ),
         "`compensate.confirmed`": (
@@ -208,7 +208,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
 
 def _leading_locations(alternates: tuple[Operation, ...], undo: Any) -> list[Any]:
     """The locations of the first alternates, as many as the old definition has; additional ones are allowed."""
-    return [_effect_location(one) for one in alternates[: len(undo.alternates) if undo else None]]
+    return [_effect_location(alternate) for alternate in alternates[: len(undo.alternates) if undo else None]]
 
 
 def _effect_location(action: Operation | None) -> tuple[str | None, str | None] | None:

@@ -70,7 +70,7 @@ _SECONDS = re.compile(r"(tuple\[)?float\b")
 
 @lru_cache(maxsize=64)
 def _fields_with_seconds(record: type) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(record) if _SECONDS.match(str(one.type)))
+    return tuple(field.name for field in fields(record) if _SECONDS.match(str(field.type)))
 
 
 def restore_record(record: type[R], values: Mapping[str, Any]) -> R:

@@ -34,13 +34,13 @@ def rows(run: SagaRun) -> tuple[ParkedView, ...]:
         ParkedView(
             step=child.step,
             op="do" if (entry := run.entry(child.step)) is None or entry.undo is None else "undo",
-            since=one.since,
-            why=f"the nested saga {one.id} waits for an operator at {one.step}: {one.why}",
-            decisions=one.decisions,
-            commands=one.commands,
+            since=wait.since,
+            why=f"the nested saga {wait.id} waits for an operator at {wait.step}: {wait.why}",
+            decisions=wait.decisions,
+            commands=wait.commands,
         )
         for child in children(run)
-        for one in child.waits or ()
+        for wait in child.waits or ()
     )
     return tuple(_row(run, parked) for parked in run.parked.values()) + nested
 
@@ -76,7 +76,7 @@ def reported(run: SagaRun, event: ChildParked) -> None:
     child = run.children[flight.entry]
     if event.waits and not child.get("waits") and run.state != "PARKED":
         run.emit(RecordState(run.state, flight.entry, None))  # `saga parked` finds the parent by it
-    child |= {"state": event.state, "waits": [dict(one) for one in event.waits], "blocked": event.blocked}
+    child |= {"state": event.state, "waits": [dict(wait) for wait in event.waits], "blocked": event.blocked}
     if not event.waits:
         forget_report(child)
 

@@ -81,8 +81,8 @@ def _locks(run: SagaRun) -> LocksView | None:
     if locks is None:
         return None
     blockers = tuple(
-        LockBlockerView(key=one["key"], owner=one["owner"], since=format_timestamp(one["since"]) or "")
-        for one in locks.blockers
+        LockBlockerView(key=blocker["key"], owner=blocker["owner"], since=format_timestamp(blocker["since"]) or "")
+        for blocker in locks.blockers
     )
     since = format_timestamp(locks.held_at if locks.held_at is not None else locks.requested_at)
     return LocksView(state=locks.state, keys=locks.keys, since=since, waits_for=blockers)

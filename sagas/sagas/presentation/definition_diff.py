@@ -109,7 +109,7 @@ _OF_THE_ENGINE = ("sql.", "outbox.", "kafka.", "spark.", "saga.")
 def _names(definition: Definition) -> dict[str, set[str]]:
     steps = definition.steps
     operations = [
-        *(one for step in steps for one in step.operations),
+        *(operation for step in steps for operation in step.operations),
         *(step.probe.operation for step in steps if step.probe is not None),
         *(notification.do for notification in definition.notify),
     ]
@@ -141,7 +141,7 @@ _DURATIONS = frozenset({"deadline", "warn_after", "timeout", "heartbeat", "settl
 def _to_json(value: Any) -> Any:
     """A field as JSON: of a part of the definition what differs from its default, with the names of the language."""
     if is_dataclass(value) and not isinstance(value, type):
-        default = {one.name: one.default for one in fields(value)}
+        default = {field.name: field.default for field in fields(value)}
         values = {name: getattr(value, name) for name in default}
         return {
             name.removesuffix("_"): _to_json(one)
@@ -218,7 +218,8 @@ def _commit_point(definition: Definition) -> str:
 def _trigger_changes(old: Sequence[KafkaTrigger], new: Sequence[KafkaTrigger]) -> Iterator[Change]:
     for field, signals in (("triggers", False), ("triggers (signals)", True)):
         value, new_value = (
-            [_to_json(one) for one in triggers if (one.signal is not None) == signals] for triggers in (old, new)
+            [_to_json(trigger) for trigger in triggers if (trigger.signal is not None) == signals]
+            for triggers in (old, new)
         )
         if _differ(value, new_value):
             what = "signals them for different events" if signals else "starts them for different events"
@@ -375,7 +376,9 @@ _STEP_FIELDS: Sequence[tuple[str, Callable[[StepDefinition], Any], _Meaning | No
     ("on_failure", lambda step: step.on_failure, lambda _old, new: _FAILURES[new], _always),
     (
         "compensate",
-        lambda step: None if step.compensate is None else tuple(one.uses for one in step.compensate.alternates),
+        lambda step: (
+            None if step.compensate is None else tuple(alternate.uses for alternate in step.compensate.alternates)
+        ),
         _compensate_meaning,
         _has_fewer,
     ),

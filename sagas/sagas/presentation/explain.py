@@ -60,7 +60,7 @@ class Explanation:
             "why": explain_guarantee(step),
             "uses": step.do.uses,
             "needs": list(step.needs),
-            "undone_by": [one.uses for one in step.compensate.alternates] if step.compensate else [],
+            "undone_by": [alternate.uses for alternate in step.compensate.alternates] if step.compensate else [],
             "confirmed_by": step.confirm.uses if step.confirm else None,
             "batchable": (why_not := self.why_not_batchable(step)) is None,
             "why_not_batchable": why_not,
@@ -171,7 +171,7 @@ def describe_compensation(step: StepDefinition) -> str | None:
         return "its held events are dropped; once published they stay"
     if step.do.images:
         return "undone automatically: its rows are restored from images, or it parks if they have changed"
-    return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
+    return f"undone by {', else '.join(alternate.uses for alternate in step.compensate.alternates)}"
 
 
 def describe_savepoint(step: StepDefinition) -> str | None:

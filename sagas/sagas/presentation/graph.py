@@ -117,7 +117,7 @@ def _confirm_label(step: StepDefinition) -> str | None:
 
 def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
     if step.compensate is not None:
-        return tuple(one.uses for one in step.compensate.alternates)
+        return tuple(alternate.uses for alternate in step.compensate.alternates)
     return ("saga",) if step.do.uses == "saga" and step.kind == "compensatable" else ()
 
 

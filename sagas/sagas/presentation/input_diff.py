@@ -57,7 +57,7 @@ def _meaning_of_removal(name: str, new: Mapping[str, Any]) -> tuple[str, bool]:
         return f"an input with {name} is refused", True
     if name in (new.get("required") or ()):
         return f"nothing but its presence is checked of {name}", False
-    if any(isinstance(one, Mapping) and one for one in others):
+    if any(isinstance(other, Mapping) and other for other in others):
         return f"{name} is checked as every other property", True
     return f"an input with {name} is accepted, and nothing checks it", False
 

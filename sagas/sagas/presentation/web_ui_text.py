@@ -128,6 +128,10 @@ def static_details(definition: Definition) -> str:
 
 
 def _definition_row(step: StepDefinition) -> str:
-    undo = " or ".join(markdown_code(one.uses) for one in step.compensate.alternates) if step.compensate else ""
+    undo = (
+        " or ".join(markdown_code(alternate.uses) for alternate in step.compensate.alternates)
+        if step.compensate
+        else ""
+    )
     title = f"**{step.id}**" if step.name == step.id else f"**{step.id}** {markdown_text(step.name)}"
     return table_row(title, markdown_code(step.do.uses), KIND_LABELS[step.kind], undo)

@@ -393,11 +393,11 @@ def _json_form(cls: type[Any]) -> _JsonForm:
 
 def _decoder(hint: Any) -> Callable[[Any], Any] | None:
     """Return what converts the JSON of a field, if it contains a part of the view, a tuple, or a tuple of parts."""
-    for one in (hint, *get_args(hint)):
-        if isinstance(one, type) and issubclass(one, JsonView):
-            return one.from_json
-        if get_origin(one) is tuple:
-            decode = _decoder(get_args(one)[0])
+    for get_arg in (hint, *get_args(hint)):
+        if isinstance(get_arg, type) and issubclass(get_arg, JsonView):
+            return get_arg.from_json
+        if get_origin(get_arg) is tuple:
+            decode = _decoder(get_args(get_arg)[0])
             return tuple if decode is None else partial(_decode_all, decode)
     return None
 

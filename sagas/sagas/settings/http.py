@@ -22,7 +22,7 @@ def refuse_plain_credentials(name: str, url: str, options: Mapping[str, Any]) ->
         return
     auth, headers = (table if isinstance(table := options.get(key), Mapping) else {} for key in ("auth", "headers"))
     oauth2 = auth.get("oauth2")
-    has_credentials = any(kind != "mtls" for kind in auth) or any(str(one).lower() in _SECRET for one in headers)
+    has_credentials = any(kind != "mtls" for kind in auth) or any(str(header).lower() in _SECRET for header in headers)
     targets = {"url": url if has_credentials else ""}
     if isinstance(oauth2, Mapping):
         targets["auth.oauth2.token_url"] = str(oauth2.get("token_url", ""))

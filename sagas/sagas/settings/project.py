@@ -47,7 +47,11 @@ class Project:
     @property
     def _folders(self) -> list[Path]:
         """Where the definitions are. A folder that is only the default need not exist."""
-        return [one for one in self.settings.definitions if self.settings.config_file is not None or one.exists()]
+        return [
+            definition
+            for definition in self.settings.definitions
+            if self.settings.config_file is not None or definition.exists()
+        ]
 
     @cached_property
     def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
@@ -110,7 +114,7 @@ class Project:
                 f"there is no saga {name}, because {self.settings.root} is not in a project",
                 help="choose a project with --config DIR, or create one with saga init DIR",
             )
-        errors = [one for one in self.diagnostics if one.severity == "error"]
+        errors = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
         folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
         if errors:
             first = errors[0]

@@ -233,7 +233,7 @@ class _ShapeReader:
                         wish.value = other.value if isinstance(other.value, bool | int | str) else str(other.value)
                 return None
             case FunctionCall(name=name, args=args):
-                values = [self.read(one, scope) for one in args]
+                values = [self.read(arg, scope) for arg in args]
                 first = values[0] if values else None
                 if first is not None and name in self.STRING_FUNCTIONS and not first.is_specified:
                     first.value = "1"
@@ -251,7 +251,7 @@ def _expressions(step: StepDefinition) -> Iterator[Expression]:
     if step.if_ is not None:
         sources.append("${{ " + unwrap(step.if_) + " }}")
     if step.compensate is not None:
-        sources += [one.with_ for one in step.compensate.alternates]
+        sources += [alternate.with_ for alternate in step.compensate.alternates]
         sources.append(step.compensate.confirmed.with_ if step.compensate.confirmed else None)
     for source in sources:
         yield from _expressions_in(source)

@@ -107,7 +107,7 @@ class BulkWorkflow:
             request = read_request(bounded_value([args], levels=_LEVELS_AROUND_INPUTS))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
-        inputs = [one.input for one in request.sagas]
+        inputs = [saga.input for saga in request.sagas]
         header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
@@ -148,7 +148,7 @@ class BulkWorkflow:
         """The sagas to run: those whose ids are free, and those that may have been started on their own."""
         assert self._header is not None
         definition = self._header.definition
-        self._digests = {one.id: input_digest(one.input) for one in request.sagas}
+        self._digests = {saga.id: input_digest(saga.input) for saga in request.sagas}
         answer = await _perform(
             CLAIM_ACTIVITY,
             raw_json(

@@ -191,7 +191,14 @@ def sql_literal(value: Any, dialect: str) -> str:
         return f"'{quoted}'"
     if dialect == "postgresql":
         characters = quoted.replace("\\", "\\\\")
-        return "e'" + "".join(one if printable_line(one) == one else f"\\U{ord(one):08x}" for one in characters) + "'"
+        return (
+            "e'"
+            + "".join(
+                character if printable_line(character) == character else f"\\U{ord(character):08x}"
+                for character in characters
+            )
+            + "'"
+        )
     encoded = text.encode("utf-8", "surrogatepass").hex()
     # An introducer keeps it a literal, which takes the collation of the column that it is compared with.
     return f"_utf8mb4 x'{encoded}'" if dialect in ("mysql", "mariadb") else f"cast(x'{encoded}' as text)"

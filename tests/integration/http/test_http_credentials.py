@@ -144,7 +144,7 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
         ({"auth": {"basic": {"user": "a", "password": "b"}}}, "where the secret is"),
         ({"auth": {"bearer": {"env": "A"}, "basic": {"user": "a", "password": {"env": "B"}}}}, "give only one"),
         ({"auth": {"barer": {"env": "A"}}}, "no field barer; did you mean bearer?"),
-        ({"auth": {"oauth2": {"token_url": "x", "client_id": "a", "client_secret": {"env": "B"}}}}, "complete http"),
+        ({"auth": {"oauth2": {"token_url": "x", "client_id": "a", "client_secret": {"env": "B"}}}}, "complete URL"),
         ({"auth": {"header": {"value": {"env": "A"}}}}, "needs name"),
         ({"auth": {"mtls": {"certificate": "c", "key": "k"}}}, "needs an https:// URL"),
         ({"verify": False}, "cannot be switched off"),

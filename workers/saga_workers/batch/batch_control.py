@@ -210,8 +210,8 @@ async def cancel_members(locator: Locator, saga_ids: Sequence[str], request: Map
     by one. ``request``: as the update `cancel` of a single saga takes it. Raises LedgerUnavailable.
     """
     members: dict[str, list[BulkMember]] = {}
-    for one in await locator.members(list((await locator.ledger.claims(saga_ids)).values())):
-        members.setdefault(one.bulk_id, []).append(one)
+    for member in await locator.members(list((await locator.ledger.claims(saga_ids)).values())):
+        members.setdefault(member.bulk_id, []).append(member)
     answers = await asyncio.gather(*(_cancel_members_of(locator.temporal, some, request) for some in members.values()))
     return {id: answer for one in answers for id, answer in one.items()}
 
@@ -223,7 +223,7 @@ async def _cancel_members_of(
     bulk = members[0].bulk
     if bulk is None or not bulk.run.running or not await count_pollers(temporal, bulk.run.task_queue):
         return {}
-    saga_ids = [one.claim.saga_id for one in members]
+    saga_ids = [member.claim.saga_id for member in members]
     try:
         return await update_bulk_workflow(temporal, bulk.run.id, CANCEL_UPDATE, [saga_ids, request]) or {}
     except (TimeoutError, WorkflowUpdateFailedError):

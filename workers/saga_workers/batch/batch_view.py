@@ -71,7 +71,7 @@ class BatchView:
             **_record_json(self.id, self.record),
             "total": self.total,
             "sagas": dict(sorted(self.sagas.items())),
-            "failures": [one.to_json() for one in self.failures],
+            "failures": [failure.to_json() for failure in self.failures],
             "failures_read": self.failures_read,
         }
 

@@ -115,7 +115,7 @@ class SharedStarts:
                 if self._open is batch:
                     self._open = None
                 # A caller that has given up need not be started.
-                starts = [one for one in batch.starts.values() if not one.result.done()]
+                starts = [start for start in batch.starts.values() if not start.result.done()]
                 answering = asyncio.create_task(self._answer(starts))
                 await asyncio.wait({answering}, timeout=_BUSY_FOR)
             finally:
@@ -134,16 +134,16 @@ class SharedStarts:
         known = await self._known(starts)
         new: list[_Start] = []
         waiting: dict[str, list[_Start]] = {}
-        for one in starts:
-            if one.id in known:
+        for start in starts:
+            if start.id in known:
                 continue
-            noted = self._noted(one.id)
+            noted = self._noted(start.id)
             if noted is None or noted.bulk_id is None:
-                new.append(one)
-            elif noted.input_digest == input_digest(one.request.input):
-                waiting.setdefault(noted.bulk_id, []).append(one)
+                new.append(start)
+            elif noted.input_digest == input_digest(start.request.input):
+                waiting.setdefault(noted.bulk_id, []).append(start)
             else:
-                _fail([one], NotClaimed(one.id))
+                _fail([start], NotClaimed(start.id))
         bulk_handle = self._starter.locator.temporal.get_workflow_handle
         await asyncio.gather(
             self._start_bulk(new),
@@ -153,7 +153,7 @@ class SharedStarts:
 
     async def _answer_repeats(self, starts: Sequence[_Start]) -> None:
         known = await self._known(starts)
-        unclaimed = [one for one in starts if one.id not in known and self._noted(one.id) is not None]
+        unclaimed = [start for start in starts if start.id not in known and self._noted(start.id) is not None]
         for one in unclaimed:
             _fail([one], NotClaimed(one.id))
         await self._answer_each([one for one in starts if not one.result.done()], known)
@@ -162,7 +162,7 @@ class SharedStarts:
         """The ids that are taken, with the claim of the saga if that is all there is."""
         if not starts:
             return {}
-        ids = [one.id for one in starts]
+        ids = [start.id for start in starts]
         # In this order: the claim of a saga that ends meanwhile becomes a row.
         claims = await self._ledger.claims(ids)
         rows = await self._ledger.states(ids)
@@ -172,7 +172,7 @@ class SharedStarts:
         if not starts:
             return
         try:
-            handle = await self._starter.start_bulk([BulkRow(one.id, one.request) for one in starts])
+            handle = await self._starter.start_bulk([BulkRow(start.id, start.request) for start in starts])
         except RPCError as error:
             if refusal_reason(error) is None:
                 raise
@@ -192,7 +192,7 @@ class SharedStarts:
     async def _answer_accepted(self, handle: WorkflowHandle[Any, Any], starts: Sequence[_Start]) -> None:
         """Answer when a worker has accepted the bulk workflow. Without an answer in time nobody knows whether one will:
         who starts the saga again waits for the same workflow."""
-        accepted = await wait_accepted(handle, [one.id for one in starts])
+        accepted = await wait_accepted(handle, [start.id for start in starts])
         if accepted is None:
             self._note_unclaimed(starts, handle.id)
             for one in starts:
@@ -212,22 +212,22 @@ class SharedStarts:
 
     def _note_unclaimed(self, starts: Sequence[_Start], bulk_id: str) -> None:
         saga = self._starter.definition.saga
-        for one in starts:
-            digest = input_digest(one.request.input)
-            self._unclaimed[one.id] = Claim(one.id, bulk_id, saga, digest, datetime.now(UTC), one.request.labels)
+        for start in starts:
+            digest = input_digest(start.request.input)
+            self._unclaimed[start.id] = Claim(start.id, bulk_id, saga, digest, datetime.now(UTC), start.request.labels)
         while len(self._unclaimed) > _MAX_UNCLAIMED:
             self._unclaimed.popitem(last=False)
 
     async def _answer_each(self, starts: Sequence[_Start], known: Mapping[str, Claim | None]) -> None:
         """Answer starts that share nothing with others; ``known``: their claims."""
-        claims = [claim for one in starts if (claim := known.get(one.id)) is not None]
+        claims = [claim for start in starts if (claim := known.get(start.id)) is not None]
         members = {member.claim.saga_id: member for member in await self._starter.locator.members(claims)}
         for one in starts:
             member = members.get(one.id)
             if member is not None and member.open:
                 self._answer_running(one, member.claim, member.bulk_id)
         others = [one for one in starts if not one.result.done()]
-        await asyncio.gather(*(self._answer_alone(one) for one in others))
+        await asyncio.gather(*(self._answer_alone(other) for other in others))
 
     def _answer_running(self, one: _Start, claim: Claim, bulk_id: str | None) -> None:
         try:
@@ -253,6 +253,6 @@ class SharedStarts:
 
 
 def _fail(starts: Sequence[_Start], error: Exception) -> None:
-    for one in starts:
-        if not one.result.done():
-            one.result.set_exception(error)
+    for start in starts:
+        if not start.result.done():
+            start.result.set_exception(error)

@@ -238,10 +238,10 @@ class SagaStarter:
         Raises UsageError if there is no ledger, an id or a label is not valid, or an input is too large.
         """
         self._ledger.require()
-        for one in sagas:
-            if (size := len(encode_json(one.request.input))) > MAX_BULK_INPUT:
+        for saga in sagas:
+            if (size := len(encode_json(saga.request.input))) > MAX_BULK_INPUT:
                 raise UsageError(
-                    f"the input of {one.id} has {size:,} bytes, and bulk execution takes {MAX_BULK_INPUT:,}: "
+                    f"the input of {saga.id} has {size:,} bytes, and bulk execution takes {MAX_BULK_INPUT:,}: "
                     "start it on its own"
                 )
         extra = {} if batch is None else {"batch": batch}

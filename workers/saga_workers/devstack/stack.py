@@ -428,7 +428,8 @@ def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Coll
     own = [name for name in ("worker", "relay", "trigger") if name in chosen]
     needed = {
         "temporal": "worker" in own and not names_server(settings),
-        "postgres": bool(own) and any(one.url_setting is None for one in settings.sql_connections()),
+        "postgres": bool(own)
+        and any(sql_connection.url_setting is None for sql_connection in settings.sql_connections()),
         "kafka": own not in ([], ["worker"]) and settings.kafka.bootstrap_servers is None,
     }
     missing = [name for name, is_needed in needed.items() if is_needed and name not in {*chosen, *running}]

@@ -25,9 +25,9 @@ async def automatic_step_problems(project: Project) -> list[str] | None:
         return None
     databases = DatabaseConnections(
         {
-            one.name: {**one.options, "kind": "sql", "url": one.url}
-            for one in project.settings.sql_connections()
-            if any(name == one.name for _, name, _ in statements)
+            sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
+            for sql_connection in project.settings.sql_connections()
+            if any(name == sql_connection.name for _, name, _ in statements)
         },
         pool_size=1,
     )

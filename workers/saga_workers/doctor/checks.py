@@ -152,7 +152,7 @@ def _check_settings(settings: Settings) -> DoctorResult:
 
 def _check_definitions(project: Project) -> list[DoctorResult]:
     try:
-        errors = [one for one in project.diagnostics if one.severity == "error"]
+        errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
         names = sorted(project.definitions)
     except SagaError as error:
         return [DoctorResult("definitions", False, error.message, error.help)]

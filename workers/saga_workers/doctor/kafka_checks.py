@@ -26,7 +26,11 @@ async def check_kafka(project: Project) -> list[DoctorResult]:
 
 def check_bulk_triggers(project: Project) -> Iterator[DoctorResult]:
     try:
-        triggers = [(one, trigger.topic) for one in project.definitions.values() for trigger in one.triggers]
+        triggers = [
+            (definition, trigger.topic)
+            for definition in project.definitions.values()
+            for trigger in definition.triggers
+        ]
     except SagaError:
         return  # reported by the check of the definitions
     if (problem := bulk_trigger_problem(project.settings, triggers)) is not None:

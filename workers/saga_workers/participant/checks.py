@@ -129,7 +129,9 @@ class Trial:
     async def duplicates(self) -> list[Outcome]:
         """Concurrent deliveries of the forward request."""
         outcomes = await self.transport.deliver(self._invocation(self.calls.do()), COPIES)
-        self.steps.append((f"{len(outcomes)} × do at once", "; ".join(sorted({describe(one) for one in outcomes}))))
+        self.steps.append(
+            (f"{len(outcomes)} × do at once", "; ".join(sorted({describe(outcome) for outcome in outcomes})))
+        )
         self._to_undo = next((one for one in outcomes if one.kind == "done"), None)
         return outcomes
 
@@ -292,7 +294,7 @@ async def _confirm_after_undo(trial: Trial) -> None:
 
 async def _concurrent_duplicates(trial: Trial) -> None:
     outcomes = await trial.duplicates()
-    done = [one for one in outcomes if one.kind == "done"]
+    done = [outcome for outcome in outcomes if outcome.kind == "done"]
     if len(done) < len(outcomes):
         done.append(await trial.again())
     if any(one.kind == "rejected" for one in outcomes) and done[-1].kind == "done":

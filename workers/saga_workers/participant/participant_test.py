@@ -140,7 +140,7 @@ def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, 
     tables = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
     definition, diagnostics = parse_text(text, "participant test", ProjectContext(connections=tables))
     if definition is None:
-        first = next(one for one in diagnostics if one.severity == "error")
+        first = next(diagnostic for diagnostic in diagnostics if diagnostic.severity == "error")
         raise UsageError(f"this is not a request that a saga could make: {first.message}")
     return StepUnderTest(definition, STEP, {}, count=count)
 
@@ -203,7 +203,12 @@ class _ParticipantTransport:
         self._commands = commands
         self._control = _ConnectionControl()
         self._connections = HttpConnections(
-            {one.name: http_settings(one) for one in settings.connections.values() if one.kind == "http"}, self._control
+            {
+                connection.name: http_settings(connection)
+                for connection in settings.connections.values()
+                if connection.kind == "http"
+            },
+            self._control,
         )
         self._dispatcher = Dispatcher(ActionBodies(Actions()), DatabaseConnections({}), self._connections)
 

@@ -42,13 +42,13 @@ async def find_left_claims(locator: Locator, connection: str, saga_id: str | Non
     return [
         Finding(
             "claim_left",
-            saga_id=one.saga_id,
-            saga=one.saga,
+            saga_id=list_left_claim.saga_id,
+            saga=list_left_claim.saga,
             state="TERMINATED",
             place=f"{connection}.saga_claim",
-            details={"bulk_workflow": one.bulk_id},
+            details={"bulk_workflow": list_left_claim.bulk_id},
         )
-        for one in await list_left_claims(locator, saga_id)
+        for list_left_claim in await list_left_claims(locator, saga_id)
     ]
 
 
@@ -59,11 +59,11 @@ async def list_left_claims(
     made before this time.
     """
     claims = [
-        one
-        for one in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
-        if saga_id in (None, one.saga_id) and (before is None or one.claimed_at < before)
+        bulk_claim
+        for bulk_claim in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
+        if saga_id in (None, bulk_claim.saga_id) and (before is None or bulk_claim.claimed_at < before)
     ]
-    left = [one.claim for one in await locator.members(claims) if not one.open]
+    left = [member.claim for member in await locator.members(claims) if not member.open]
     if left:
         await asyncio.sleep(_SETTLE_TIME)
         still = await locator.ledger.claims([one.saga_id for one in left])
@@ -157,13 +157,13 @@ async def sagas_of_bulk_workflows(
     """
     for at in range(0, len(ids), _ROWS_AT_ONCE):
         part = ids[at : at + _ROWS_AT_ONCE]
-        claims = [one for one in (await locator.ledger.claims(part)).values() if one.bulk_id is not None]
+        claims = [claim for claim in (await locator.ledger.claims(part)).values() if claim.bulk_id is not None]
         rows = await locator.ledger.find_all(part)
         for row in rows.values():
             ended = None if row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at).timestamp()
             if ended is not None and ended >= horizon:
                 late = "it ended during the reconciliation" if ended >= until else row.view.incomplete
                 yield replace(row.view, incomplete=late)
-        for one in await locator.members(claims, without=rows):
-            view = claimed_view(locator.temporal, one, web_ui=None)
+        for member in await locator.members(claims, without=rows):
+            view = claimed_view(locator.temporal, member, web_ui=None)
             yield replace(view, incomplete="it was not asked for")

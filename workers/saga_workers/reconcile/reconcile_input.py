@@ -60,7 +60,7 @@ async def read_input(
     """Read all sources. Raises SagaError if a database does not answer, UsageError if a URL or a table is wrong."""
     material = ReconcileInput(folder, time.time())
     material.horizon = material.started_at - await _namespace_retention(locator.temporal)
-    engines = {one.name: open_engine(one) for one in settings.sql_connections()}
+    engines = {sql_connection.name: open_engine(sql_connection) for sql_connection in settings.sql_connections()}
     try:
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
         with SagaExport(folder, mark) as journal:
@@ -71,7 +71,7 @@ async def read_input(
                     older.append(view.id)
             scope = ReconciliationScope(scope.since, scope.saga_id, tuple(older))
             for name, engine in engines.items():
-                mine = [one for one in effects if one.connection == name]
+                mine = [effect for effect in effects if effect.connection == name]
                 counts = await _read_connection(name, engine, mine, folder, scope)
                 material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
             async for view in _orphans(locator, folder, journal.states):
@@ -178,7 +178,7 @@ async def _read_connection(
     try:
         return await extract_database(engine, name, effects, folder, scope)
     except (SQLAlchemyError, OSError) as error:
-        tables = ", ".join(one.table for one in effects) or "its guard table"
+        tables = ", ".join(effect.table for effect in effects) or "its guard table"
         raise SagaError(f"the connection {name} could not be read ({tables}): {driver_message(error)}") from error
 
 
@@ -208,4 +208,4 @@ def _started_at(view: SagaView) -> float:
 
 def saga_ids(findings: Iterable[Any]) -> list[str]:
     """The distinct saga ids of some findings."""
-    return list(dict.fromkeys(one.saga_id for one in findings if one.saga_id))
+    return list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))

@@ -72,7 +72,7 @@ async def reconcile(
             material.rows["records of topics"] = topics.compared
         request = {
             "folder": str(folder),
-            "effects": [one.to_json() for one in effects],
+            "effects": [effect.to_json() for effect in effects],
             "since": scope.since,
             "horizon": material.horizon,
             "rows": read,
@@ -85,7 +85,7 @@ async def reconcile(
         findings = [Finding.from_json(decode_json(line)) for line in lines]
         counts = Counter(answer["counts"])
         news = await published_since(settings, findings)
-        findings = [one for one in findings if one not in news]
+        findings = [finding for finding in findings if finding not in news]
         counts.subtract(one.kind for one in news)
     except (JobFailed, InfrastructureError) as error:
         raise SagaError(f"the reconciliation job failed: {error}") from error
@@ -144,12 +144,16 @@ async def _check_locks(locator: Locator, settings: Settings, scope: Reconciliati
     return [
         Finding(
             "lock_left",
-            one.owner,
-            place=f"{settings.lock_connection}.{'saga_lock_wait' if one.waits else 'saga_lock'}",
-            details={"holder": one.holder, "keys": ", ".join(one.keys), "since": _iso_timestamp(one.since)},
+            list_orphan.owner,
+            place=f"{settings.lock_connection}.{'saga_lock_wait' if list_orphan.waits else 'saga_lock'}",
+            details={
+                "holder": list_orphan.holder,
+                "keys": ", ".join(list_orphan.keys),
+                "since": _iso_timestamp(list_orphan.since),
+            },
         )
-        for one in await list_orphans(locator, settings)
-        if scope.saga_id in (None, one.owner)
+        for list_orphan in await list_orphans(locator, settings)
+        if scope.saga_id in (None, list_orphan.owner)
     ]
 
 
@@ -169,17 +173,20 @@ async def _recheck(
     locator: Locator, settings: Settings, findings: Sequence[Finding], inputs: ReconcileInput
 ) -> tuple[list[Finding], list[Finding]]:
     """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
-    dialects = {one.name: sa.make_url(one.url).get_backend_name() for one in settings.sql_connections()}
+    dialects = {
+        sql_connection.name: sa.make_url(sql_connection.url).get_backend_name()
+        for sql_connection in settings.sql_connections()
+    }
     now: dict[str, SagaView | None] = {}
     for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
         now[saga_id] = await current_view(locator, saga_id)
     kept: list[Finding] = []
     gone: list[Finding] = []
-    for one in findings:
-        view = now.get(one.saga_id or "")
-        moved = view is not None and view.state != inputs.states.get(one.saga_id or "", view.state)
+    for finding in findings:
+        view = now.get(finding.saga_id or "")
+        moved = view is not None and view.state != inputs.states.get(finding.saga_id or "", view.state)
         can_undo = view is not None and view.can_undo
-        (gone if moved else kept).append(replace(one, command=repair_command(one, dialects, can_undo=can_undo)))
+        (gone if moved else kept).append(replace(finding, command=repair_command(finding, dialects, can_undo=can_undo)))
     return kept, gone
 
 
@@ -194,7 +201,7 @@ def _report(
         "until": _iso_timestamp(inputs.started_at),
         "read": {"sagas": 0, **inputs.rows},
         "counts": {kind: counts[kind] for kind in order if kind in counts},
-        "findings": [one.to_json() for one in sorted(findings, key=lambda one: order.index(one.kind))],
+        "findings": [finding.to_json() for finding in sorted(findings, key=lambda one: order.index(one.kind))],
         "seconds": round(time.time() - inputs.started_at, 1),
     }
 
@@ -231,7 +238,7 @@ def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, st
         return None
     from saga_spark.reconcile import topic_extract
 
-    names = [one.name for one in settings.sql_connections()]
+    names = [sql_connection.name for sql_connection in settings.sql_connections()]
     return topic_extract.read_topics(settings.kafka, folder, scope, started_at, names)
 
 
@@ -240,9 +247,9 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
     published by now.
     """
     asked: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.kind == "event_unclaimed" and one.row and one.place:
-            asked.setdefault(one.place.partition(".")[0], []).append(one)
+    for finding in findings:
+        if finding.kind == "event_unclaimed" and finding.row and finding.place:
+            asked.setdefault(finding.place.partition(".")[0], []).append(finding)
     gone: list[Finding] = []
     for name, some in asked.items():
         engine = open_engine(settings.connection(name))

@@ -52,7 +52,7 @@ async def repair_findings(
     for saga_id in _saga_ids_of_class(findings, "claim_left"):
         message = await continue_claimed(locator, saga_id, who, REASON)
         done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
-    held = [one for one in findings if one["class"] == "event_held"]
+    held = [finding for finding in findings if finding["class"] == "event_held"]
     if held:
         out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
         done += await _resolve_held_events(locator, settings, held, out)
@@ -76,7 +76,7 @@ async def repair_findings(
 
 
 def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list[str]:
-    return [one["saga_id"] for one in findings if one["class"] == kind and one["saga_id"]]
+    return [finding["saga_id"] for finding in findings if finding["class"] == kind and finding["saga_id"]]
 
 
 async def _undo_saga(locator: Locator, saga_id: str, who: str) -> str:
@@ -106,9 +106,9 @@ async def _resolve_held_events(
     Events in ``published_ids`` are in their topic already and would be published twice; they are left to an operator.
     """
     entries: dict[tuple[str, EntryKey], list[str]] = {}
-    for one in findings:
-        address = EntryKey(one["saga_id"], one["step"], one["generation"])
-        entries.setdefault((one["place"].partition(".")[0], address), []).append(one["row"]["event_id"])
+    for finding in findings:
+        address = EntryKey(finding["saga_id"], finding["step"], finding["generation"])
+        entries.setdefault((finding["place"].partition(".")[0], address), []).append(finding["row"]["event_id"])
     done: list[dict[str, Any]] = []
     databases = open_databases(settings, None, 1)
     try:
@@ -118,7 +118,7 @@ async def _resolve_held_events(
                 answer = entry_status(view, address.entry, address.generation)
             except SagaUnreachable as error:
                 raise SagaError(str(error)) from error
-            if any(one in published_ids for one in events):
+            if any(event in published_ids for event in events):
                 message = "needs an operator: an event is in its topic although it is held"
             elif answer.kind in ("committed", "over"):
                 guard = Guard(name, databases.engine(name))
@@ -134,7 +134,7 @@ async def _resolve_held_events(
 
 async def _release_lock(locator: Locator, settings: Settings, saga_id: str, holder: str) -> str:
     """Release the locks of a saga that is over, unless its effects are still to be undone."""
-    if holder not in {one.holder for one in await list_orphans(locator, settings)}:
+    if holder not in {list_orphan.holder for list_orphan in await list_orphans(locator, settings)}:
         return "its locks have been released meanwhile"
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)

@@ -84,7 +84,7 @@ class CheckBack:
     async def _decide(self, name: str, engine: AsyncEngine, events: Sequence[Any], ledger: RunLedger) -> None:
         views: dict[str, SagaView | None] = {}
         unreachable: str | None = None
-        for entry in sorted({(one.saga_id, one.step, one.generation) for one in events}):
+        for entry in sorted({(event.saga_id, event.step, event.generation) for event in events}):
             saga_id, step, generation = entry
             if saga_id not in views and unreachable is None:
                 try:

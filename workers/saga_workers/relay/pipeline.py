@@ -141,7 +141,7 @@ class Pipeline:
         except TopicsUnusable as unusable:
             self._suspend(unusable.reasons)
             await self._reader.set_aside([row for row, _ in events if row.topic in unusable.reasons])
-            return [one for one in events if one[0].topic not in unusable.reasons]
+            return [event for event in events if event[0].topic not in unusable.reasons]
         return events
 
     async def _retry_topics(self, topics: Collection[str]) -> None:

@@ -118,7 +118,7 @@ def _kafka_status(
             rows.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
         else:
             rows.append(
-                {"topic": topic, "lso_lag": sum(one.undecided_records for one in cluster.offsets(topic).values())}
+                {"topic": topic, "lso_lag": sum(offset.undecided_records for offset in cluster.offsets(topic).values())}
             )
     return {"topics": rows}
 
@@ -208,7 +208,7 @@ async def transaction_lag(outbox: Outbox, topics: Collection[str]) -> Mapping[st
         there = cluster.topics()
         asked = [*topics, progress_topic(outbox.settings, outbox.identity.outbox_id)]
         return {
-            topic: sum(one.undecided_records for one in cluster.offsets(topic).values())
+            topic: sum(offset.undecided_records for offset in cluster.offsets(topic).values())
             for topic in asked
             if topic in there
         }

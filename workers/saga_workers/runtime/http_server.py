@@ -169,7 +169,7 @@ class HttpServer:
     @property
     def busy(self) -> int:
         """The number of requests being answered."""
-        return sum(one.busy for one in self._connections())
+        return sum(connection.busy for connection in self._connections())
 
     async def __aenter__(self) -> HttpServer:
         try:
@@ -191,7 +191,11 @@ class HttpServer:
             connection.transport.abort()
 
     def _connections(self) -> list[_BoundedProtocol]:
-        return [one for one in self._server.server_state.connections if isinstance(one, _BoundedProtocol)]
+        return [
+            connection
+            for connection in self._server.server_state.connections
+            if isinstance(connection, _BoundedProtocol)
+        ]
 
 
 class _Server(Server):
@@ -231,7 +235,11 @@ class _BoundedProtocol(H11Protocol):
 
     def _has_place(self) -> bool:
         """Return whether this new connection can be served, if need be in place of one that waits for its client."""
-        served = [one for one in self.connections if isinstance(one, _BoundedProtocol) and not one.refused]
+        served = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, _BoundedProtocol) and not connection.refused
+        ]
         if len(served) <= MAX_CONNECTIONS:
             return True
         waiting = [one for one in served if one is not self and (one.flow.write_paused or not one._answering)]

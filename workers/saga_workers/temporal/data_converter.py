@@ -34,8 +34,10 @@ class ExactPayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         own = (
-            _ExactJson() if isinstance(one, JSONPlainPayloadConverter) else one
-            for one in DefaultPayloadConverter.default_encoding_payload_converters
+            _ExactJson()
+            if isinstance(default_encoding_payload_converter, JSONPlainPayloadConverter)
+            else default_encoding_payload_converter
+            for default_encoding_payload_converter in DefaultPayloadConverter.default_encoding_payload_converters
         )
         super().__init__(*own)
 

@@ -178,26 +178,26 @@ class BridgeRunner:
 
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
-        for one in partitions:
-            self._moved_partitions.add(one.partition)
-            self._positions.pop(one.partition, None)
-            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
-            self._producers[one.partition] = TransactionalProducer(self._settings, id).fence_and_open()
-            self._checked_topics[one.partition] = set()
+        for partition in partitions:
+            self._moved_partitions.add(partition.partition)
+            self._positions.pop(partition.partition, None)
+            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{partition.partition}"
+            self._producers[partition.partition] = TransactionalProducer(self._settings, id).fence_and_open()
+            self._checked_topics[partition.partition] = set()
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
     def _on_revoked(self, _: Any, partitions: list[Any]) -> None:
-        for one in partitions:
-            self._moved_partitions.add(one.partition)
-            self._producers.pop(one.partition, None)
-            self._positions.pop(one.partition, None)
+        for partition in partitions:
+            self._moved_partitions.add(partition.partition)
+            self._producers.pop(partition.partition, None)
+            self._positions.pop(partition.partition, None)
 
     def _split_batch(self, partition: int, records: list[ConsumedRecord]) -> list[list[ConsumedRecord]]:
         """Split records into transactions. The broker refuses a whole batch for one record that is too large: the
         messages of such a batch get a transaction each, which shows the one at fault.
         """
-        singly = [one for one in records if one.offset <= self._individual_up_to.get(partition, -1)]
+        singly = [record for record in records if record.offset <= self._individual_up_to.get(partition, -1)]
         rest = records[len(singly) :]
         return [*([one] for one in singly), *([rest] if rest else [])]
 

@@ -95,7 +95,7 @@ class BrokerHealth:
 
     def _on_statistics(self, statistics: str) -> None:
         brokers = decode_json(statistics).get("brokers", {}).values()
-        away = not any(one.get("state") == "UP" for one in brokers)
+        away = not any(broker.get("state") == "UP" for broker in brokers)
         if away and not self._unreachable:
             log.warning("no Kafka broker can be reached, messages wait", extra=fields(group=self._group))
         if self._unreachable and not away:

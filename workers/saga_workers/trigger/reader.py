@@ -193,7 +193,11 @@ class TopicReader:
     def _offsets(self, partitions: Any) -> list[Any]:
         from confluent_kafka import TopicPartition
 
-        wanted = ((one, self._trackers[one].to_commit()) for one in partitions if one in self._trackers)
+        wanted = (
+            (partition, self._trackers[partition].to_commit())
+            for partition in partitions
+            if partition in self._trackers
+        )
         return [TopicPartition(self.topic, one, offset) for one, offset in wanted if offset is not None]
 
     async def _finish(self, grace: float) -> None:
@@ -212,7 +216,7 @@ class TopicReader:
     # The callbacks run in the client's thread, within poll() and close().
 
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
-        numbers = [one.partition for one in partitions]
+        numbers = [partition.partition for partition in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
         self._moved_partitions.update(numbers)
@@ -229,7 +233,7 @@ class TopicReader:
         """Give partitions up: drain what is in flight, then commit what has ended."""
         from confluent_kafka import KafkaException
 
-        going = [one.partition for one in partitions]
+        going = [partition.partition for partition in partitions]
         asyncio.run_coroutine_threadsafe(self._drain(going), self._loop).result()
         offsets = self._offsets(going)
         self._assigned.difference_update(going)
@@ -260,9 +264,9 @@ class TopicReader:
             about = fields(group=self.group, topic=self.topic)
             log.info("offset commit failed and is retried: %s", classify_kafka_error(error).reason, extra=about)
             return
-        for one in partitions:
-            if one.error is None and one.partition in self._trackers:
-                self._trackers[one.partition].mark_committed(one.offset)
+        for partition in partitions:
+            if partition.error is None and partition.partition in self._trackers:
+                self._trackers[partition.partition].mark_committed(partition.offset)
 
 
 T = TypeVar("T")

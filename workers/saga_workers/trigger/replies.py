@@ -327,11 +327,11 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
 def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str]:
     """The topics named by the definitions, and the default one, if any step makes a request; else none."""
     found = {
-        str((one.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
+        str((operation.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
         for definition in definitions.values()
         for step in definition.steps
-        for one in step.operations
-        if one.uses == REQUEST
+        for operation in step.operations
+        if operation.uses == REQUEST
     }
     # Sagas of an older definition may still wait for replies in the default topic.
     return sorted(found | {default_reply_topic(prefix)}) if found else []

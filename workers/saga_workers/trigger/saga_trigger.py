@@ -58,24 +58,28 @@ class SagaTrigger:
         self._dead_letters = dead_letters
         self._metrics = metrics
         self._stop = stop
-        self._triggers = [_Trigger(one, TriggerExpressions(one)) for one in definition.triggers if one.topic == topic]
+        self._triggers = [
+            _Trigger(trigger, TriggerExpressions(trigger)) for trigger in definition.triggers if trigger.topic == topic
+        ]
         self._waits = WaitLog()
         self._variables = dict(client.project.settings.vars)
 
     @property
     def most_shared(self) -> int:
         """The most events that are started together; 0 if each is started on its own."""
-        return max((one.trigger.bulk.max for one in self._triggers if one.trigger.bulk is not None), default=0)
+        return max(
+            (trigger.trigger.bulk.max for trigger in self._triggers if trigger.trigger.bulk is not None), default=0
+        )
 
     @property
     def fill_time(self) -> float:
         """See :func:`fill_time`."""
-        return fill_time([one.trigger for one in self._triggers])
+        return fill_time([trigger.trigger for trigger in self._triggers])
 
     @property
     def ordered(self) -> bool:
         """True if the events of a key wait for each other. Events that share a workflow begin at once anyway."""
-        return any(one.trigger.bulk is None for one in self._triggers)
+        return any(trigger.trigger.bulk is None for trigger in self._triggers)
 
     async def __call__(self, record: ConsumedRecord) -> None:
         """Return when Temporal has the start or signal, or Kafka the dead letter. Raises ProcessStopping."""
@@ -104,14 +108,14 @@ class SagaTrigger:
             "vars": self._variables,
             "saga": {"name": self._definition.saga},
         }
-        for one in self._triggers:
-            if not one.values.matches(context):
+        for trigger in self._triggers:
+            if not trigger.values.matches(context):
                 continue
             try:
-                if one.trigger.signal is None:
-                    await self._start(message, one, context, number)
+                if trigger.trigger.signal is None:
+                    await self._start(message, trigger, context, number)
                 else:
-                    await self._signal(one.trigger, message, one.values, context)
+                    await self._signal(trigger.trigger, message, trigger.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
             except (LedgerUnavailable, NoAnswer, NotClaimed) as error:
@@ -194,7 +198,7 @@ def fill_time(triggers: Sequence[KafkaTrigger]) -> float:
 
     Each of them has a third of the shortest `wait`. What is left of it is for the workflow that the events share.
     """
-    waits = [one.bulk.wait for one in triggers if one.bulk is not None]
+    waits = [trigger.bulk.wait for trigger in triggers if trigger.bulk is not None]
     return min(min(waits) / 3, MAX_FILL_TIME) if waits and len(waits) == len(triggers) else 0.0
 
 

@@ -76,7 +76,9 @@ def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
             raise UsageError(f"the saga {saga} has no trigger", help="triggers: {kafka: {topic: …}} in its definition")
         return found
     readers = project.message_handlers
-    triggers = tuple(one for definition in project.definitions.values() for one in _trigger_topics(definition))
+    triggers = tuple(
+        trigger_topic for definition in project.definitions.values() for trigger_topic in _trigger_topics(definition)
+    )
     replies = reply_topics(project.definitions, project.settings.kafka.prefix)
     found = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
     if not found:
@@ -90,7 +92,7 @@ def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
 
 def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
     """One reader per topic: the triggers of a saga on one topic share it, and each sees every event."""
-    for topic in dict.fromkeys(one.topic for one in definition.triggers):
+    for topic in dict.fromkeys(trigger.topic for trigger in definition.triggers):
         yield definition, topic
 
 
@@ -142,7 +144,10 @@ class TriggerTasks:
         self._dead_letters = DeadLetters(self._settings, self.metrics)
         stack.callback(self._dead_letters.close)
         self._databases = DatabaseConnections(
-            {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()}
+            {
+                sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
+                for sql_connection in project.settings.sql_connections()
+            }
         )
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
@@ -153,11 +158,11 @@ class TriggerTasks:
         """The tasks by name. Raises UsageError if a connection does not exist."""
         self._readers = [
             *(self._make_trigger(definition, topic) for definition, topic in plan.triggers),
-            *(self._make_consumer(one) for one in plan.consumers),
-            *(self._make_bridge(one) for one in plan.bridges),
+            *(self._make_consumer(consumer) for consumer in plan.consumers),
+            *(self._make_bridge(bridge) for bridge in plan.bridges),
         ]
-        for one in self._readers:
-            self.metrics.add_lag_source(one.lags)
+        for reader in self._readers:
+            self.metrics.add_lag_source(reader.lags)
         parts: dict[str, Coroutine[Any, Any, None]] = {one.group: one.run(self._stop, grace) for one in self._readers}
         if plan.consumers:
             parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
@@ -170,7 +175,7 @@ class TriggerTasks:
             return why
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
-        return next((why for one in self._readers if (why := one.health())), None)
+        return next((why for reader in self._readers if (why := reader.health())), None)
 
     def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
         assert self._client is not None

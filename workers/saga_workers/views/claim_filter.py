@@ -78,14 +78,14 @@ def parse_claim_filter(where: str) -> ClaimFilter | None:
 async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str | None) -> list[str]:
     """The ids of the sagas that running bulk workflows have now, and that match. Raises LedgerUnavailable, RPCError."""
     matching = [
-        one
-        for one in await locator.ledger.bulk_claims(claims.rows, MAX_CLAIMS)
-        if all(condition(one) for condition in claims.others)
+        bulk_claim
+        for bulk_claim in await locator.ledger.bulk_claims(claims.rows, MAX_CLAIMS)
+        if all(condition(bulk_claim) for condition in claims.others)
     ]
     return [
-        one.claim.saga_id
-        for one in await locator.members(matching)
-        if one.bulk is not None and one.bulk.run.running and task_queue in (None, one.bulk.run.task_queue)
+        member.claim.saga_id
+        for member in await locator.members(matching)
+        if member.bulk is not None and member.bulk.run.running and task_queue in (None, member.bulk.run.task_queue)
     ]
 
 

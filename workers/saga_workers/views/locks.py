@@ -63,7 +63,7 @@ async def list_orphans(locator: Locator, settings: Settings) -> list[OpenRequest
             return []
         # Its saga may have released it since: a run closes after the release.
         still = set(await lock_list.open_requests(engine))
-        return [one for one in candidates if one in still]
+        return [candidate for candidate in candidates if candidate in still]
     except (SQLAlchemyError, OSError) as error:
         raise _unreadable(connection, error) from error
     finally:

@@ -88,7 +88,9 @@ async def read_parked(
     lost = ledger_views(locator, replace(criteria, states=("PARKED",)), without=views)
     views |= {view.id: view async for view in lost}
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
-    return ParkedList(tuple(one for view in views.values() for one in parked_operations(view)), unasked)
+    return ParkedList(
+        tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view)), unasked
+    )
 
 
 def parked_operations(view: SagaView) -> list[ParkedOperation]:
@@ -114,8 +116,10 @@ def _rows_of(parked: ParkedView) -> Mapping[str, Any]:
 def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
     """Groups with the same saga, step, operation and error, the largest first."""
     groups: dict[tuple[str, str, str, str, str | None], list[ParkedOperation]] = {}
-    for one in operations:
-        groups.setdefault((one.saga, one.definition_step, one.op, one.error, one.source), []).append(one)
+    for operation in operations:
+        groups.setdefault(
+            (operation.saga, operation.definition_step, operation.op, operation.error, operation.source), []
+        ).append(operation)
     rows = [
         {
             "saga": saga,
@@ -123,9 +127,11 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
             "op": op,
             "error": why,
             "count": len(members),
-            "oldest": min(one.since for one in members),
+            "oldest": min(member.since for member in members),
             "ids": sorted({one.saga_id for one in members}),
-            "decisions": [one for one in members[0].decisions if all(one in other.decisions for other in members)],
+            "decisions": [
+                decision for decision in members[0].decisions if all(decision in other.decisions for other in members)
+            ],
             "command": _resolve_command(saga, step, op, why, members),
             **({} if source is None else {"source": source}),
             **(members[0].rows if len(members) == 1 else {}),

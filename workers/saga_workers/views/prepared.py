@@ -21,7 +21,7 @@ _TIMEOUT = 15.0
 
 def two_phase_connections(definitions: Mapping[str, Definition]) -> set[str]:
     """The connections whose databases have to prepare transactions."""
-    steps = (step.do for one in definitions.values() for step in one.steps)
+    steps = (step.do for definition in definitions.values() for step in definition.steps)
     return {do.connection for do in steps if do.two_phase and do.connection is not None}
 
 
@@ -37,7 +37,7 @@ async def with_stuck_prepared(settings: Settings, view: SagaView) -> SagaView:
     """The view with these reasons in ``stuck``. Raises SagaError if a database cannot be read."""
     if not any(step.guarantee == "two-phase" for step in view.steps):
         return view
-    connections = [one.name for one in settings.sql_connections()]
+    connections = [sql_connection.name for sql_connection in settings.sql_connections()]
     return add_reasons(view, await _read(settings, connections, view.id))
 
 

@@ -113,7 +113,7 @@ async def with_blocking_checked(locator: Locator, view: SagaView) -> SagaView:
     """
     if view.state == "PARKED" or not view.waits_for_a_person:
         return view
-    blocking = {one.id for child in view.children for one in child.waits or ()}
+    blocking = {wait.id for child in view.children for wait in child.waits or ()}
     for saga_id in sorted(blocking):
         nested = await read_view(locator, saga_id)
         if not nested.incomplete and not nested.waits_for_a_person:
@@ -258,7 +258,11 @@ def parse_activity_id(activity_id: str) -> tuple[str, str | None]:
 
 def operations_under_way(described: RunDescription) -> list[str]:
     """The open calls, in words. Empty for a closed run, although the server may still list some."""
-    return [_in_words(one) for one in described.raw.pending_activities] if described.run.running else []
+    return (
+        [_in_words(pending_activity) for pending_activity in described.raw.pending_activities]
+        if described.run.running
+        else []
+    )
 
 
 def _in_words(activity: PendingActivityInfo) -> str:

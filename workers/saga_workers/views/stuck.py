@@ -118,14 +118,16 @@ async def _stuck_in_bulk(
     members = await locator.members(await locator.ledger.bulk_claims(rows, _MAX_CLAIMS), without=without)
     reasons: dict[str, list[str]] = {}
     stuck = []
-    for one in members:
-        if one.bulk_id not in reasons:
-            reasons[one.bulk_id] = (
-                await temporal_reasons(locator.temporal, one.bulk, workers) if one.bulk and one.open else [_NOT_OVER]
+    for member in members:
+        if member.bulk_id not in reasons:
+            reasons[member.bulk_id] = (
+                await temporal_reasons(locator.temporal, member.bulk, workers)
+                if member.bulk and member.open
+                else [_NOT_OVER]
             )
-        view = claimed_view(locator.temporal, one, web_ui=web_ui)
-        if (not criteria.states or view.state in criteria.states) and reasons[one.bulk_id]:
-            stuck.append(replace(view, stuck=tuple(reasons[one.bulk_id])))
+        view = claimed_view(locator.temporal, member, web_ui=web_ui)
+        if (not criteria.states or view.state in criteria.states) and reasons[member.bulk_id]:
+            stuck.append(replace(view, stuck=tuple(reasons[member.bulk_id])))
     return stuck
 
 

@@ -171,7 +171,7 @@ class ProjectTrust:
 
 
 def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
-    return {signed_json(to_snapshot(one)) for one in definitions.values()}
+    return {signed_json(to_snapshot(definition)) for definition in definitions.values()}
 
 
 class TrustInterceptor(Interceptor):

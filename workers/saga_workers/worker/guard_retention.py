@@ -86,7 +86,7 @@ class GuardRetention:
             return []
         floor = None if oldest is None else oldest - HORIZON_MARGIN
         answers = await asyncio.gather(*(self._clean(name, floor, now) for name in self._databases.names()))
-        return [one for one in answers if one is not None]
+        return [answer for answer in answers if answer is not None]
 
     async def _clean(self, name: str, floor: float | None, now: float) -> CleanupResult | None:
         try:

@@ -107,7 +107,11 @@ class SagaPlugin(SimplePlugin):
         config = super().configure_worker(config)
         connections = self._project.settings.connections.values()
         databases = DatabaseConnections(
-            {one.name: {**one.options, "kind": "sql", "url": one.url} for one in connections if one.kind == "sql"}
+            {
+                connection.name: {**connection.options, "kind": "sql", "url": connection.url}
+                for connection in connections
+                if connection.kind == "sql"
+            }
         )
         http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
         spark = make_spark_performer(self._project, databases)

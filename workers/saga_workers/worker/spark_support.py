@@ -28,7 +28,7 @@ def uses_spark(project: Project) -> bool:
     """Return whether the settings configure Spark or a definition has a Spark step."""
     if project.settings.spark or project.settings.catalogs:
         return True
-    return any(is_spark_job(step.do.uses) for one in project.definitions.values() for step in one.steps)
+    return any(is_spark_job(step.do.uses) for definition in project.definitions.values() for step in definition.steps)
 
 
 def missing_package() -> str | None:

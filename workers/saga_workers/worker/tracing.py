@@ -150,7 +150,7 @@ class Tracing:
             try:
                 yield
             finally:
-                kinds = Counter("waits" if one is None else one.kind for one in observed.outcomes or ())
+                kinds = Counter("waits" if outcome is None else outcome.kind for outcome in observed.outcomes or ())
                 for kind, count in kinds.items():
                     current.set_attribute(f"saga.chunk.{kind}", count)
                 if observed.outcomes is None or kinds.keys() - {"done", "rejected", "waits"}:

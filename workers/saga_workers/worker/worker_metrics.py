@@ -148,7 +148,7 @@ class WorkerMetrics:
             yield
         finally:
             saga, step, op = observed.saga, observed.step, observed.op
-            outcomes = [one for one in observed.outcomes or () if one is not None]
+            outcomes = [outcome for outcome in observed.outcomes or () if outcome is not None]
             for kind, count in collections.Counter(one.kind for one in outcomes).items():
                 self._attempts.labels(saga, step, op, kind).inc(count)
                 if kind == "late":
@@ -270,7 +270,9 @@ class SagaGauges:
 
     def __init__(self, client: Client, definitions: Iterable[Definition]) -> None:
         self._client = client
-        self._warn_after = {one.saga: one.warn_after for one in definitions if one.warn_after is not None}
+        self._warn_after = {
+            definition.saga: definition.warn_after for definition in definitions if definition.warn_after is not None
+        }
         self._parked_since: dict[str, float] = {}
         self._values: SagaGaugeValues | None = None
         self._refreshed_at: float | None = None

@@ -100,7 +100,10 @@ def _freeze_loaded_objects() -> None:
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
     """Clean up guards, ledger and stage area in the background, over connections of their own: attempts never wait."""
     databases = DatabaseConnections(
-        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
+        {
+            sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
+            for sql_connection in project.settings.sql_connections()
+        },
         pool_size=1,
     )
     work = GuardRetention(
@@ -185,5 +188,5 @@ def build_id(project: Project) -> str:
 
     The SDK's default hashes the code of all modules, which takes half a second.
     """
-    digests = sorted(one.digest for one in project.definitions.values())
+    digests = sorted(definition.digest for definition in project.definitions.values())
     return f"saga-{version('saga-orchestrator')}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:12]}"

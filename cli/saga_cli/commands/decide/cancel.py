@@ -93,8 +93,8 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     rows = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
 
     def human() -> None:
-        for one in rows:
-            echo(_message(one))
+        for row in rows:
+            echo(_message(row))
         refused, failed = (sum(one["response"] == word for one in rows) for word in ("refused", "failed"))
         echo(f"{len(rows) - refused - failed} requested, {refused} refused" + (f", {failed} failed" if failed else ""))
 

@@ -198,8 +198,8 @@ def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKey
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
     echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible; immediate consequences:")
-    for one in effects or ["only the state of the step changes"]:
-        echo(f"  {one}")
+    for effect in effects or ["only the state of the step changes"]:
+        echo(f"  {effect}")
     echo("nothing was changed")
 
 
@@ -209,7 +209,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         from saga_workers.views.parked import read_parked
 
         inbox = await read_parked(locator, saga_filter(settings, where=decision_filter.where))
-        return [one for one in inbox.operations if decision_filter.matches(one)]
+        return [operation for operation in inbox.operations if decision_filter.matches(operation)]
 
     found = with_locator(find)
     if not found:

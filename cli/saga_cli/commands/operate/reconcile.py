@@ -140,11 +140,11 @@ def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
 
 
 def _print_findings(findings: Sequence[Mapping[str, Any]], count: int) -> None:
-    for one in findings[:_SHOWN]:
-        row = ", ".join(f"{name}={value}" for name, value in (one["row"] or {}).items())
-        topic = f"topic {one['details']['topic']}" if "topic" in one["details"] else ""
-        words = [one["saga_id"] or "no saga", one["step"] or "", one["place"] or "", row, topic]
+    for finding in findings[:_SHOWN]:
+        row = ", ".join(f"{name}={value}" for name, value in (finding["row"] or {}).items())
+        topic = f"topic {finding['details']['topic']}" if "topic" in finding["details"] else ""
+        words = [finding["saga_id"] or "no saga", finding["step"] or "", finding["place"] or "", row, topic]
         echo("  " + "  ".join(word for word in words if word))
-        echo(f"      {one['command']}")
+        echo(f"      {finding['command']}")
     if count > _SHOWN:
         echo(f"  … and {count - _SHOWN} more; see --report FILE.html or -o json")

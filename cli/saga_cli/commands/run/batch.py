@@ -50,10 +50,10 @@ def list_command(
     async def find(client: Temporal, settings: Settings) -> list[BatchEntry]:
         from saga_workers.batch.batch_view import list_batches
 
-        return [one async for one in list_batches(client, settings.temporal.task_queue, limit)]
+        return [list_batch async for list_batch in list_batches(client, settings.temporal.task_queue, limit)]
 
     entries = with_client(find)
-    print_list([one.to_json() for one in entries], human=_print_list)
+    print_list([entry.to_json() for entry in entries], human=_print_list)
     return 0
 
 
@@ -62,9 +62,9 @@ def _print_list(rows: Sequence[dict[str, Any]]) -> None:
         echo("no batches")
         return
     cells = [
-        (one["id"], one["saga"] or "", one["state"], f"{one['total'] - one['rows']['not_started']}/{one['total']}",
-         one["opened_at"] or "")
-        for one in rows
+        (row["id"], row["saga"] or "", row["state"], f"{row['total'] - row['rows']['not_started']}/{row['total']}",
+         row["opened_at"] or "")
+        for row in rows
     ]  # fmt: skip
     print_table(cells, ("batch", "saga", "state", "rows", "opened"))
 
@@ -253,7 +253,7 @@ def _warn_lost(found: FailedSagas) -> None:
 
 
 def _only_saga(found: FailedSagas, batch: str) -> str | None:
-    names = sorted({one.saga for one in found.sagas})
+    names = sorted({saga.saga for saga in found.sagas})
     if len(names) > 1:
         raise UsageError(
             f"the batch {printable_line(batch)} has sagas of several definitions: {', '.join(names)}",

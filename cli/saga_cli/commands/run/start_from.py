@@ -224,11 +224,11 @@ def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[S
 
     problems: list[str] = []
     rows: list[StartRow] = []
-    for one in sagas:
+    for saga in sagas:
         try:
-            rows.append(StartRow(one.id, one.id, starter.make_request(one.input)))
+            rows.append(StartRow(saga.id, saga.id, starter.make_request(saga.input)))
         except UsageError as error:
-            problems.append(f"{one.id}: {error.message}")
+            problems.append(f"{saga.id}: {error.message}")
     if problems:
         raise InvalidRows(problems)
     return rows

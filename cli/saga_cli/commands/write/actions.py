@@ -51,7 +51,7 @@ def _project_action(action: Action) -> dict[str, Any]:
         "idempotent": action.idempotent,
         "batch": action.batch,
         "seals": action.seals,
-        "arguments": [_argument(one) for one in action.signature.parameters],
+        "arguments": [_argument(parameter) for parameter in action.signature.parameters],
         "other_arguments": None if rest is None else {"type": type_text(rest.schema), "schema": rest.schema},
         "result": result_schema(action),
     }

@@ -63,7 +63,7 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     if paths:
         # The rest of the project is read as well, so that nested sagas and their names are known. A name that is used
         # twice is reported for the file that is read last. A file from elsewhere may replace one of the project.
-        known = find_definition_files(one for one in settings.definitions if one.exists())
+        known = find_definition_files(definition for definition in settings.definitions if definition.exists())
         own, given = {path.resolve() for path in known}, {path.resolve() for path in files}
         everything = [path for path in files if path.resolve() not in own]
         everything += [path for path in known if path.resolve() not in given]
@@ -108,7 +108,7 @@ def _print_diagnostics(found: Sequence[Diagnostic], files: int) -> None:
         return
     counts = [_count(errors, "error"), _count(warnings, "warning")]
     mark = ("✖ ", "red") if errors else ("✔ ", "yellow")
-    out.print(Text.assemble(mark, f"{what}: " + ", ".join(one for one in counts if one)))
+    out.print(Text.assemble(mark, f"{what}: " + ", ".join(count for count in counts if count)))
 
 
 def _count(number: int, word: str) -> str:

@@ -43,6 +43,6 @@ def steps_in(value: Any) -> frozenset[str]:
     except ExpressionError:
         return frozenset()  # reported by the checks of expressions
     paths: Iterable[tuple[str, ...]] = (
-        one.path for _, expression in template.expressions for one in expression.references
+        reference.path for _, expression in template.expressions for reference in expression.references
     )
     return frozenset(path[1] for path in paths if path[:1] == ("steps",) and len(path) > 1)

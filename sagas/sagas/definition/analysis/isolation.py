@@ -71,7 +71,7 @@ def isolation_of(definition: Definition) -> tuple[StepIsolation, ...]:
 def _isolation(definition: Definition, step: StepDefinition, locked: frozenset[str]) -> StepIsolation:
     if is_read(step):
         users = tuple(_effects_from(definition, step))
-        checked = users and all(checks_version(step, definition.step(one)) for one in users)
+        checked = users and all(checks_version(step, definition.step(user)) for user in users)
         measures = (*_locks(step, locked), "version check") if checked else _locks(step, locked)
         risk = Risk("fuzzy read", measures, users)
         return StepIsolation(step.id, risks=(risk,) if users else ())

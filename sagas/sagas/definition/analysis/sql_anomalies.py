@@ -73,10 +73,10 @@ def _unchecked_updates(read: StepDefinition, step: StepDefinition) -> Iterator[L
         if _is_checked(read, selected, updated, statement):
             continue
         params = statement.get("params") or {}
-        for one in updated.assignments:
-            computed = any(read.id in steps_in(params.get(name)) for name in one.parameters)
-            if computed and not one.reads and {one.column, "*"} & selected.columns:
-                yield LostUpdate(read.id, updated.table, one.column, statement["sql"])
+        for assignment in updated.assignments:
+            computed = any(read.id in steps_in(params.get(name)) for name in assignment.parameters)
+            if computed and not assignment.reads and {assignment.column, "*"} & selected.columns:
+                yield LostUpdate(read.id, updated.table, assignment.column, statement["sql"])
 
 
 _Pair = tuple[StatementEffect, StatementEffect, Mapping[str, Any]]
@@ -143,7 +143,7 @@ def uncommitted_reads(definition: Definition, step: StepDefinition) -> list[tupl
 
 def _tables(step: StepDefinition, kinds: tuple[str, ...]) -> set[str]:
     effects = [statement_effect(one["sql"]) for one in statements_of(step.do, step.do)]
-    return {one.table for one in effects if one is not None and one.kind in kinds}
+    return {effect.table for effect in effects if effect is not None and effect.kind in kinds}
 
 
 def non_commutative_statement(step: StepDefinition) -> str | None:

@@ -19,7 +19,11 @@ from sagas.sql_text.dialects import DATABASES
 def check_automatic(draft: SagaDraft, report: Report) -> None:
     """Check every step with `compensate: auto`."""
     for step in draft.steps:
-        written = [one for one in step.operations if one.role == "compensate" and is_automatic(one.parsed)]
+        written = [
+            operation
+            for operation in step.operations
+            if operation.role == "compensate" and is_automatic(operation.parsed)
+        ]
         if written:
             _check_step(draft, step, written[0], report)
 

@@ -67,7 +67,7 @@ class _Checker:
         value = node.value
         if isinstance(value, dict | list):
             for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-                inner = tuple(one for schema in schemas for one in element_schemas(schema, key))
+                inner = tuple(element_schema for schema in schemas for element_schema in element_schemas(schema, key))
                 self.check(child, inner, field if isinstance(key, int) else key)
         elif isinstance(value, str) and "${{" in value:
             kinds = {kind for schema in schemas for kind in code_kinds(schema)}
@@ -158,7 +158,7 @@ class _Checker:
 
 
 def _inside(schemas: tuple[Mapping[str, Any], ...], key: Any) -> tuple[Mapping[str, Any], ...]:
-    return tuple(one for schema in schemas for one in element_schemas(schema, key))
+    return tuple(element_schema for schema in schemas for element_schema in element_schemas(schema, key))
 
 
 def _position(written: Written) -> Any:

@@ -24,6 +24,7 @@ _LIMITS = (
 )
 """Keywords of the lower and the upper limit, and whether equal limits leave no value between them."""
 
+_SCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _NEGATED = ("not", "if")
 """Keywords below which a schema that nothing fits may be meant."""
 
@@ -33,13 +34,20 @@ def impossible_parts(
 ) -> Iterator[tuple[Path, str]]:
     """The path of each mistake, and what it is."""
     for node, path in parts:
-        if not isinstance(node.schema, Mapping) or any(key in _NEGATED for key in path):
+        if not isinstance(node.schema, Mapping) or _is_negated(path):
             continue
         yield from ((path + place, message) for place, message in _own_problems(node.schema, root))
         together = always_together(node, dynamic)
+        if len(together) > 1:
+            yield from ((path, message) for message in _wrong_limits(_together([part.schema for part in together])))
         for at, name in enumerate(_names(node.schema.get("required"))):
             if any(_forbids(part.schema, name) for part in together):
                 yield (*path, "required", at), f"`{name[:80]}` is required here, and another keyword forbids it"
+
+
+def _is_negated(path: Path) -> bool:
+    """Return whether a keyword leads there below which nothing has to fit; a property may have its name."""
+    return any(key in _NEGATED and (at == 0 or path[at - 1] not in _SCHEMA_MAPS) for at, key in enumerate(path))
 
 
 def always_together(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -> list[SchemaNode]:
@@ -55,12 +63,8 @@ def always_together(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -
 
 
 def _own_problems(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[Path, str]]:
-    for low, high, strict in _LIMITS:
-        least, most = schema.get(low), schema.get(high)
-        if not isinstance(least, int | Decimal) or not isinstance(most, int | Decimal):
-            continue
-        if least > most or (strict and least == most):
-            yield (low,), f"no value fits: `{low}` is {least}, and `{high}` is {most}"
+    for message in _wrong_limits(schema):
+        yield (message.split("`")[1],), message
     listed, kinds = schema.get("enum"), schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else _names(kinds)
     allowed = {"enum": listed} if isinstance(listed, list) else {}
@@ -76,6 +80,26 @@ def _own_problems(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[Path, 
         for _, message in mismatches(JsonNode(schema["default"], ""), rest, root):
             yield ("default",), f"the default does not fit its own schema: {message}"
             break
+
+
+def _wrong_limits(schema: Mapping[str, Any]) -> Iterator[str]:
+    for low, high, strict in _LIMITS:
+        least, most = schema.get(low), schema.get(high)
+        if not isinstance(least, int | Decimal) or not isinstance(most, int | Decimal):
+            continue
+        if least > most or (strict and least == most):
+            yield f"`{low}` is {least}, and `{high}` is {most}: no value fits both"
+
+
+def _together(schemas: list[Any]) -> dict[str, Any]:
+    """The narrowest limits of schemas that a value has to fit at once."""
+    limits: dict[str, Any] = {}
+    for keywords, narrowest in (([low for low, _, _ in _LIMITS], max), ([high for _, high, _ in _LIMITS], min)):
+        for keyword in keywords:
+            given = [schema[keyword] for schema in schemas if isinstance(schema.get(keyword), int | Decimal)]
+            if given:
+                limits[keyword] = narrowest(given)
+    return limits
 
 
 def _forbids(schema: Any, name: str) -> bool:

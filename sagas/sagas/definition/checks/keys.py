@@ -27,8 +27,8 @@ def check_keys(draft: SagaDraft, report: Report) -> None:
     for step in draft.steps:
         for operation in step.operations:
             if operation.role in _ROLES and operation.operation.uses in ("http", "sql"):
-                for one in _addresses(step, operation):
-                    _report(step, operation, one, report)
+                for address in _addresses(step, operation):
+                    _report(step, operation, address, report)
 
 
 def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Report) -> None:

@@ -28,7 +28,11 @@ def check_missing_values(
     expression: Expression, scope: ExpressionScope, report: Report, position_at: Callable[[int], Position]
 ) -> None:
     """Report the uses in one expression of names that exist. ``position_at``: of an offset in its source."""
-    results = {one.offset for one in expression.references if not one.guarded and scope.problem(one.path) is None}
+    results = {
+        reference.offset
+        for reference in expression.references
+        if not reference.guarded and scope.problem(reference.path) is None
+    }
     if not any(_finding(use, scope, results) for use in find_uses(expression.node)):
         return
     for use in find_uses(expression.node, _facts_of_the_place(scope)):

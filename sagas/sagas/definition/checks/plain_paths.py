@@ -27,7 +27,7 @@ def check_plain_paths(
     value = node.value
     if isinstance(value, dict | list):
         for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-            inner = tuple(one for schema in schemas for one in element_schemas(schema, key))
+            inner = tuple(element_schema for schema in schemas for element_schema in element_schemas(schema, key))
             check_plain_paths(child, scope, report, inner)
     elif isinstance(value, str) and not any(map(code_kinds, schemas)):
         whole = _WHOLE.fullmatch(value)

@@ -59,7 +59,7 @@ def _action_answers(action: Action, probe: Probe) -> bool:
         returned = get_type_hints(action.function, include_extras=True).get("return", Any)
     except (NameError, TypeError):
         return True  # the annotation cannot be evaluated
-    return any(_may_say(one) for one in _members(returned))
+    return any(_may_say(member) for member in _members(returned))
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

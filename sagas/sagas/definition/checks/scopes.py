@@ -228,7 +228,7 @@ class ExpressionScope:
             return get_args(StepState)
         schema = self.schema_of(path) if path[0] in ("input", "item") else None
         values = schema.get("enum") if isinstance(schema, Mapping) else None
-        known = isinstance(values, list) and all(isinstance(one, str) for one in values)
+        known = isinstance(values, list) and all(isinstance(value, str) for value in values)
         return tuple(values) if known and isinstance(values, list) else ()
 
     def item_source(self) -> NamePath | None:

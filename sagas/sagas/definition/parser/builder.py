@@ -180,16 +180,16 @@ def _default_timeout(uses: str) -> float:
 def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
     """The triggers that start or signal sagas of this definition; those that could not be read are left out."""
     found = []
-    for one in kafka_triggers(top):
-        condition = one.values.get("filter")
-        written = {"input": one.values["input"]} if "input" in one else {}
+    for kafka_trigger in kafka_triggers(top):
+        condition = kafka_trigger.values.get("filter")
+        written = {"input": kafka_trigger.values["input"]} if "input" in kafka_trigger else {}
         found.append(
             KafkaTrigger(
-                topic=one.get("topic", ""),
-                id=one.values.get("id"),
-                signal=one.values.get("signal"),
+                topic=kafka_trigger.get("topic", ""),
+                id=kafka_trigger.values.get("id"),
+                signal=kafka_trigger.values.get("signal"),
                 filter=None if condition is None else wrap(condition),
-                bulk=_build_bulk(one.values.get("bulk")),
+                bulk=_build_bulk(kafka_trigger.values.get("bulk")),
                 **written,
             )
         )
@@ -331,6 +331,6 @@ def _with_event(uses: str, written: Mapping[str, Any], context: BuildContext, *,
     elif uses in EMITTERS and not {"value", "events"} & arguments.keys():
         arguments["value"] = EVENT_EXPRESSION
         arguments.setdefault("key", "${{ saga.id }}")
-    elif local and any(one.name == "event" for one in context.project.actions[uses].signature.parameters):
+    elif local and any(parameter.name == "event" for parameter in context.project.actions[uses].signature.parameters):
         arguments.setdefault("event", EVENT_EXPRESSION)
     return arguments

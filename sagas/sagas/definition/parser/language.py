@@ -306,8 +306,8 @@ def _argument_schemas(actions: Mapping[str, Action]) -> dict[str, Schema]:
 
 def _signature(signature: Signature) -> Schema:
     properties: dict[str, Any] = dict.fromkeys(signature.unusable, False)
-    for one in signature.parameters:
-        properties |= dict.fromkeys((one.name, one.variable), _own_value(one))
+    for parameter in signature.parameters:
+        properties |= dict.fromkeys((parameter.name, parameter.variable), _own_value(parameter))
     required = [one for one in signature.parameters if one.required]
     schema: dict[str, Any] = {
         "type": "object",

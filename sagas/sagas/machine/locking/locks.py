@@ -175,7 +175,7 @@ def _give_up(run: SagaRun, kind: str, type: str, message: str) -> None:
     locks = run.locks
     details: dict[str, Any] = {}
     if locks is not None:
-        details = {"keys": list(locks.keys), "blockers": [_described(one) for one in locks.blockers]}
+        details = {"keys": list(locks.keys), "blockers": [_described(blocker) for blocker in locks.blockers]}
         _withdraw(run, locks)
     run.post(RequestRollback({"kind": kind, "step": None, "type": type, "message": message, "details": details}))
 

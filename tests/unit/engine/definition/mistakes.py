@@ -187,6 +187,8 @@ MISTAKES = [
             ("SAGA124", "a const that is not in the enum", "{properties: {a: {enum: [1, 2], const: ⟦3}}}"),
             ("SAGA124", "limits that leave nothing", "{properties: {a: {minimum: ⟦5, maximum: 3}}}"),
             ("SAGA124", "lengths that leave nothing", "{properties: {a: {items: {minLength: ⟦5, maxLength: 3}}}}"),
+            ("SAGA124", "limits in a property called not", "{properties: {not: {minimum: ⟦5, maximum: 3}}}"),
+            ("SAGA124", "limits in two parts", "{properties: {a: ⟦{allOf: [{minimum: 5}, {maximum: 3}]}}}"),
             ("SAGA124", "an open limit", "{properties: {a: {exclusiveMinimum: ⟦3, maximum: 3}}}"),
         )
     ),
