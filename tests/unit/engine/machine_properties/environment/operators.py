@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.builtins.messaging import DROP, RELEASE
+from sagas.builtins.row_changes import RESTORE
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.machine.machine import Machine
@@ -22,6 +24,8 @@ CORRECTED: Mapping[str, Mapping[str, Any]] = {
     "require": {"that": True, "message": "corrected"},
 }
 """The arguments of `retry --with`, by action; other actions accept any."""
+OWN = (RESTORE, RELEASE, DROP)
+"""Operations of the engine, which take no arguments."""
 
 
 def decide(
@@ -88,6 +92,10 @@ def correctable(ledger: Ledger, entry: str, op: str) -> bool:
     if entry == "output":
         return False
     step = ledger.step(entry)
+    if op == "undo" and (step.compensate is None or any(each.uses in OWN for each in step.compensate.alternates)):
+        return False
+    if op == "confirm" and step.confirm is not None and step.confirm.uses in OWN:
+        return False
     return not _unsure(ledger, entry, op) or step.do.guarded or step.do.uses == "saga"
 
 
