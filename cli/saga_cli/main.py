@@ -116,7 +116,8 @@ def _print_error(debug: bool, error: Exception) -> int:
     elif type(error).__name__ == "Abort":
         return INTERRUPTED
     elif type(error).__module__.startswith("temporalio.") and type(error).__name__ == "RPCError":
-        message, help, code = f"the Temporal server refused the request: {error}", "saga doctor", 1
+        message = f"the Temporal server refused the request: {str(error).splitlines()[0]}"
+        help, code = "`saga doctor` checks its address, namespace and credentials: [temporal] in saga.toml", 1
     else:
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         message, help, code = (

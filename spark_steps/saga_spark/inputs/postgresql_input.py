@@ -76,7 +76,10 @@ def extract_database_inputs(
                 for database_input in inputs
             }
     except psycopg.OperationalError as error:
-        raise InfrastructureError(f"the database of the inputs: {first_line(error)}") from error
+        names = ", ".join(database_input.name for database_input in inputs)
+        raise InfrastructureError(
+            f"the database of the inputs {names} cannot be reached: {first_line(error)}"
+        ) from error
 
 
 def input_query(values: Mapping[str, Any]) -> sql.Composed:

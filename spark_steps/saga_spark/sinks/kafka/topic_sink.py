@@ -229,13 +229,15 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except KafkaOperationError as error:
-        raise InfrastructureError(error.message) from error
+        raise InfrastructureError(f"{error.message}; check [kafka] in saga.toml and the brokers") from error
     except KafkaTransactionError as error:
         if error.verdict.fenced:
             raise CommitConflict("another publisher of this output is active") from error
         if error.verdict.action == "refused":
             raise Rejected(f"Kafka refuses the output: {error}") from error
-        raise InfrastructureError(f"Kafka is not available: {error}") from error
+        raise InfrastructureError(
+            f"Kafka is not available: {error}; check [kafka] in saga.toml and the brokers"
+        ) from error
 
 
 def _to_published(progress: TopicProgress, *, adopted: bool, **details: Any) -> Published:

@@ -296,7 +296,9 @@ class PostgreSqlSink:
                 ) from error
             raise CommitConflict(f"{output.destination}: another attempt is creating the same table") from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-            raise InfrastructureError(f"{output.connection}: {database_message(error)}") from error
+            raise InfrastructureError(
+                f"the database of the connection {output.connection} does not answer: {database_message(error)}"
+            ) from error
         except psycopg.Error as error:
             raise Rejected(
                 f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
