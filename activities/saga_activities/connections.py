@@ -75,7 +75,7 @@ class DatabaseConnections:
         if connection is None or connection.get("kind", "sql") != "sql":
             known = ", ".join(self.names()) or "none"
             raise UsageError(
-                f"there is no SQL connection {name!r}; there are: {known}",
+                f"this worker has no SQL connection {name!r}, only {known}: restart it if saga.toml has changed",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
         isolation = str(connection.get("isolation", "")).upper() or None

@@ -117,7 +117,8 @@ class Project:
         errors = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
         folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
         if errors:
-            first = errors[0]
+            # A file has the name of its saga, if nothing speaks against it.
+            first = min(errors, key=lambda error: Path(error.file).name.partition(".")[0] != name)
             raise UsageError(
                 f"there is no valid saga {name}: {first.file}:{first.line}:{first.column} {first.code} {first.message}",
                 help="run `saga validate` for all diagnostics",
