@@ -60,7 +60,20 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
   (SELECT min(p.proname) FROM pg_attrdef d
     JOIN pg_depend e ON e.classid = 'pg_attrdef'::regclass AND e.objid = d.oid AND e.refclassid = 'pg_proc'::regclass
     JOIN pg_proc p ON p.oid = e.refobjid
-    WHERE d.adrelid = c.oid AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace) AS defaults
+    WHERE d.adrelid = c.oid AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace) AS defaults,
+  (WITH RECURSIVE part(oid) AS (
+    SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION SELECT p.oid FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
+      SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+      UNION ALL SELECT x.atttypid FROM pg_attribute x
+        WHERE x.attrelid = t.typrelid AND x.attnum > 0 AND NOT x.attisdropped
+      UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) p)
+    SELECT min(p.proname) FROM pg_constraint k
+    JOIN pg_depend e ON e.classid = 'pg_constraint'::regclass AND e.objid = k.oid
+    LEFT JOIN pg_operator o ON e.refclassid = 'pg_operator'::regclass AND o.oid = e.refobjid
+    JOIN pg_proc p ON p.oid = CASE e.refclassid WHEN 'pg_proc'::regclass THEN e.refobjid ELSE o.oprcode::oid END
+    WHERE (k.conrelid = c.oid OR k.contypid IN (SELECT oid FROM part)) AND k.contype = 'c'
+      AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace) AS checks
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:name)
 """
 
@@ -241,6 +254,11 @@ def _obstacles(row: Any, name: str) -> Iterable[str]:
         yield f"{name} has rules, which may change other rows"
     if row["triggers"]:
         yield f"{name} has the trigger {row['triggers'][0]}, which may change other rows"
+    if row["checks"]:
+        yield (
+            f"a constraint of {name} or of its types calls the function {row['checks']}, which may have an effect; if"
+            " it has none, declare it stable or immutable"
+        )
     columns = [one for one in row["columns"] or () if not one["generated"]]
     for one in columns:
         if not one["read"]:

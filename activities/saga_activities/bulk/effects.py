@@ -143,8 +143,7 @@ class ChunkEffects:
         run = keep_alive(lambda sql: self._bodies.run_batch(action, items, self._attempt, sql), self._idle_limit)
         try:
             results = await run(session)
-            if session.first_error is not None:
-                raise session.first_error
+            session.check_statements()
             done = [
                 (s, i) for s, i, result in zip(scripts, items, results, strict=True) if not isinstance(result, Rejected)
             ]
@@ -210,8 +209,7 @@ class ChunkEffects:
         try:
             async with limit:
                 result = await body(session)
-            if session.first_error is not None:
-                raise session.first_error
+            session.check_statements()
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
             doom = session.first_error
             await session.close()

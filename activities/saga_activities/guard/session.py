@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from sqlalchemy import CursorResult, Executable
 from sqlalchemy.exc import SQLAlchemyError
@@ -75,6 +76,27 @@ class StatementResult(NamedTuple):
     rowcount: int
 
 
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+Method = Callable[Concatenate["SqlSession", Given], Coroutine[Any, Any, Returned]]
+
+
+def _counted(method: Method[Given, Returned]) -> Method[Given, Returned]:
+    """Count the calls of a method that were made, and those that were awaited."""
+
+    @wraps(method)
+    def call(self: SqlSession, *args: Given.args, **named: Given.kwargs) -> Coroutine[Any, Any, Returned]:
+        self._created += 1
+
+        async def counted() -> Returned:
+            self._begun += 1
+            return await method(self, *args, **named)
+
+        return counted()
+
+    return call
+
+
 class SqlSession:
     """Runs single statements with named ``:parameters`` in the guard's transaction.
 
@@ -94,20 +116,34 @@ class SqlSession:
         self.used = False
         """Whether a statement of an action has run, which may have left something in the session."""
         self.first_error: BaseException | None = None
+        self._created = self._begun = 0
+
+    def check_statements(self) -> None:
+        """Raises the error of a statement that the action has swallowed, or UsageError for one that it has not awaited:
+        a partial effect must not commit.
+        """
+        if self.first_error is not None:
+            raise self.first_error
+        if self._created > self._begun:
+            self._begun = self._created
+            raise UsageError("a statement was not sent: write `await` before each call of `step.sql`")
 
     @property
     def dialect(self) -> str:
         """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
         return self._dialect
 
+    @_counted
     async def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
         """Run a statement (once per mapping when ``parameters`` is a list); returns the number of affected rows."""
         return (await self.run(statement, parameters, **named)).rowcount
 
+    @_counted
     async def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
         """All rows, in the database's order."""
         return (await self.run(statement, parameters, **named)).rows or []
 
+    @_counted
     async def one_or_none(
         self, statement: str | Executable, parameters: Parameters = None, /, **named: Any
     ) -> Row | None:
@@ -117,6 +153,7 @@ class SqlSession:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; at most one is expected")
         return rows[0] if rows else None
 
+    @_counted
     async def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
         """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
         rows = await self.all(statement, parameters, **named)
@@ -124,6 +161,7 @@ class SqlSession:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; exactly one is expected")
         return rows[0]
 
+    @_counted
     async def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:
         """The first column of the first row; None when there is no row."""
         rows = await self.all(statement, parameters, **named)

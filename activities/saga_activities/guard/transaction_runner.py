@@ -21,7 +21,6 @@ from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTrans
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
-from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp
 from sagas.errors import (
@@ -114,7 +113,7 @@ class TransactionRunner:
                         read_only=read_only,
                     )
                 verdict = await script(tx)
-                _raise_statement_error(tx.sql)
+                tx.sql.check_statements()
                 return tx, verdict
         except Exception as error:  # noqa: BLE001 - whatever an action raises becomes an outcome
             doom = None if tx is None else tx.sql.first_error
@@ -203,12 +202,6 @@ async def _roll_back(tx: GuardTransaction | None) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({task}, timeout=COMMIT_GRACE)
         raise
-
-
-def _raise_statement_error(sql: SqlSession) -> None:
-    """An action that swallowed a statement's error must not commit a partial effect."""
-    if sql.first_error is not None:
-        raise sql.first_error
 
 
 _TRANSACTION_CLASSES = {

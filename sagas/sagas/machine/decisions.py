@@ -81,6 +81,9 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
         return None
     if operation is None or operation.uses in _WITHOUT_ARGUMENTS:
         return f"--with has no effect: {_describe_operation(entry, op)} takes no arguments"
+    if (text := _expression_in(decision.arguments)) is not None:
+        shown = hide_texts(text[:60], run.plan.sensitive_texts(run.input))
+        return f"--with takes values, and `{shown}` would be text: write the value, or correct the definition"
     if operation.uses not in BUILTINS:
         return None
     original = arguments.sent_arguments(entry, op, operation)
@@ -90,6 +93,18 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
     if problem is None:
         return None
     return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}"
+
+
+def _expression_in(value: Any) -> str | None:
+    """The first text with an expression, which a definition would evaluate."""
+    match value:
+        case str():
+            return value if "${{" in value else None
+        case Mapping():
+            return next((text for item in value.values() if (text := _expression_in(item)) is not None), None)
+        case list():
+            return next((text for item in value if (text := _expression_in(item)) is not None), None)
+    return None
 
 
 def _decided_operation(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> Operation | None:

@@ -327,6 +327,30 @@ async def test_triggers_are_refused_also_by_the_undo(shop: Shop) -> None:
     assert await shop.stock() == after
 
 
+@pytest.mark.parametrize("place", ["check", "operator", "domain", "array"])
+async def test_code_in_constraints_is_refused(shop: Shop, place: str) -> None:
+    if shop.kind != "postgres":
+        pytest.skip("functions in constraints are PostgreSQL's")
+    name = f"f_{shop.id}_{place}"
+    body = "begin insert into stock (sku) values ('by ' || $1); return true; end"
+    await shop.sql(f"create function {name}(n int) returns bool language plpgsql as $${body}$$")
+    column = {"check": f"int check ({name}(n))", "operator": "int check (n @@@@ 1)"}.get(place, f"d_{name}")
+    if place == "operator":
+        await shop.sql(f"create function {name}(n int, m int) returns bool language sql as 'select {name}(n)'")
+        await shop.sql(f"create operator @@@@ (leftarg = int, rightarg = int, function = {name})")
+    elif place in ("domain", "array"):
+        await shop.sql(f"create domain e_{name} as int check ({name}(value))")
+        await shop.sql(f"create domain d_{name} as e_{name}{'[]' if place == 'array' else ''}")
+    await shop.sql(f"create table t_{name} (n {column}, id int primary key)")
+    before = await shop.stock()
+    assert f"calls the function {name}" in await refusal(shop, f"insert into t_{name} (id) values (1)")
+    assert await shop.stock() == before
+    if place == "check":
+        harmless = "language plpgsql stable as $$begin return true; end$$"
+        await shop.sql(f"create or replace function {name}(n int) returns bool {harmless}")
+        assert (await shop.do(f"insert into t_{name} (id) values (1)")).kind == "done"
+
+
 async def test_a_changed_table_parks_the_undo(shop: Shop) -> None:
     assert (await shop.do("update stock set free = 1 where sku = 'a'")).kind == "done"
     await shop.sql("alter table stock add column colour varchar(10)")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
+from saga_activities.guard import SqlSession
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
@@ -61,3 +62,19 @@ async def test_control_is_refused(guard_database: GuardDatabase, statement: str)
     outcome = await perform(guard_database, [{"sql": INSERT}, {"sql": statement}])
     assert outcome.kind == "failed"
     assert (await guard_database.state(guard_database.current)).applied == 0
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_statement_that_is_not_awaited_fails(guard_database: GuardDatabase) -> None:
+    """It would be done without its effect."""
+
+    async def forgetful(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        sql.execute("insert into effects values ('s', 'p', 1, 'forgotten', 0)")  # pyright: ignore[reportUnusedCoroutine]
+        return {}
+
+    outcome = await guard_database.guard.do(new_address(), "h", forgetful, **clock())
+    assert (outcome.kind, outcome.retryable) == ("failed", False)
+    assert outcome.failure is not None
+    assert "write `await` before each call of `step.sql`" in outcome.failure.message
+    assert await guard_database.rows("select * from effects where kind = 'forgotten'") == []

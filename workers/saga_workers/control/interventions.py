@@ -296,10 +296,10 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
-        running = view.state not in FINAL_STATES
+        before_commit = view.state not in FINAL_STATES and view.phase == "forward"
         raise RefusedError(
             f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
-            help=saga_command("cancel", saga_id) if running else saga_command("show", saga_id),
+            help=saga_command("cancel" if before_commit else "show", saga_id),
         )
     if not view.can_undo:
         raise RefusedError(

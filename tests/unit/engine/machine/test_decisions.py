@@ -147,6 +147,10 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"no": "A-1"}, "--with does not fit: `sql` has no argument `no`; it takes connection, run, params"),
         ({"params": {}}, "--with does not fit: `sql` needs the argument `run`"),
         ({"run": "select 1"}, None),
+        (
+            {"run": "select :id", "params": {"id": "${{ saga.id }}"}},
+            "--with takes values, and `${{ saga.id }}` would be text",
+        ),
         ({"connection": "shop", "run": "select 1", "params": {}}, None),
         ({"run": 5}, "argument `run` of `sql`: expected a string or a mapping or a list, found 5"),
         ({"run": [{"params": {}}]}, "argument `run[0]` of `sql`: `sql` is missing"),
