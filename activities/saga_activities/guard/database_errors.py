@@ -195,7 +195,11 @@ def _explained(classified: ClassifiedError, statement: str | None) -> str:
         where += ", which checks what is deferred"
     match classified.healing:
         case "never":
-            help = what_to_correct(classified.sqlstate, is_file=str(classified.code).startswith("SQLITE"))
+            help = what_to_correct(
+                classified.sqlstate,
+                is_file=str(classified.code).startswith("SQLITE"),
+                about_json="json" in classified.message.lower(),
+            )
             return f"the database cannot run the statement: {classified.message}{code}{where}; {help}"
         case "perhaps" if classified.of_the_connection:
             help = "do not send DEALLOCATE ALL, and let a pooler keep the session of a connection"

@@ -216,12 +216,16 @@ _OTHER_TYPE = ("42804", "22P02")
 """PostgreSQL's codes for a parameter of another type than its receiver, and for text that is no value of this type."""
 
 
-def what_to_correct(sqlstate: str, *, is_file: bool = False) -> str:
-    """The next step after an error that no retry heals. ``is_file``: the database is a file of SQLite."""
+def what_to_correct(sqlstate: str, *, is_file: bool = False, about_json: bool = False) -> str:
+    """The next step after an error that no retry heals. ``is_file``: the database is a file of SQLite; ``about_json``:
+    its message speaks of JSON.
+    """
     if sqlstate == RIGHT:
         return (
             "let the worker write the database's file" if is_file else "grant the right to the user of the connection"
         )
     is_value = sqlstate.startswith(_VALUES)
     help = "correct the value or the statement" if is_value else "correct the statement or the database"
-    return f"{help}: a value becomes JSON with the cast `:name::jsonb`" if sqlstate in _OTHER_TYPE else help
+    return (
+        f"{help}: a value becomes JSON with the cast `:name::jsonb`" if about_json and sqlstate in _OTHER_TYPE else help
+    )

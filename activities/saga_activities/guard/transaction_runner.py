@@ -120,7 +120,10 @@ class TransactionRunner:
             await _roll_back(tx)
             if room.expired():
                 return outcome_of_error(
-                    InfrastructureError(f"all connections of {self.name} were in use until the time was up"), None
+                    InfrastructureError(
+                        f"no connection of {self.name} was free in time; set pool_size higher, or run more workers"
+                    ),
+                    None,
                 )
             if limit.expired():
                 return timeout_outcome("the attempt timed out; the transaction was rolled back")

@@ -328,6 +328,7 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         'put it in `${{ }}`, and the whole in quotes: "${{ input.customer }}"; `$${{` is a literal `${{`',
     ),
     "SAGA312": _warning("a comparison with a text that never occurs", "compare with a value that it can have"),
+    "SAGA313": _error("a condition that is neither true nor false", "write a comparison, for example input.n > 0"),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

@@ -67,7 +67,7 @@ class BatchRecord:
         return self.processed / self.seconds if self.seconds > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"refusals": list(self.refusals)}
 
     @classmethod
     def from_json(cls, id: str, value: Any) -> Self:

@@ -46,7 +46,9 @@ def require_supported_database(setting: str, url: str) -> None:
         scheme = url.partition("://")[0]
         raise UsageError(
             f"{setting}: databases of {_shown(scheme + '://')} are not supported",
-            help="use postgresql://, mysql://, mariadb:// or sqlite:///",
+            help='write kind = "http" for an HTTP participant'
+            if scheme in ("http", "https")
+            else "use postgresql://, mysql://, mariadb:// or sqlite:///",
         )
 
 

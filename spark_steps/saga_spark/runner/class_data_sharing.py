@@ -38,7 +38,7 @@ def _record_in_subprocess(draft: Path) -> None:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if not draft.exists():
         output = (done.stderr or done.stdout).strip().splitlines()
-        raise InfrastructureError(f"Java wrote no archive of Spark's classes{': ' + output[-1] if output else ''}")
+        raise InfrastructureError(f"no archive of Spark's classes was written{': ' + output[-1] if output else ''}")
 
 
 def _record_classes(draft: Path) -> None:

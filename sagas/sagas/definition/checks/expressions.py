@@ -107,6 +107,7 @@ def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     decide = ExpressionScope(draft, "decide", step)
     if "if" in parsed:
         _check_value(parsed.node_of("if"), decide, report, bare=True)
+        _check_condition(parsed.node_of("if"), "if", decide, report)
     if "for_each" in parsed:
         _check_value(parsed.node_of("for_each"), decide, report)
         _check_items(parsed.node_of("for_each"), decide, report)
@@ -144,6 +145,8 @@ def _check_arguments(
         for name, node in arguments.value.items():
             marker = properties.get(name, {}).get(EXPRESSION)
             _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
+            if marker == "rendered":
+                _check_condition(node, name, scope, report)
             if marker is None:
                 check_plain_paths(node, scope, report, (properties[name],) if name in properties else ())
 
@@ -151,6 +154,15 @@ def _check_arguments(
 def _check_value(node: YamlNode, scope: ExpressionScope, report: Report, *, bare: bool = False) -> None:
     for written in written_in(node, report, bare=bare):
         _check_expression(written, scope, report)
+
+
+def _check_condition(node: YamlNode, field: str, scope: ExpressionScope, report: Report) -> None:
+    """Report a condition whose value is certainly neither true nor false."""
+    written = list(written_in(node, bare=True))
+    kind = infer_type(written[0].expression, scope.type_of) if len(written) == 1 else None
+    if kind is not None and kind != "boolean":
+        what = TYPE_DESCRIPTIONS.get(kind, kind)
+        report.add("SAGA313", node, f"`{field}` needs true or false, and this is {what}")
 
 
 def _check_items(node: YamlNode, scope: ExpressionScope, report: Report) -> None:

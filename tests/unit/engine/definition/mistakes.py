@@ -394,6 +394,22 @@ MISTAKES = [
             'input.size == ⟦"xl"',
         )
     ),
+    Mistake(
+        "SAGA313",
+        "a number as a condition",
+        saga(
+            f"{BOOK}  - {{id: a, uses: shop.tell, effect: none, if: ⟦input.n}}\n",
+            "input: {required: [n], properties: {n: {type: integer}}}\n",
+        ),
+    ),
+    Mistake(
+        "SAGA313",
+        "a text as a requirement",
+        saga(
+            "  - {id: a, uses: require, with: {that: ⟦input.t}}\n",
+            "input: {required: [t], properties: {t: {type: string}}}\n",
+        ),
+    ),
     Mistake("SAGA302", "an unknown step", saga(BOOK, 'output: "${{ ⟦steps.bok.result }}"\n')),
     Mistake("SAGA302", "a field no step has", saga(BOOK, 'output: "${{ ⟦steps.book.reslt }}"\n')),
     Mistake("SAGA302", "results without for_each", saga(BOOK, 'output: "${{ ⟦steps.book.results }}"\n')),
