@@ -231,12 +231,13 @@ def _operator(view: SagaView) -> list[Line]:
     for one in view.operator:
         at = parse_timestamp(one.at)
         evidence = f"; evidence: {one.evidence}" if one.evidence else ""
+        given = "" if one.arguments is None else f" with {shorten_middle(to_json(one.arguments), 160)}"
         because = f", because {one.reason or '…'}" if one.step or one.reason else ""
         lines.append(
             [
                 (f"{local_time(at)}  " if at else "", "dim"),
                 (f"{one.who}: ", "bold"),
-                (f"{one.decision} {one.step}".rstrip() + because + evidence, ""),
+                (f"{one.decision} {one.step}".rstrip() + given + because + evidence, ""),
             ]
         )
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []

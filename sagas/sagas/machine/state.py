@@ -16,9 +16,10 @@ from sagas.definition.model import Definition, StepDefinition, StepState
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelTimer, Command, DecisionMade, RecordState, StartTimer
-from sagas.protocol.outcomes import OutcomeKind
-from sagas.protocol.payloads import entry_id
+from sagas.protocol.outcomes import OutcomeKind, hide_in_value
+from sagas.protocol.payloads import entry_id, omitted
 from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
+from sagas.text.exact_json import encode_json
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
 CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
@@ -190,6 +191,8 @@ class InternalEvent:
 
 
 OUTPUT_STEP = "output"
+MAX_SHOWN_ARGUMENTS = 4_096
+"""Bytes of the new arguments of a decision that the view shows."""
 """The pseudo-step that evaluates the saga's `output`."""
 
 FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
@@ -295,8 +298,15 @@ class SagaRun:
     def note_decision(self, event: DecisionMade) -> dict[str, Any]:
         """Record an operator's decision for the view, and return it."""
         row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
-        self.operator.append({"at": format_timestamp(event.at), **row})
+        shown = {} if event.arguments is None else {"arguments": self._shown_arguments(event.arguments)}
+        self.operator.append({"at": format_timestamp(event.at), **row, **shown})
         return row
+
+    def _shown_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        size = len(encode_json(arguments))
+        if size > MAX_SHOWN_ARGUMENTS:
+            return omitted(size)
+        return hide_in_value(dict(arguments), self.plan.sensitive_texts(self.input))
 
     def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
         entry = LedgerEntry(entry_id(record.id, index), record.id, index, record.generation or self.generation)

@@ -94,19 +94,20 @@ def hide_in_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
     if not texts:
         return outcome
     if (failure := outcome.failure) is not None:
-        details = failure.details if outcome.kind == "rejected" else _hide_in_value(dict(failure.details), texts)
+        details = failure.details if outcome.kind == "rejected" else hide_in_value(dict(failure.details), texts)
         failure = Failure(failure.type, hide_texts(failure.message, texts), details)
     return replace(outcome, failure=failure, park_reason=outcome.park_reason and hide_texts(outcome.park_reason, texts))
 
 
-def _hide_in_value(value: Any, texts: Sequence[str]) -> Any:
+def hide_in_value(value: Any, texts: Sequence[str]) -> Any:
+    """A JSON value without these texts in its strings."""
     match value:
         case str():
             return hide_texts(value, texts)
         case dict():
-            return {name: _hide_in_value(item, texts) for name, item in value.items()}
+            return {name: hide_in_value(item, texts) for name, item in value.items()}
         case list() | tuple():
-            return [_hide_in_value(item, texts) for item in value]
+            return [hide_in_value(item, texts) for item in value]
     return value
 
 

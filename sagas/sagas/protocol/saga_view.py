@@ -256,6 +256,7 @@ class DecisionView(JsonView):
     decision: Intervention
     reason: str
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
+    arguments: Annotated[Mapping[str, Any] | None, "the new arguments of a retry", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,8 @@ async def test_wrong_shapes_are_one_sentence(
                 stories["params"]["id"],
                 {"step": "a", "decision": "retry", "reason": "r", "who": "ada", "with": new},
             )
-            assert (await finished(client, stories["params"]["id"]))["state"] == "COMPLETED"
+            story = await finished(client, stories["params"]["id"])
+            assert (story["state"], story["operator"][-1]["arguments"]) == ("COMPLETED", new)
             assert database.execute("select n from shapes").fetchall() == [(7,)]
             done = await run("done")
             with pytest.raises(RefusedError, match="cannot be undone: its pivot a is done"):

@@ -111,7 +111,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
-            found += _differs(name, item, shape)
+            given = {"arguments": _is(dict)} if name == "operator" and "arguments" in item else {}
+            found += _differs(name, item, {**shape, **given})
     return found
 
 
