@@ -87,8 +87,8 @@ create constraint trigger before_lock_commit after insert or update on saga_lock
     for each row execute function before_lock_commit();
 
 -- A row of the step `take`, which is compensated automatically. Such a table has no triggers, so the breakpoints are a
--- constraint, and a trigger of the guard.
-create function stop_at_change(free int) returns boolean language plpgsql as $$
+-- constraint, whose function is declared stable, and a trigger of the guard.
+create function stop_at_change(free int) returns boolean stable language plpgsql as $$
 begin
     perform breakpoint('effect', 'take', case when free < 5 then 'do' else 'undo' end);
     return true;
