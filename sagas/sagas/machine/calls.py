@@ -415,9 +415,6 @@ STATE_BY_OUTCOME: dict[OutcomeKind, StepState] = {
 """The state of an entry whose forward attempts have ended with this outcome."""
 
 
-# --- after a restore: reissue what was in flight with the same ids and keys, or count it as lost ---------------------
-
-
 def reissue(run: SagaRun, at: float) -> list[Command]:
     """The commands of everything in flight, in their original order."""
     commands: list[Command] = []

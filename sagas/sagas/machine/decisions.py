@@ -219,9 +219,6 @@ def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     return snapshot.replacement_refusal(run.definition, decision.definition)
 
 
-# --- carrying out decisions ------------------------------------------------------------------------------------------
-
-
 def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     """Record an accepted decision and carry it out as soon as nothing of the operation is in flight."""
     row = run.note_decision(event)
@@ -414,9 +411,6 @@ def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None
     op = current_operation(run, entry)
     entry.decision = None
     run.park(entry, op, str(error))
-
-
-# --- results of decisions --------------------------------------------------------------------------------------------
 
 
 def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:

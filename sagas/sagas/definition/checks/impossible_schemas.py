@@ -39,7 +39,8 @@ def impossible_parts(
         yield from ((path + place, message) for place, message in _own_problems(node.schema, root))
         together = always_together(node, dynamic)
         if len(together) > 1:
-            yield from ((path, message) for message in _wrong_limits(_together([part.schema for part in together])))
+            limits = _together([part.schema for part in together])
+            yield from ((path, message) for _, message in _wrong_limits(limits))
         for at, name in enumerate(_names(node.schema.get("required"))):
             if any(_forbids(part.schema, name) for part in together):
                 yield (*path, "required", at), f"`{name[:80]}` is required here, and another keyword forbids it"
@@ -63,8 +64,7 @@ def always_together(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -
 
 
 def _own_problems(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[Path, str]]:
-    for message in _wrong_limits(schema):
-        yield (message.split("`")[1],), message
+    yield from (((low,), message) for low, message in _wrong_limits(schema))
     listed, kinds = schema.get("enum"), schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else _names(kinds)
     allowed = {"enum": listed} if isinstance(listed, list) else {}
@@ -82,13 +82,14 @@ def _own_problems(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[Path, 
             break
 
 
-def _wrong_limits(schema: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_limits(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keyword of each lower limit above its upper one, and what is wrong."""
     for low, high, strict in _LIMITS:
         least, most = schema.get(low), schema.get(high)
         if not isinstance(least, int | Decimal) or not isinstance(most, int | Decimal):
             continue
         if least > most or (strict and least == most):
-            yield f"`{low}` is {least}, and `{high}` is {most}: no value fits both"
+            yield low, f"`{low}` is {least}, and `{high}` is {most}: no value fits both"
 
 
 def _together(schemas: list[Any]) -> dict[str, Any]:
