@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
+from saga_activities.automatic.restoration import skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
 from saga_activities.conflicts import repeat_conflicts
@@ -33,6 +34,9 @@ from sagas.text.exact_json import encode_json
 
 RECORD_RESULT = "saga.done"
 """An operator's decision `done`: writes the row of the operation with the given result."""
+
+SKIP_RESTORE = "saga.skip"
+"""An operator's decision `skip` about an automatic compensation: its rows stay as they are."""
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 IDLE_TRANSACTION_TIMEOUT = 30.0
@@ -92,6 +96,8 @@ class Dispatcher:
         if invocation.action == RECORD_RESULT:
             result = invocation.arguments.get("result")
             return await guard.record_manual_result(address, invocation.op, result, mode=guard_spec.mode, **clock)
+        if invocation.action == SKIP_RESTORE:
+            return await guard.skip_undo(address, lambda sql: skip_restoration(sql, address), **clock)
         if invocation.op == "seal":
             return await guard.seal(address, **clock)
         limits: dict[str, Any] = dict(clock)

@@ -70,6 +70,11 @@ async def cannot_restore(sql: SqlSession, entry_key: EntryKey, rows: StepRows, w
     return NeedsOperator(why, **await _details(sql, entry_key, rows, rows.open_rows))
 
 
+async def unrestored_rows(sql: SqlSession, entry_key: EntryKey, rows: StepRows) -> dict[str, Any]:
+    """The rows that are not as before the step, in the form of the details of a parked undo."""
+    return await _details(sql, entry_key, rows, rows.open_rows)
+
+
 async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:
     """The details of a parked undo for people; ``shown`` are the rows that keep it from going on."""
     wanted = list(dict.fromkeys([*shown, *rows.open_rows]))[:MAX_SHOWN_ROWS]

@@ -7,11 +7,11 @@ again, and anything but the image from before rolls everything back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
-from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since
+from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since, unrestored_rows
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
 from saga_activities.automatic.row_changes import mark_undone, pass_on
@@ -31,8 +31,8 @@ _SELECT_IMAGES = (
 )
 
 
-async def restore(sql: SqlSession, entry_key: EntryKey, skipped: Collection[str] = ()) -> dict[str, int]:
-    """Restore the rows of an entry; returns their number as ``restored``. ``skipped``: see :func:`pass_on`.
+async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
+    """Restore the rows of an entry; returns their number as ``restored``.
 
     Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
@@ -44,7 +44,7 @@ async def restore(sql: SqlSession, entry_key: EntryKey, skipped: Collection[str]
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
-    images = await pass_on(sql, entry_key, images, [row["row_change"] for row in stored], skipped)
+    images = await pass_on(sql, entry_key, images, [row["row_change"] for row in stored])
     first, last = net_images(images)
     try:
         rows = StepRows(tables, first, last, await read_rows(tables, last))
@@ -58,6 +58,23 @@ async def restore(sql: SqlSession, entry_key: EntryKey, skipped: Collection[str]
     except CannotRestore as error:
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return {"restored": len(open_rows)}
+
+
+async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, Any] | None:
+    """Leave the rows of an entry as they are, also those that other undos have left to this one.
+
+    Returns the rows that are not as before the step, as :class:`NeedsOperator` of :func:`restore` describes them; None
+    if they cannot be read any more.
+    """
+    await mark_undone(sql, entry_key)
+    try:
+        types, stored = await _load_images(sql, entry_key)
+        tables, images = await _open_tables(sql, types, stored)
+        first, last = net_images(images)
+        rows = StepRows(tables, first, last, await read_rows(tables, last))
+    except (NeedsOperator, CannotRestore):
+        return None
+    return await unrestored_rows(sql, entry_key, rows)
 
 
 Types = Mapping[str, Mapping[str, str]]

@@ -7,7 +7,7 @@ change, and an undo leaves a row that was changed later to the undo of that chan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from saga_activities.automatic.row_image import RowImage, net_images
@@ -34,7 +34,7 @@ async def number_changes(sql: SqlSession, images: Sequence[dict[str, Any]]) -> N
 
 
 async def mark_undone(sql: SqlSession, entry_key: EntryKey) -> None:
-    """Mark the images of an entry at the begin of its undo, so that no other undo passes anything on to them."""
+    """Mark the images of an entry whose undo begins or is skipped, so that no other undo passes anything on to them."""
     await sql.run(
         "UPDATE saga_image SET undone = 1 WHERE saga_id = :saga_id AND step = :step AND generation = :generation",
         {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation},
@@ -42,13 +42,13 @@ async def mark_undone(sql: SqlSession, entry_key: EntryKey) -> None:
 
 
 async def pass_on(
-    sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage], numbers: Sequence[int], skipped: Collection[str]
+    sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage], numbers: Sequence[int]
 ) -> list[RowImage]:
     """The images of the rows that the undo of the entry has to restore itself.
 
     A row that another step of the same root saga has changed later, and that is still to be undone, is as that step
     has left it. Its image gets the state from before this entry, and its undo restores the row for both. ``numbers``
-    are those of the images; ``skipped`` are entries of the saga whose undo was skipped, which will restore nothing.
+    are those of the images.
     """
     first, last = net_images(images)
     number = {image.row: one for image, one in zip(images, numbers, strict=True)}
@@ -61,13 +61,11 @@ async def pass_on(
         for other in later:
             row = by_hash[other["row_hash"]]
             key = EntryKey(other["saga_id"], other["step"], other["generation"])
-            is_own = key.saga_id == entry_key.saga_id
             if (
                 row in passed
                 or key == entry_key
                 or other["row_change"] <= number[row]
                 or owner_id(key.saga_id) != owner_id(entry_key.saga_id)
-                or (is_own and key.entry in skipped)
             ):
                 continue
             passed.add(row)

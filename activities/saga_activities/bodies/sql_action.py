@@ -143,11 +143,11 @@ def restore_body(
     arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext, max_bytes: int = MAX_MESSAGE_BYTES
 ) -> ActionBody:
     """The body of the undo of `compensate: auto`."""
-    del attempt, max_bytes
+    del arguments, attempt, max_bytes
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        return await restore(sql, _entry_key(invocation), arguments.get("skipped", ()))
+        return await restore(sql, _entry_key(invocation))
 
     return run
 

@@ -140,6 +140,15 @@ class Guard(TransactionRunner):
             return await self.confirm(entry_key, recorded, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
         raise ValueError(f"an operator can record a result of do, undo or confirm, not {op}")
 
+    async def skip_undo(
+        self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float
+    ) -> Outcome:
+        """Run ``body``, which records that the undo is skipped, unless the undo has happened.
+
+        Marker ``skipped``: it has not. The guard gets no row, so an attempt under way may still undo the step.
+        """
+        return await self.run(entry_key, "undo", lambda tx: rules.skip_undo(tx, body), scheduled_at, deadline)
+
     async def decide_held_events(
         self, entry_key: EntryKey, *, committed: bool, scheduled_at: float, deadline: float
     ) -> Outcome:

@@ -104,6 +104,14 @@ async def undo(
     return await _run_body(tx, action, "undo")
 
 
+async def skip_undo(tx: GuardTransaction, body: GuardedBody) -> ScriptResult:
+    """Run the body of a skipped undo, unless the undo has happened."""
+    rows = await tx.rows()
+    if "undo" in rows:
+        return ScriptResult(done(rows["undo"]))
+    return ScriptResult(Outcome.done(await body(tx.sql), attempt=None, marker="skipped"), commit=True)
+
+
 async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMode) -> ScriptResult:
     """Confirm a step once, if it is done and has not been undone."""
     if mode == "own":

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from sagas.builtins.row_changes import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
@@ -26,6 +25,13 @@ MARK_CONFIRM = "saga.confirm"
 SEAL = "saga.seal"
 RECORD_RESULT = "saga.done"
 """Records an operator's `done` in the guard's row of the operation; an existing row takes precedence."""
+SKIP_RESTORE = "saga.skip"
+"""Records that an automatic compensation is skipped, so that no other undo leaves a row to it."""
+SKIP_RETRY = Retry(max_attempts=4, initial_interval=1.0, max_interval=4.0)
+"""A database that is gone for good must not keep an operator from skipping."""
+
+
+_OPERATION_OF = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do", "skip": "undo"}
 
 
 def send_call(
@@ -58,6 +64,8 @@ def _build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             return _manual_result_call(run, entry, flight)
         case "undo" | "undo-mark":
             return _undo_call(run, entry, flight)
+        case "skip":
+            return _skip_call(run, entry, flight)
         case "confirm" | "confirm-mark":
             return _confirm_call(run, entry, flight)
 
@@ -156,16 +164,13 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known)
-    call_arguments = undo.arguments
-    if action.uses == RESTORE and (skipped := _skipped_undos(run)):
-        call_arguments = {**call_arguments, "skipped": skipped}
     return _new_call(
         run,
         entry,
         flight,
         action,
         action.uses,
-        call_arguments,
+        undo.arguments,
         summary,
         guard=guard,
         earlier_attempts=undo.min_attempts,
@@ -198,10 +203,14 @@ def arguments_without_override(
         return action.with_ or {}
 
 
-def _skipped_undos(run: SagaRun) -> list[str]:
-    """The entries whose undo was skipped: they will restore no row that another step has changed, too."""
-    entries = (entry for record in run.steps.values() for entry in record.entries)
-    return [entry.id for entry in entries if entry.undo is not None and entry.undo.state == "SKIPPED"]
+def _skip_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+    step = run.step(entry)
+    assert entry.undo is not None
+    action = current_alternate(step, entry.undo)
+    call = _new_call(run, entry, flight, action, SKIP_RESTORE, {}, f"✎ undo {step.name}: skipped by an operator")
+    guard = GuardSpec(_required_connection(action))
+    earlier = entry.undo.min_attempts
+    return replace(call, guard=guard, retry=SKIP_RETRY, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
 def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -235,8 +244,8 @@ def _new_call(
 ) -> Call:
     """``fields`` are those that differ from the usual ones."""
     step = run.step(entry)
-    op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.call_kind, flight.call_kind)
-    engine = uses in (SEAL, RECORD_RESULT, MARK_UNDO, MARK_CONFIRM)
+    op = _OPERATION_OF.get(flight.call_kind, flight.call_kind)
+    engine = uses in (SEAL, RECORD_RESULT, SKIP_RESTORE, MARK_UNDO, MARK_CONFIRM)
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate

@@ -30,7 +30,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
-from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, SagaRun
+from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import CancelCall, DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import Decision, EntryOperation
@@ -375,12 +375,19 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)
+        case _ if step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE:
+            entry.state, undo.state = "COMPENSATING", "RUNNING"
+            calls.send_call(run, entry, "skip")
         case _:
-            undo.state, undo.ended_at = "SKIPPED", run.now
-            entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
-            entry.decision = None
-            residue.add_residue(run, entry, "effect_stays", "undo")
-            run.post(CompensationSettled(entry))
+            _skip_undo(run, entry, undo)
+
+
+def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
+    undo.state, undo.ended_at = "SKIPPED", run.now
+    entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
+    entry.decision = None
+    residue.add_residue(run, entry, "effect_stays", "undo")
+    run.post(CompensationSettled(entry))
 
 
 def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
@@ -404,6 +411,24 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
             entry.state, entry.decision = "DONE", None
             residue.add_residue(run, entry, "effect_missing", "confirm")
             run.post(ConfirmSettled(entry))
+
+
+def skip_recorded(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+    """Skip an automatic compensation, with the rows as its images describe them now.
+
+    An attempt to undo that has succeeded overrides the decision. A database that cannot be reached does not keep the
+    operator from skipping: the residue then refers to the images.
+    """
+    undo = entry.undo
+    assert undo is not None
+    if outcome.kind == "done" and outcome.marker != "skipped":
+        entry.resolved = entry.resolved or outcome.marker == "nothing_to_undo"
+        mark_compensated_manually(run, entry)
+        return
+    details = outcome.result if outcome.kind == "done" else None
+    undo.error = {"type": "Skipped", "message": "skipped by an operator", "details": {}, **(undo.error or {})}
+    undo.error["details"] = details or {}
+    _skip_undo(run, entry, undo)
 
 
 def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None:

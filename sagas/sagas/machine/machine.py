@@ -296,6 +296,8 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
             rollback.undo_mark_ended(run, entry, outcome)
         case "undo":
             rollback.undo_ended(run, entry, outcome, event.attempts)
+        case "skip":
+            decisions.skip_recorded(run, entry, outcome)
         case "confirm" | "confirm-mark":
             commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:

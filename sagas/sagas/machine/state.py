@@ -22,8 +22,9 @@ from sagas.protocol.saga_view import EntryOperation, LockRequestState, Operation
 from sagas.text.exact_json import encode_json
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
-CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
-"""The kind of call in flight. ``write`` records an operator's `done` in the guard."""
+CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "skip", "confirm", "confirm-mark"]
+"""The kind of call in flight. ``write`` records an operator's `done` in the guard, ``skip`` the `skip` of an automatic
+compensation."""
 
 LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
 """Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""

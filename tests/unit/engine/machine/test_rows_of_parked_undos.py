@@ -32,9 +32,11 @@ SQL = {"row": "the row id=1 of t", "sql": "INSERT INTO t VALUES (1, 5);"}
 DETAILS = {"rows": [ROW], "changed_rows": 1, "open_rows": 1, "before_sql": ["X;"], "sql": [SQL], "sql_refused": None}
 
 
-def parked(details: dict[str, Any], uses: str = RESTORE) -> MachineDriver:
-    """A saga whose undo is parked with these details."""
-    driver = MachineDriver(saga(undone_by(uses), step("b")), answers={"b": "rejected"}, hold=["a~undo"]).start()
+def parked(details: dict[str, Any], uses: str = RESTORE, now: dict[str, Any] | None = None) -> MachineDriver:
+    """A saga whose undo is parked with these details. ``now`` are those of a skip, None: it cannot read them."""
+    skip = "unknown" if now is None else Outcome.done(now, marker="skipped")
+    answers = {"b": "rejected", "saga.skip": skip}
+    driver = MachineDriver(saga(undone_by(uses), step("b")), answers=answers, hold=["a~undo"]).start()
     driver.flights.pop("a~undo")
     failure = Failure("Parked", "why", details)
     outcome = Outcome("failed", failure=failure, attempt=1, retryable=False, park_reason="why")
@@ -62,16 +64,22 @@ def test_an_undo_that_has_looked_at_no_row_shows_none(details: dict[str, Any]) -
 
 
 def test_the_residue_names_the_rows() -> None:
-    driver = parked(DETAILS).decide("a", "skip")
+    driver = parked({**DETAILS, "sql": []}, now=DETAILS).decide("a", "skip")
     assert driver.state == "RESIDUE"
     assert driver.story["residue"] == [
         {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"], "command": SQL["sql"]}
     ]
 
 
-@pytest.mark.parametrize(("details", "named"), [({}, 0), ({**DETAILS, "open_rows": 50}, 1)])
-def test_the_residue_says_where_the_other_rows_are(details: dict[str, Any], named: int) -> None:
-    residue = parked(details).decide("a", "skip").story["residue"]
+def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
+    driver = parked(DETAILS, now=None)
+    driver.answers["saga.skip"] = Outcome.done({"restored": 1})
+    assert (driver.decide("a", "skip").state, driver.story["residue"]) == ("COMPENSATED", [])
+
+
+@pytest.mark.parametrize(("now", "named"), [(None, 0), ({**DETAILS, "open_rows": 50}, 1)])
+def test_the_residue_says_where_the_other_rows_are(now: dict[str, Any] | None, named: int) -> None:
+    residue = parked(DETAILS, now=now).decide("a", "skip").story["residue"]
     assert len(residue) == named + 1
     assert (residue[-1]["system"], residue[-1]["key"]) == ("shop", "s1/a/undo")
     assert residue[-1]["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")

@@ -14,7 +14,7 @@ from sagas.definition.model import Definition, StepDefinition
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from tests.unit.engine.machine_properties.environment.effects import Effect, EffectLog
-from tests.unit.engine.machine_properties.environment.guard_model import WRITE, Database, RolledBack
+from tests.unit.engine.machine_properties.environment.guard_model import DECISIONS, WRITE, Database, RolledBack
 from tests.unit.engine.machine_properties.environment.participants import Participant
 
 Fate = Literal[
@@ -162,7 +162,7 @@ class Environment:
 
     def _possible(self, call: Call, fate: Fate) -> Fate:
         """The nearest fate that this kind of participant can have."""
-        if call.action == WRITE and fate in ("late", "rejected", "failed", "failed_final"):
+        if call.action in DECISIONS and fate in ("late", "rejected", "failed", "failed_final"):
             return "ok"  # no action runs, so nothing can reject
         if fate == "duplicate" and call.op == "do" and call.guard is None and not self.step(call.entry).do.idempotent:
             return "ok"  # without a key the second call is indistinguishable from the first

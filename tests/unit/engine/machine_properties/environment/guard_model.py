@@ -17,6 +17,11 @@ from sagas.protocol.outcomes import Failure, Marker, Outcome
 WRITE = "saga.done"
 """The action without effect: an operator has made the effect, and only the row is written."""
 
+SKIP = "saga.skip"
+"""The action without effect: an operator has skipped an automatic compensation, and no row is written."""
+
+DECISIONS = (WRITE, SKIP)
+
 RowOp = Literal["do", "undo", "confirm", "own_undo", "own_confirm"]
 
 
@@ -58,6 +63,9 @@ class Database:
         try:
             if call.op == "seal":
                 return self._seal(call)
+            if call.action == SKIP:
+                undo = self.row(call, "undo")
+                return Outcome.done(marker="skipped") if undo is None else Outcome.done(marker=undo.marker)
             if call.guard.mode == "own":
                 return self._own(call, action)
             if call.op == "do":

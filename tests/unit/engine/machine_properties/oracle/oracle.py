@@ -28,7 +28,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Outcome
 from tests.unit.engine.machine_properties.environment.effects import Effect, EffectLog
-from tests.unit.engine.machine_properties.environment.guard_model import WRITE
+from tests.unit.engine.machine_properties.environment.guard_model import DECISIONS
 from tests.unit.engine.machine_properties.inputs import definition_faults
 from tests.unit.engine.machine_properties.inputs.strategies import DEADLINE
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation, operation_of
@@ -122,7 +122,7 @@ class Oracle:
         ledger.cancelling.discard(event.id)
         name = operation_of(call)
         self._listen(call, event)
-        if call.action == WRITE:
+        if call.action in DECISIONS:
             return
         ledger.received.setdefault(name, []).append(event.outcome)
         known = ledger.attempts.get(name, 0)
@@ -142,10 +142,10 @@ class Oracle:
             if self._says_absent(step, outcome) and since is not None and (seals or event.at >= since + step.settle):
                 del ledger.uncertain[call.key]
             return
-        if call.op != "seal" and call.action != WRITE:
+        if call.op != "seal" and call.action not in DECISIONS:
             ledger.received.setdefault(call.key, []).append(outcome)
         alone = outcome.not_started and event.attempts is None and (call.at_most_once or call.retry.max_attempts == 1)
-        if call.op == "do" and call.action != WRITE and event.attempts != 0 and not alone:
+        if call.op == "do" and call.action not in DECISIONS and event.attempts != 0 and not alone:
             ledger.sent[call.key] = call.arguments
         if call.op == "do":
             ledger.absent.discard(call.key)
@@ -189,7 +189,7 @@ class Oracle:
                 taken_back = any(isinstance(c, CancelCall) and c.id == command.id for c in more)
                 if not taken_back and not self._asked_before(command):
                     command_rules.check_call(ledger, command)
-                    if command.action != WRITE:
+                    if command.action not in DECISIONS:
                         definition_rules.check_call(ledger, command)
                 ledger.calls[command.id] = command
                 ledger.asked_at.setdefault((command.entry, command.op), ledger.now)

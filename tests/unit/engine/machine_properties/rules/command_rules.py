@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.protocol.messages import Call, StartSaga, UndoSaga
-from tests.unit.engine.machine_properties.environment.guard_model import WRITE
+from tests.unit.engine.machine_properties.environment.guard_model import DECISIONS
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation, operation_of, step_id
 
 SETTLED = {"DONE", "SKIPPED", "CONFIRMING", "CONFIRMED"}
@@ -19,7 +19,7 @@ def check_call(ledger: Ledger, call: Call) -> None:
     if call.id in ledger.calls or call.id in ledger.sagas:
         raise Violation("call id", f"{call.id} is in flight already")
     _check_key(ledger, call)
-    if call.action == WRITE:
+    if call.action in DECISIONS:
         return  # it only records a decision in the guard; no action runs
     if not isinstance(call.retry.max_attempts, int) or call.retry.max_attempts < 1:
         raise Violation("rule 4", f"{call.id} may try {call.retry.max_attempts} times: not finite")
