@@ -297,7 +297,7 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a reference to a step that is not an ancestor",
         "its result is not there yet: add it to `needs`, or move the step below it",
     ),
-    "SAGA304": _error("arithmetic on strings", "convert it to an exact number first: decimal(x)"),
+    "SAGA304": _error("an operator that cannot take its operands", "convert it to an exact number first: decimal(x)"),
     "SAGA305": _warning(
         "a result that may be null is used without a default",
         "give a default: default(steps.x.result, …), or test for null: steps.x.result != null ? … : …; an undo finds "

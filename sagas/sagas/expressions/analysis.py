@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sagas.expressions.errors import suggestion
-from sagas.expressions.functions import FUNCTIONS, STRING_FUNCTIONS, UNSUPPORTED, Function
+from sagas.expressions.functions import FUNCTIONS, STRING_FUNCTIONS, Function
 from sagas.expressions.nodes import (
     Binary,
     Comprehension,
@@ -19,6 +19,7 @@ from sagas.expressions.nodes import (
     Unary,
     path_of,
 )
+from sagas.expressions.other_languages import FUNCTIONS as OTHER_FUNCTIONS
 
 
 def is_text(node: ExpressionNode) -> bool:
@@ -41,8 +42,8 @@ def call_error(node: FunctionCall) -> str | None:
     """The error in a call's name, its form (``x.f()`` or ``f(x)``) or its number of arguments; None if it is valid."""
     function = FUNCTIONS.get(node.name)
     if function is None:
-        if node.name in UNSUPPORTED:
-            return UNSUPPORTED[node.name]
+        if node.name.lower() in OTHER_FUNCTIONS:
+            return f"there is no function '{node.name}'; {OTHER_FUNCTIONS[node.name.lower()]}"
         macros = ("has", "default", "all", "exists", "exists_one", "map", "filter")
         return f"there is no function '{node.name}'{suggestion(node.name, [*FUNCTIONS, *macros])}"
     if function.style == "method" and not node.method:

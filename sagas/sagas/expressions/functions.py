@@ -407,11 +407,3 @@ FUNCTIONS: dict[str, Function] = {
 
 STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date", "sha256", "uuid", "url_segment", "url_path"})
 """Functions that always return a string, so ``+`` next to one is concatenation."""
-
-UNSUPPORTED = {
-    "uint": "unsigned integers are not supported; use int",
-    "bytes": "bytes are not supported",
-    "type": "type(x) is not supported",
-    "dyn": "dyn(x) is not needed: nothing is typed before it is evaluated",
-    "now": "there is no clock, because an expression has the same value on replay; use saga.started_at",
-}

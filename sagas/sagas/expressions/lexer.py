@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sagas.expressions.errors import ExpressionError
 from sagas.expressions.limits import MAX_INTEGER_DIGITS, MAX_SOURCE_LENGTH
+from sagas.expressions.other_languages import INTEGER_DIVISION, OPERATORS, operator_at
 from sagas.expressions.values import parse_decimal
 
 TokenKind = Literal["constant", "name", "op", "end"]
@@ -50,6 +51,8 @@ def tokenize(source: str) -> list[Token]:
     at = 0
     while True:
         if space := _SPACE.match(source, at):
+            if tokens and (division := INTEGER_DIVISION.search(space.group())) is not None:
+                raise ExpressionError("'//' begins a comment; write x / y to divide", at + division.start())
             at = space.end()
         if at == len(source):
             tokens.append(Token("end", "the end", at, at))
@@ -69,12 +72,13 @@ def _token(source: str, at: int) -> Token:
         if text in _WORDS:
             return Token("constant", text, at, name.end(), _WORDS[text])
         return Token("op" if text == "in" else "name", text, at, name.end())
-    if op := _OP.match(source, at):
-        return Token("op", op.group(), at, op.end())
-    hint = {"=": "; write == to compare", "&": "; write &&", "|": "; write ||", "`": "; write a['field']"}.get(
-        source[at], ""
-    )
-    raise ExpressionError(f"{source[at]!r} is not allowed here{hint}", at)
+    op = _OP.match(source, at)
+    other = operator_at(source, at)
+    if other is not None and (op is None or len(other) > len(op.group())):
+        raise ExpressionError(f"{other!r} is not an operator of CEL; {OPERATORS[other]}", at)
+    if op is None:
+        raise ExpressionError(f"{source[at]!r} is not allowed here", at)
+    return Token("op", op.group(), at, op.end())
 
 
 def _number(source: str, match: re.Match[str]) -> Token:

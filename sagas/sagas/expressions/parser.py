@@ -25,6 +25,7 @@ from sagas.expressions.nodes import (
     Select,
     Unary,
 )
+from sagas.expressions.other_languages import text_prefix_hint, word_hint
 
 _N = TypeVar("_N", bound=ExpressionNode)
 
@@ -100,7 +101,20 @@ class _Parser:
     def _unexpected(self, expected: str) -> ExpressionError:
         token = self._next
         seen = token.text if token.kind == "end" else f"'{token.text}'"
-        return ExpressionError(f"expected {expected}, found {seen}", token.offset)
+        return self._of_another_language() or ExpressionError(f"expected {expected}, found {seen}", token.offset)
+
+    def _of_another_language(self) -> ExpressionError | None:
+        """The error for a word of another language: the unexpected one, or the name right before it."""
+        token, before = self._next, self._tokens[self._at - 1] if self._at else None
+        if before is not None and before.kind == "name":
+            joined = token.kind == "constant" and isinstance(token.value, str) and before.end == token.offset
+            hint = text_prefix_hint(before.text) if joined else None
+            if hint is not None:
+                return ExpressionError(f"{before.text}'…' is not CEL; {hint}", before.offset)
+        for word in (token, before):
+            if word is not None and word.kind == "name" and (hint := word_hint(word.text)) is not None:
+                return ExpressionError(f"'{word.text}' is not an operator of CEL; {hint}", word.offset)
+        return None
 
     def _make(self, kind: type[_N], offset: int, end: int, *fields: Any) -> _N:
         node = kind(offset, end, 0, *fields)
@@ -124,7 +138,9 @@ class _Parser:
     def _infix(self, left: ExpressionNode, op: str) -> ExpressionNode:
         if op == "?":
             then = self._expression(_PRECEDENCE["?"])
-            self._expect(":")
+            if not self._accept(":"):
+                message = "'?' has no ':'; write condition ? a : b, or default(x, y) for a value that may be missing"
+                raise self._of_another_language() or ExpressionError(message, self._next.offset)
             otherwise = self._expression()
             return self._make(Conditional, left.offset, otherwise.end, left, then, otherwise)
         right = self._expression(_PRECEDENCE[op])
@@ -157,7 +173,11 @@ class _Parser:
             raise self._unexpected("a name" if leading_dot else "a value")
         name = self._take()
         if name.text in RESERVED_WORDS:
-            raise ExpressionError(f"'{name.text}' is a reserved word of CEL and cannot be a name", name.offset)
+            hint = word_hint(name.text)
+            raise ExpressionError(
+                f"'{name.text}' is a reserved word of CEL and cannot be a name{f'; {hint}' if hint else ''}",
+                name.offset,
+            )
         if self._accept("("):
             args = self._items(")")
             return self._call(name, args, self._take().end)

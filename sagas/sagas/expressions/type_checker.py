@@ -31,6 +31,7 @@ from sagas.expressions.nodes import (
     Select,
     Unary,
 )
+from sagas.expressions.other_languages import FIELDS
 
 TypeOf = Callable[[tuple[str, ...]], str | None]
 
@@ -150,14 +151,17 @@ class _TypeChecker:
                 known = self.infer(operand, scope)
                 if op == "-" and known.kind == "string":
                     self._report(node, f"'-' cannot take {self._text(operand)}, a string; {_ADVICE}")
+                if op == "!":
+                    self._check_condition(op, operand, known)
                 return _InferredType("boolean") if op == "!" else _InferredType(known.kind)
-            case Logic():
-                self._visit(node, scope)
+            case Logic(op=op, left=left, right=right):
+                for operand in (left, right):
+                    self._check_condition(op, operand, self.infer(operand, scope))
                 return _InferredType("boolean")
             case Binary():
                 return self._binary(node, scope)
             case Conditional(condition=condition, then=then, otherwise=otherwise):
-                self.infer(condition, scope)
+                self._check_condition("?", condition, self.infer(condition, scope))
                 return _common_type(self.infer(then, scope), self.infer(otherwise, scope))
             case Default(value=value, fallback=fallback):
                 return _common_type(self.infer(value, scope), self.infer(fallback, scope))
@@ -174,7 +178,8 @@ class _TypeChecker:
     def _select(self, node: Select | Index, owner: _InferredType, field: str) -> _InferredType:
         if owner.kind == "array":
             whole = self._text(node.operand)
-            self._report(node, f"`{whole}` is a list, which has no `{field}`", "field", f"write {whole}[0].{field}")
+            written = FIELDS[field].format(whole) if field in FIELDS else f"{whole}[0].{field}"
+            self._report(node, f"`{whole}` is a list, which has no `{field}`", "field", f"write {written}")
             return _UNKNOWN_TYPE
         if owner.path is None:
             return _UNKNOWN_TYPE
@@ -183,6 +188,14 @@ class _TypeChecker:
             self._report(node, problem[0], "field", problem[1])
             return _UNKNOWN_TYPE
         return self._at(path)
+
+    def _check_condition(self, op: str, operand: ExpressionNode, known: _InferredType) -> None:
+        """Report an operand that is certainly neither true nor false."""
+        if known.kind not in (None, "boolean"):
+            help = "write a comparison, or default(x, y) for a value that may be missing"
+            self._report(
+                operand, f"'{op}' needs true or false, and {self._text(operand)} is of type {known.kind}", help=help
+            )
 
     def _check_comparison(self, path: tuple[str, ...] | None, other: ExpressionNode) -> None:
         values = self._values_of(path) if path is not None else ()
@@ -207,12 +220,17 @@ class _TypeChecker:
         if node.op in ("==", "!=", "in"):
             self._check_comparison(left.path, node.right)
             self._check_comparison(right.path, node.left)
+        if node.op == "in" and right.kind == "string":
+            text = f"{self._text(node.right)}.contains({self._text(node.left)})"
+            self._report(node, f"'in' cannot take {self._text(node.right)}, a string; write {text}")
         mixed = "string" in kinds and any(kind in _NUMBERS for kind in kinds)
         if node.op != "in" and mixed:
             self._report(node, f"'{node.op}' compares a string with a number in {self._text(node)}; {_ADVICE}")
         return _InferredType("boolean")
 
     def _arithmetic(self, node: Binary, kinds: tuple[str | None, str | None]) -> _InferredType:
+        if node.op in ("/", "%") and _is_zero(node.right):
+            self._report(node, f"{self._text(node)} divides by zero", help="divide by a number other than zero")
         if node.op == "+" and kinds == ("array", "array"):
             return _InferredType("array")
         if node.op == "+" and (is_text(node.left) or is_text(node.right)):
@@ -261,6 +279,17 @@ class _TypeChecker:
 
 def _common_type(one: _InferredType, other: _InferredType) -> _InferredType:
     return one if one.kind == other.kind else _UNKNOWN_TYPE
+
+
+def _is_zero(node: ExpressionNode) -> bool:
+    match node:
+        case Constant(value=bool()):
+            return False
+        case Constant(value=int() | Decimal() as value):
+            return value == 0
+        case Unary(op="-", operand=operand):
+            return _is_zero(operand)
+    return False
 
 
 def _constant_type(value: object) -> str:

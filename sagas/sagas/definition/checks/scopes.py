@@ -19,6 +19,7 @@ from sagas.definition.parser.field_types import quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.errors import nearest
 from sagas.expressions import ANY_ELEMENT
+from sagas.expressions.other_languages import NAMES
 from sagas.text.exact_json import readable_json
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
@@ -80,9 +81,10 @@ class ExpressionScope:
         if root not in allowed:
             known = quoted_names(allowed)
             if root not in ROOTS:
-                return ScopeProblem(
-                    "SAGA302", f"`{root}` is not known", suggestion_help(root, allowed, f"known here: {known}")
-                )
+                hint = NAMES.get(root.lower(), "")
+                is_here = hint and not any(f"{name}." in hint for name in ROOTS if name not in allowed)
+                help = hint if is_here else suggestion_help(root, allowed, f"known here: {known}")
+                return ScopeProblem("SAGA302", f"`{root}` is not known", help)
             return ScopeProblem("SAGA302", f"`{root}` is not available here", f"known here: {known}")
         if root == "steps":
             return self._step_problem(path)
