@@ -16,12 +16,12 @@ SHOWN_ROWS = 200
 
 def reconciliation_html(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
-    count = sum(report["counts"].values())
-    verdict = (
-        '<p class="pass">✔ Everything reconciles.</p>'
-        if report["consistent"]
-        else f'<p class="fail">✖ {count_text(count)}.</p>'
-    )
+    if not report["consistent"]:
+        verdict = f'<p class="fail">✖ {count_text(sum(report["counts"].values()))}.</p>'
+    elif any(report["read"].values()):
+        verdict = '<p class="pass">✔ Everything reconciles.</p>'
+    else:
+        verdict = "<p>Nothing to reconcile: no saga, effect or event was found.</p>"
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""
     read = "; ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())

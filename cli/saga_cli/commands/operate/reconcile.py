@@ -128,7 +128,9 @@ def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
     window = f" since {found['since']}" if found["since"] else ""
     for one in found.get("repairs") or ():
         echo(f"↩ {one['saga_id']}: {one['done']}")
-    if found["consistent"]:
+    if found["consistent"] and not any(read.values()):
+        echo(f"· nothing to reconcile{window}: no saga, effect or event was found ({found['seconds']:g} s)")
+    elif found["consistent"]:
         echo(f"✔ everything reconciles{window} ({what}; {found['seconds']:g} s)")
     else:
         echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
