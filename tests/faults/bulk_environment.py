@@ -15,8 +15,8 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from saga_workers.client import Client
-from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
+from saga_workers.start.saga_starter import BulkRow
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment, activity_id, default_input
 

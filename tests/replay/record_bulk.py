@@ -13,8 +13,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from saga_workers.client import Client
-from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
+from saga_workers.start.saga_starter import BulkRow
 from sagas.protocol.batch_record import (
     CANCEL_SIGNAL,
     CLOSED_SIGNAL,

@@ -56,7 +56,7 @@ Machine.next = next
 """
 DIES_AS_IT_LEAVES = """
 import os, signal
-from saga_workers.control.detached_starts import SagaDetacher
+from saga_workers.bulk.detached_starts import SagaDetacher
 
 whole = SagaDetacher._start
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
-from saga_workers.control.detached_starts import SagaDetacher
-from saga_workers.control.start import BulkRow
+from saga_workers.start.saga_starter import BulkRow
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker

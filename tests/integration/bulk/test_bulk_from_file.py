@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from saga_workers.bulk import acceptance
 from saga_workers.client import Client, SagaFailed
-from saga_workers.control import acceptance
 from sagas.errors import RefusedError
 from sagas.workflow import bulk_workflow
 from sagas.workflow.failures import refused_error

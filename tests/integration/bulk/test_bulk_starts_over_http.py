@@ -13,12 +13,12 @@ import httpx
 import psycopg
 import pytest
 
+from saga_workers.bulk import acceptance
 from saga_workers.client import Client
-from saga_workers.control import acceptance, shared_starts
-from saga_workers.control import start as saga_start
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi, bulk_wait_seconds
 from saga_workers.serve.api_tokens import Callers
+from saga_workers.start import saga_starter, shared_starts
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import UsageError
 from sagas.settings import load_settings
@@ -161,7 +161,7 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
 ) -> None:
     """Temporal refuses the whole input of the workflow; a server may allow less than ours does."""
     monkeypatch.setattr(shared_starts, "MAX_INPUT_BYTES", 16_000_000)
-    monkeypatch.setattr(saga_start, "MAX_BULK_INPUT", 16_000_000)
+    monkeypatch.setattr(saga_starter, "MAX_BULK_INPUT", 16_000_000)
     bank.open_accounts(4)
     starter = await bank.client.starter("withdrawal")
     shared = shared_starts.SharedStarts(starter, limit=4, wait=0.2)

@@ -13,9 +13,9 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.control import start as saga_start
-from saga_workers.control.detached_starts import SagaDetacher
-from saga_workers.control.start import BulkRow
+from saga_workers.bulk.detached_starts import SagaDetacher
+from saga_workers.start import saga_starter
+from saga_workers.start.saga_starter import BulkRow
 from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually
@@ -75,7 +75,7 @@ async def start(bank: Bank, saga: str, inputs: list[dict[str, Any]]) -> Workflow
 @pytest.fixture
 def any_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client may not refuse an input from which a state becomes too large."""
-    monkeypatch.setattr(saga_start, "MAX_BULK_INPUT", 10**9)
+    monkeypatch.setattr(saga_starter, "MAX_BULK_INPUT", 10**9)
 
 
 async def shown_failure(handle: WorkflowHandle[Any, Any]) -> str:

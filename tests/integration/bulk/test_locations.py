@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from saga_workers.control.detach_request import leave_bulk_workflow
+from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from sagas.errors import UsageError

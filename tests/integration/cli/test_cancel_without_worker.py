@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from saga_cli import wait
+from saga_workers import interventions
 from saga_workers.client import Client
-from saga_workers.control import interventions
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.processes import TemporalServer, WorkerProcess

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_workers.control.interventions import signal_message
+from saga_workers.interventions import signal_message
 from saga_workers.location import locator
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from tests.integration.cli.conftest import CommandLine, fresh

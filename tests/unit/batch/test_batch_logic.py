@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from saga_workers.batch.batch_view import group_failures
-from saga_workers.batch.bulk_starts import MAX_INPUT_BYTES, bulk_size, cut_rows
 from saga_workers.batch.reporter import check_batch_id
-from saga_workers.batch.tally import Pacer, StartGate, StartLimits, StartRow
-from saga_workers.control.start import StartRequest
+from saga_workers.start.bulk_rows import MAX_INPUT_BYTES, bulk_size, cut_rows
+from saga_workers.start.saga_starter import StartRequest
+from saga_workers.start.start_limits import Pacer, StartGate, StartLimits, StartRow
 from sagas.errors import UsageError
 from sagas.presentation.batch_details import batch_details
 from sagas.protocol.batch_record import MAX_TEXT, BatchRecord

@@ -6,8 +6,8 @@ import asyncio
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.control import interventions
-from saga_workers.control.interventions import ask_each, worst_code
+from saga_workers import interventions
+from saga_workers.interventions import ask_each, worst_code
 from saga_workers.temporal.temporal_runs import NoAnswer
 from sagas.errors import RefusedError, SagaError, UsageError
 

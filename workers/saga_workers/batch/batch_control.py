@@ -15,8 +15,8 @@ from saga_activities.ledger.batches import BATCH_LABEL
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
-from saga_workers.control.bulk_updates import update_bulk_workflow
-from saga_workers.control.interventions import ask_each
+from saga_workers.bulk.bulk_updates import update_bulk_workflow
+from saga_workers.interventions import ask_each
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import visible_state

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from saga_activities.ledger.claims import Claim
 from saga_activities.ledger.rows import RunFilter, make_record
 from saga_spark.reconcile.findings import Finding
-from saga_workers.control.interventions import start_undo
+from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, no_poller_message

@@ -18,7 +18,7 @@ from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
-from saga_workers.control.interventions import start_undo
+from saga_workers.interventions import start_undo
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued

@@ -21,10 +21,8 @@ from starlette.routing import Route
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.client import Client
-from saga_workers.control.acceptance import NotClaimed
-from saga_workers.control.shared_starts import SharedStarts
-from saga_workers.control.start import AlreadyEnded, SagaStarter, StartResult
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator, using_locator
 from saga_workers.runtime.health import health_server, temporal_readiness
@@ -35,6 +33,8 @@ from saga_workers.serve.api_tokens import Caller, Callers, Scope
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
+from saga_workers.start.saga_starter import AlreadyEnded, SagaStarter, StartResult
+from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable

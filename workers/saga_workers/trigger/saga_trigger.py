@@ -11,14 +11,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.kafka.record_codec import check_headers
 from saga_activities.messaging.kafka_request import DONE, FAILED, REJECTED
+from saga_workers.bulk.acceptance import NotClaimed
+from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.client import Client
-from saga_workers.control.acceptance import NotClaimed
-from saga_workers.control.detach_request import leave_bulk_workflow
-from saga_workers.control.interventions import signal_message
-from saga_workers.control.shared_starts import SharedStarts
-from saga_workers.control.start import AlreadyEnded, SagaStarter, id_text
+from saga_workers.interventions import signal_message
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
+from saga_workers.start.saga_starter import AlreadyEnded, SagaStarter, id_text
+from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord

@@ -83,11 +83,11 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     confirm(f"this cancels {len(ids)} sagas: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes)
 
     async def ask_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        from saga_workers.control.interventions import ask_each
+        from saga_workers.interventions import ask_each
 
         return await ask_each(ids, lambda id: _ask(locator, id, reason, by))
 
-    from saga_workers.control.interventions import worst_code
+    from saga_workers.interventions import worst_code
 
     answers = with_locator(ask_all)
     rows = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
@@ -117,7 +117,7 @@ async def _in_bulk(locator: Locator, settings: Settings, where: str) -> list[str
 
 
 async def _ask(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
-    from saga_workers.control.interventions import cancel as ask
+    from saga_workers.interventions import cancel as ask
 
     answer = await ask(locator, saga_id, reason=reason, who=by)
     return {"id": saga_id, "response": answer.answer, "note": answer.note}

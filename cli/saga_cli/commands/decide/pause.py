@@ -28,7 +28,7 @@ def pause(
     handled, and the calls that follow from them wait for `saga resume`. Nested sagas that run are not paused. Needs a
     worker of that saga.
     """
-    from saga_workers.control import interventions
+    from saga_workers import interventions
 
     view = _ask(lambda locator: interventions.pause(locator, saga_id, reason=reason, who=operator_name(as_)))
     held = list(view.paused.held) if view.paused else []
@@ -44,7 +44,7 @@ def resume(
     as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
     """Let a paused saga go on with what was held back."""
-    from saga_workers.control import interventions
+    from saga_workers import interventions
 
     view = _ask(lambda locator: interventions.resume(locator, saga_id, who=operator_name(as_)))
     document = {"id": saga_id, "response": "resumed", "state": view.state}

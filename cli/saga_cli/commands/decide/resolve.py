@@ -128,7 +128,7 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
 
 def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
     async def preview(locator: Locator, settings: Settings) -> list[str]:
-        from saga_workers.control.interventions import preview_decision
+        from saga_workers.interventions import preview_decision
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
         async with noting_silence("question"):
@@ -136,7 +136,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
             return await preview_decision(locator, saga_id, decision)
 
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
-        from saga_workers.control.interventions import resolve
+        from saga_workers.interventions import resolve
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
         await _check_arguments(locator, settings, saga_id, decision)
@@ -215,7 +215,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     if not found:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
-    from saga_workers.control.interventions import ask_each, preview_decision, resolve, worst_code
+    from saga_workers.interventions import ask_each, preview_decision, resolve, worst_code
 
     async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def preview(one: ParkedOperation) -> dict[str, Any]:

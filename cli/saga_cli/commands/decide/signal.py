@@ -27,7 +27,7 @@ def send_signal(
     value = json_option(data, "--data")
 
     async def send(locator, settings) -> bool:
-        from saga_workers.control.interventions import signal
+        from saga_workers.interventions import signal
 
         print_target(settings)
         return await signal(locator, saga_id, name, value, who=operator_name(as_), reject=reject)

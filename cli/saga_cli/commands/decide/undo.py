@@ -34,7 +34,7 @@ def undo(
 
     async def run(locator: Locator, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga
-        from saga_workers.control.interventions import undo as begin
+        from saga_workers.interventions import undo as begin
         from saga_workers.views.saga_view import view_of_run
 
         far.append(f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`")
@@ -49,7 +49,7 @@ def undo(
         return view
 
     async def check(locator: Locator, settings: Settings) -> None:
-        from saga_workers.control.interventions import require_undoable
+        from saga_workers.interventions import require_undoable
 
         await require_undoable(locator, saga_id)
 

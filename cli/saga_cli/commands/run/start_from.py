@@ -27,9 +27,9 @@ from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.batch.batch_control import FailedSaga
-    from saga_workers.batch.tally import StartGate, StartRow, Tally
     from saga_workers.client import Client
-    from saga_workers.control.start import SagaStarter
+    from saga_workers.start.saga_starter import SagaStarter
+    from saga_workers.start.start_limits import StartGate, StartRow, Tally
 
 _CONCURRENCY = 50
 _BULK_WORKFLOWS = 4
@@ -98,7 +98,7 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
     )
 
     if not rows and not mistakes:
-        from saga_workers.batch.tally import Tally
+        from saga_workers.start.start_limits import Tally
 
         return report_batch(Tally(0), run_options)
 
@@ -119,10 +119,11 @@ async def run_batch(
 
     Raises UsageError if ``options`` want bulk execution and there is no ledger.
     """
-    from saga_workers.batch.bulk_starts import DEFAULT_BULK_SIZE, BulkStarter
     from saga_workers.batch.reporter import BatchReporter
-    from saga_workers.batch.single_starts import start_all
-    from saga_workers.batch.tally import StartGate, StartLimits, Tally
+    from saga_workers.start.bulk_rows import DEFAULT_BULK_SIZE, BulkRowStarter
+    from saga_workers.start.row_starts import RowStarter
+    from saga_workers.start.single_rows import SingleRowStarter
+    from saga_workers.start.start_limits import StartGate, StartLimits, Tally
 
     if options.bulk:
         client.ledger.require()
@@ -144,30 +145,17 @@ async def run_batch(
     with stop_on_ctrl_c(gate), progress_bar(saga, len(rows), gate, follow=not options.detach) as progress:
         async with reporter.reporting(warn):
             tallies.append(tally)
+            what: dict[str, Any] = {
+                "batch": options.batch,
+                "wait_for_end": not options.detach,
+                "again": options.again,
+                "progress": progress,
+            }
             if options.bulk:
-                bulk = BulkStarter(
-                    starter,
-                    tally,
-                    gate,
-                    batch=options.batch,
-                    saga=saga,
-                    wait_for_end=not options.detach,
-                    again=options.again,
-                    progress=progress,
-                )
-                await bulk.start_all(rows, size, limits)
+                rows_starter: RowStarter = BulkRowStarter(size, starter, tally, limits, gate, **what)
             else:
-                await start_all(
-                    starter,
-                    rows,
-                    tally,
-                    limits,
-                    wait_for_end=not options.detach,
-                    again=options.again,
-                    labels={"batch": options.batch},
-                    gate=gate,
-                    progress=progress,
-                )
+                rows_starter = SingleRowStarter(starter, tally, limits, gate, **what)
+            await rows_starter.start_all(rows)
     return tally
 
 
@@ -193,7 +181,7 @@ async def make_start_rows(
     starter: SagaStarter, rows: Sequence[InputRow], errors: Sequence[str], prefix: str
 ) -> list[StartRow]:
     """Check every row. Raises InvalidRows with file and line of the mistakes; two rows with one id are one."""
-    from saga_workers.batch.tally import StartRow
+    from saga_workers.start.start_limits import StartRow
     from sagas.definition.saga_ids import check_saga_id
 
     found = list(errors)
@@ -220,7 +208,7 @@ async def make_start_rows(
 
 def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[StartRow]:
     """The rows of sagas to start again. Raises InvalidRows if an input does not fit the definition any more."""
-    from saga_workers.batch.tally import StartRow
+    from saga_workers.start.start_limits import StartRow
 
     problems: list[str] = []
     rows: list[StartRow] = []

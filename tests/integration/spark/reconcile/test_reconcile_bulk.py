@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from saga_workers.control.start import BulkRow
 from saga_workers.runtime.databases import set_up_database
+from saga_workers.start.saga_starter import BulkRow
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer

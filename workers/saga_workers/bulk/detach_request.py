@@ -9,7 +9,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.claims import Claim
-from saga_workers.control.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
+from saga_workers.bulk.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import (

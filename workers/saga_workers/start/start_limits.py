@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from saga_workers.control.start import StartRequest
+from saga_workers.start.saga_starter import StartRequest
 
 StopReason = Literal["asked", "failures", "cancelled", "taken over"]
 

@@ -13,8 +13,8 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
 from saga_activities.ledger.claims import Claim
-from saga_workers.control.acceptance import NotClaimed, wait_accepted
-from saga_workers.control.start import BulkRow, SagaStarter, StartRequest, StartResult
+from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
+from saga_workers.start.saga_starter import BulkRow, SagaStarter, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.definition.saga_ids import check_saga_id
 from sagas.errors import RefusedError

@@ -20,7 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.control.detach_request import leave_bulk_workflow
+from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (

@@ -1,0 +1,209 @@
+"""Starts the rows of a batch in bulk workflows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
+
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from saga_activities.ledger.batches import KnownSaga
+from saga_workers.bulk.acceptance import refusal_of, wait_accepted
+from saga_workers.start.row_starts import RowStarter, is_unreachable
+from saga_workers.start.saga_starter import BulkRow, SagaStarter
+from saga_workers.start.start_limits import StartLimits, StartRow
+from saga_workers.temporal.temporal_runs import describe_run
+from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.errors import SagaError
+from sagas.protocol.payloads import input_digest
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
+from sagas.text.exact_json import encode_json
+
+DEFAULT_BULK_SIZE = 500
+
+MAX_INPUT_BYTES = 1536 * 1024
+"""Bytes of JSON of the inputs of one bulk workflow; Temporal's limit for a whole input is 2 MiB."""
+
+_POLL_INTERVAL = 0.5
+"""Seconds between two looks at sagas that an earlier command has started."""
+
+
+def cut_rows(rows: Sequence[StartRow], size: int) -> Iterator[list[StartRow]]:
+    """Cut the rows into those of one bulk workflow each: at most ``size`` sagas and MAX_INPUT_BYTES of inputs."""
+    part: list[StartRow] = []
+    taken = 0
+    for row in rows:
+        length = len(encode_json(row.request.input)) + len(row.id)
+        if part and (len(part) >= size or taken + length > MAX_INPUT_BYTES):
+            yield part
+            part, taken = [], 0
+        part.append(row)
+        taken += length
+    if part:
+        yield part
+
+
+def bulk_size(size: int, limits: StartLimits) -> int:
+    """Sagas of one bulk workflow: a second's starts at most, and no more than may run at once."""
+    per_second = MAX_MEMBERS if limits.rate is None else max(1, int(limits.rate))
+    return max(1, min(size, MAX_MEMBERS, per_second, limits.concurrency))
+
+
+class BulkRowStarter(RowStarter):
+    """Starts rows in bulk workflows of at most ``size`` sagas, in a project with a ledger, which keeps their ends."""
+
+    def __init__(self, size: int, starter: SagaStarter, *args: Any, **options: Any) -> None:
+        super().__init__(starter, *args, **options)
+        self._size = size
+        self._ledger = starter.locator.ledger
+        self._saga = starter.definition.saga
+
+    def parts(self, rows: Sequence[StartRow], limits: StartLimits) -> Iterator[Sequence[StartRow]]:
+        return cut_rows(rows, bulk_size(self._size, limits))
+
+    async def select_new(self, part: Sequence[StartRow]) -> tuple[Sequence[StartRow], Coroutine[Any, Any, None] | None]:
+        """Count the rows that the ledger knows; returns the others. Claims decide in the end, see saga.claim."""
+        known = await self._ledger.known([row.id for row in part])
+        claimed = [id for id, saga in known.items() if saga.alone]
+        in_temporal = self.locator.within_temporal()
+        locations = await asyncio.gather(*(in_temporal.locate(id) for id in claimed))
+        for id, location in zip(claimed, locations, strict=True):
+            if location.home is None:
+                del known[id]  # the command that claimed it has not started it; now the bulk workflow does
+        new: list[StartRow] = []
+        waiting: list[str] = []
+        for row in part:
+            saga = known.get(row.id)
+            if saga is None or (self.again and saga.state in STARTED_AGAIN and self._is_same(row, saga)):
+                new.append(row)
+            elif not self._is_same(row, saga):
+                self._refuse(row, "it has been started as another saga or with another input")
+            else:
+                self.tally.existing += 1
+                if saga.state in FINAL_STATES:
+                    self.tally.count_ended(saga.state)
+                else:
+                    waiting.append(row.id)
+        self.show_progress()
+        return new, self._wait_for_others(waiting) if waiting and self.wait_for_end else None
+
+    def _is_same(self, row: StartRow, known: KnownSaga) -> bool:
+        return known.saga == self._saga and known.input_digest in (None, input_digest(row.request.input))
+
+    def _refuse(self, row: StartRow, why: str) -> None:
+        self.refuse([row], f"{row.location}: {row.id} cannot be started: {why}")
+
+    async def start(self, rows: Sequence[StartRow]) -> None:
+        tally = self.tally
+        try:
+            handle = await self.starter.start_bulk(
+                [BulkRow(row.id, row.request) for row in rows], again=self.again, batch=self.batch
+            )
+        except (SagaError, RPCError) as error:
+            if is_unreachable(error):
+                raise
+            if len(rows) == 1:
+                self._refuse(rows[0], error.message)
+                return
+            # One of them is the cause, and the others must not share its fate.
+            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                await self.start(half)
+            return
+        tally.started += len(rows)
+        self.show_progress()
+        if not self.wait_for_end:
+            await self._check_accepted(rows, handle)
+            return
+        if not self.may_wait():
+            return
+        try:
+            result = await handle.result()
+        except WorkflowFailureError as error:
+            await self._count_after_failure(rows, error)
+            return
+        await self._count_result(rows, result)
+
+    async def _count_result(self, rows: Sequence[StartRow], result: Mapping[str, Any]) -> None:
+        tally = self.tally
+        for state, count in result["counts"].items():
+            if state != "DETACHED":
+                tally.count_ended(state, count)
+        places = {row.id: row for row in rows}
+        waiting: list[str] = []
+        for id, known in result["existing"].items():
+            tally.started -= 1
+            if not known["same"]:
+                self._refuse(places[id], "it has been started as another saga or with another input")
+                continue
+            tally.existing += 1
+            if known["state"] in FINAL_STATES:
+                tally.count_ended(known["state"])
+            else:
+                waiting.append(id)
+        self.show_progress()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._wait_for_others(waiting))
+            for id in result["detached"]:
+                group.create_task(self.wait_alone(id))
+
+    async def _check_accepted(self, rows: Sequence[StartRow], handle: WorkflowHandle[Any, Any]) -> None:
+        """Report what a worker refuses, or that no worker has told yet whether it does."""
+        accepted = await wait_accepted(handle, [row.id for row in rows])
+        if accepted is None:
+            more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+            self.tally.troubles.append(
+                f"{rows[0].location}{more}: no worker has claimed them yet, and one may refuse them; run the same "
+                "command again when a worker runs"
+            )
+        elif accepted.refusal is not None:
+            self._count_refused(rows, accepted.refusal)
+
+    def _count_refused(self, rows: Sequence[StartRow], why: str) -> None:
+        """A bulk workflow that was refused has started nothing."""
+        self.tally.started -= len(rows)
+        self.refuse(rows, f"{rows[0].location} and {len(rows) - 1} more rows: {why}")
+
+    async def _count_after_failure(self, rows: Sequence[StartRow], error: WorkflowFailureError) -> None:
+        """A bulk workflow that was refused has started nothing; of one that was terminated the ledger knows a part."""
+        if (refusal := refusal_of(error)) is not None:
+            self._count_refused(rows, refusal)
+            return
+        known = await self._ledger.known([row.id for row in rows])
+        for row in rows:
+            saga = known.get(row.id)
+            ended = saga is not None and saga.bulk_id is None and saga.state in FINAL_STATES
+            self.tally.count_ended(saga.state if ended and saga is not None else "TERMINATED")
+
+    async def _wait_for_others(self, ids: Collection[str]) -> None:
+        """Wait for sagas that another command has started, in a bulk workflow or on their own."""
+        self.may_wait()
+        left = set(ids)
+        async with asyncio.TaskGroup() as group:
+            while left:
+                known = await self._ledger.known(sorted(left))
+                open_ones = await self._open_workflows({one.bulk_id for one in known.values() if one.bulk_id})
+                for id in sorted(left):
+                    saga = known.get(id)
+                    if saga is not None and saga.bulk_id in open_ones:
+                        continue
+                    if saga is not None and saga.bulk_id is not None:
+                        # Its last act may have been to record the saga.
+                        saga = (await self._ledger.known([id])).get(id)
+                        if saga is not None and saga.bulk_id is not None:
+                            left.discard(id)
+                            self.tally.count_ended("TERMINATED")
+                            continue
+                    left.discard(id)
+                    if saga is not None and saga.state in FINAL_STATES:
+                        self.tally.count_ended(saga.state)
+                        self.show_progress()
+                    else:
+                        group.create_task(self.wait_alone(id))
+                if left:
+                    await asyncio.sleep(_POLL_INTERVAL)
+
+    async def _open_workflows(self, ids: Collection[str]) -> set[str]:
+        described = await asyncio.gather(*(describe_run(self.locator.temporal, id) for id in ids))
+        return {one.run.id for one in described if one is not None and one.run.running}

@@ -1,0 +1,43 @@
+"""Starts each row of a batch in a workflow of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from temporalio.service import RPCError
+
+from saga_workers.start.row_starts import RowStarter, is_unreachable
+from saga_workers.start.saga_starter import AlreadyEnded
+from saga_workers.start.start_limits import StartLimits, StartRow
+from sagas.errors import SagaError
+
+
+class SingleRowStarter(RowStarter):
+    """Starts rows whose sagas share nothing."""
+
+    def parts(self, rows: Sequence[StartRow], limits: StartLimits) -> Iterable[Sequence[StartRow]]:
+        return ([row] for row in rows)
+
+    async def start(self, rows: Sequence[StartRow]) -> None:
+        (row,) = rows
+        tally = self.tally
+        try:
+            started = await self.starter.start(row.request, id=row.id, again=self.again, labels={"batch": self.batch})
+        except AlreadyEnded as error:
+            tally.existing += 1
+            tally.count_ended(error.state)
+            return
+        except (SagaError, RPCError) as error:
+            if is_unreachable(error):
+                raise
+            self.refuse(rows, f"{row.location}: {error.message}")
+            return
+        if started.started:
+            tally.started += 1
+        else:
+            tally.existing += 1
+        self.show_progress()
+        if started.completed:
+            tally.count_ended("COMPLETED")
+        elif self.wait_for_end and self.may_wait():
+            await self.wait_alone(row.id)
