@@ -241,6 +241,7 @@ _FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"
 async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     """Run an action without a guard: any error but Rejected and AlreadyCompensated gives the outcome unknown.
 
+    A wrong use of the engine is not retried, but what the action did before is unknown, too; a probe has no effect.
     ActionNotRegistered and Unavailable propagate.
     """
     try:
@@ -251,6 +252,9 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
     except (ActionNotRegistered, Unavailable):
         raise
+    except UsageError as error:
+        failure = Failure("definition", str(error))
+        return Outcome("failed" if op == "probe" else "unknown", failure=failure, retryable=False)
     except Exception as error:  # noqa: BLE001 - becomes part of the outcome
         failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
         return Outcome("unknown", failure=Failure(failure_type, action_error_message(error)))

@@ -116,6 +116,8 @@ class ActionBodies:
             _heartbeat=attempt.heartbeat,
             _sql=sql if sql is None or action.asynchronous else sql.sync(),
             _hold_refusal=_hold_refusal(action, invocation),
+            _no_sql=f"step {invocation.entry}: {action.place} has no database for step.sql and step.emit; "
+            f'declare it with @action("{action.name}", connection=…)',
         )
         return await run_python_action(action, step, arguments, self._threads), step.events
 

@@ -45,7 +45,7 @@ _LAST_STATEMENTS = ("COMMIT", "PREPARE TRANSACTION")
 """The engine's own statements that check deferred constraints and run deferred triggers."""
 
 _MAX_STATEMENT = 300
-_MAX_QUOTED = 120
+MAX_QUOTED = 120
 """Characters of the statement in a message; its details have more."""
 _MAX_MESSAGE = 500
 
@@ -190,7 +190,7 @@ def failed_statement(error: BaseException) -> str | None:
 def _explained(classified: ClassifiedError, statement: str | None) -> str:
     """The database's words in a sentence of the engine, before the statement they are about, which may be long."""
     code = "" if classified.code is None else f" ({classified.code})"
-    where = "" if statement is None else f", in `{shown(statement, _MAX_QUOTED)}`"
+    where = "" if statement is None else f", in `{shown(statement, MAX_QUOTED)}`"
     if statement is not None and statement.startswith(_LAST_STATEMENTS):
         where += ", which checks what is deferred"
     match classified.healing:

@@ -16,13 +16,13 @@ from sqlalchemy.sql.elements import BindParameter, TextClause
 from sqlalchemy.sql.expression import ClauseElement
 from sqlalchemy.sql.visitors import iterate
 
-from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
+from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import exact_parameters, needs_care
 from saga_activities.result_columns import check_names, mysql_reader
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.tokens import RefusedStatement
+from sagas.sql_text.tokens import RefusedStatement, shown
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -134,37 +134,35 @@ class SqlSession:
         return self._dialect
 
     @_counted
-    async def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
+    async def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
         """Run a statement (once per mapping when ``parameters`` is a list); returns the number of affected rows."""
-        return (await self.run(statement, parameters, **named)).rowcount
+        return (await self.run(statement, *parameters, **named)).rowcount
 
     @_counted
-    async def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
+    async def all(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> list[Row]:
         """All rows, in the database's order."""
-        return (await self.run(statement, parameters, **named)).rows or []
+        return (await self.run(statement, *parameters, **named)).rows or []
 
     @_counted
-    async def one_or_none(
-        self, statement: str | Executable, parameters: Parameters = None, /, **named: Any
-    ) -> Row | None:
+    async def one_or_none(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row | None:
         """The only row, or None. Raises :class:`UnexpectedRows` for more than one."""
-        rows = await self.all(statement, parameters, **named)
+        rows = await self.all(statement, *parameters, **named)
         if len(rows) > 1:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; at most one is expected")
         return rows[0] if rows else None
 
     @_counted
-    async def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
+    async def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
         """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
-        rows = await self.all(statement, parameters, **named)
+        rows = await self.all(statement, *parameters, **named)
         if len(rows) != 1:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; exactly one is expected")
         return rows[0]
 
     @_counted
-    async def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:
+    async def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
         """The first column of the first row; None when there is no row."""
-        rows = await self.all(statement, parameters, **named)
+        rows = await self.all(statement, *parameters, **named)
         return next(iter(rows[0].values()), None) if rows else None
 
     @asynccontextmanager
@@ -212,11 +210,8 @@ class SqlSession:
         if running:
             await asyncio.wait(running)
 
-    async def run(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> StatementResult:
+    async def run(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> StatementResult:
         """Run a statement and return its rows and row count."""
-        if parameters is not None and named:
-            raise TypeError("give the parameters as one mapping or by name, not both")
-        given = parameters if parameters is not None else named
         task = asyncio.current_task()
         assert task is not None
         async with self._lock:
@@ -225,6 +220,7 @@ class SqlSession:
             self._running.add(task)
             self.used = True
             try:
+                given = _given_parameters(statement, parameters, named)
                 prepared = self._prepare(statement)
                 if isinstance(prepared, ParsedSql):
                     for values in (given,) if isinstance(given, Mapping) else given or ({},):
@@ -331,23 +327,42 @@ class SyncSqlSession:
     def dialect(self) -> str:
         return self._sql.dialect
 
-    def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
-        return self._wait(self._sql.execute(statement, parameters, **named))
+    def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
+        return self._wait(self._sql.execute(statement, *parameters, **named))
 
-    def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
-        return self._wait(self._sql.all(statement, parameters, **named))
+    def all(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> list[Row]:
+        return self._wait(self._sql.all(statement, *parameters, **named))
 
-    def one_or_none(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row | None:
-        return self._wait(self._sql.one_or_none(statement, parameters, **named))
+    def one_or_none(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row | None:
+        return self._wait(self._sql.one_or_none(statement, *parameters, **named))
 
-    def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
-        return self._wait(self._sql.one(statement, parameters, **named))
+    def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
+        return self._wait(self._sql.one(statement, *parameters, **named))
 
-    def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:
-        return self._wait(self._sql.scalar(statement, parameters, **named))
+    def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
+        return self._wait(self._sql.scalar(statement, *parameters, **named))
 
     def _wait(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _given_parameters(
+    statement: str | Executable, given: Sequence[Any], named: Mapping[str, Any]
+) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+    """The parameters of a statement, given as one mapping, as a list of them, or by name. Raises UsageError."""
+    values = [value for value in given if value is not None]
+    if not values:
+        return named
+    first = values[0]
+    mappings = isinstance(first, Mapping) or (
+        isinstance(first, Sequence) and not isinstance(first, str) and all(isinstance(row, Mapping) for row in first)
+    )
+    if len(values) > 1 or named or not mappings:
+        raise UsageError(
+            "step.sql takes its parameters by name: write `:name` in the statement, and give name=value or one mapping"
+            f" for `{shown(str(statement), MAX_QUOTED)}`"
+        )
+    return first
 
 
 def _has_careful_numbers(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool:

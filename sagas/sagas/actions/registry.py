@@ -57,6 +57,17 @@ class Action:
         return inspect.iscoroutinefunction(self.function)
 
     @property
+    def place(self) -> str:
+        """The function and its file, for messages: ``the function charge in payments.py``."""
+        function: Any = inspect.unwrap(self.function)
+        code = getattr(function, "__code__", None)
+        return (
+            f"the action {self.name}"
+            if code is None
+            else f"the function {code.co_name} in {Path(code.co_filename).name}"
+        )
+
+    @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n", 1)[0]

@@ -214,7 +214,7 @@ def confirm_ended(
         return
     if outcome.failure is not None:
         confirm.error = outcome.failure.to_json()
-    hopeless = outcome.kind in ("rejected", "late") or (outcome.kind == "failed" and not outcome.retryable)
+    hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
         run.park(entry, "confirm", outcome.park_reason or arguments.failure_message(entry, "confirm"))
         return

@@ -280,7 +280,7 @@ def mark_nothing_to_undo(entry: LedgerEntry) -> None:
 
 def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
-    if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
+    if outcome.kind == "rejected" or not outcome.retryable:
         run.park(entry, "do", arguments.failure_message(entry, "do"))
         return
     if not run.retrying_recorded:

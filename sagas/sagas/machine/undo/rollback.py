@@ -319,7 +319,7 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
     if outcome.not_started:
         _schedule_undo(run, entry, action.retry.max_interval)
         return
-    if outcome.kind == "failed" and not outcome.retryable:
+    if outcome.kind != "rejected" and not outcome.retryable:
         # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
         run.park(entry, "undo", arguments.failure_message(entry, "undo"))
         return
