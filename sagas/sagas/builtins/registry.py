@@ -53,9 +53,11 @@ class Builtin:
 
 
 _PARAMS = {"type": "object"}
-_EXPECT_ROWS = {"type": "integer", "minimum": 0}
+_EXPECT_ROWS = {"type": "integer", "minimum": 0, messaging.FORM_DESCRIPTION: "a number of rows, as in `expect_rows: 1`"}
 STATEMENT = object_schema(
-    {"sql": SQL, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}, ["sql"]
+    {"sql": SQL, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}},
+    ["sql"],
+    **{messaging.FORM_DESCRIPTION: "a mapping for each statement: `- sql: select 1`"},
 )
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
@@ -85,8 +87,18 @@ BUILTINS: Mapping[str, Builtin] = {
                 {
                     "connection": NAME,
                     "method": {"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
-                    "path": {"type": "string"},
-                    "url": {"type": "string", "pattern": "^https?://"},
+                    "path": {
+                        "type": "string",
+                        "pattern": r"^(?!\w+://)(?!.*/:\w)[^{}]*$",
+                        messaging.FORM_DESCRIPTION: "a path below the address of the connection, with values as "
+                        "expressions: /orders/${{ input.id }}",
+                    },
+                    "url": {
+                        "type": "string",
+                        "pattern": r"^https?://(?!.*/:\w)[^{}]*$",
+                        messaging.FORM_DESCRIPTION: "an address that begins with http:// or https://, with values as "
+                        "expressions, ${{ input.id }}; what follows the address of a connection is its `path`",
+                    },
                     "query": {"type": "object"},
                     "headers": {"type": "object"},
                     "json": {},

@@ -101,10 +101,10 @@ def mismatches(node: AnyNode, schema: Any, root: Mapping[str, Any]) -> Iterator[
     if kinds is not None:
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if not any(has_type(node.value, kind) for kind in kinds):
-            yield (
-                node,
-                f"expected {describe_types(kinds)}, found {describe_node(node)}{_quote_hint(node.value, kinds)}",
-            )
+            expected = describe_types(kinds)
+            if FORM_DESCRIPTION in schema and "string" not in kinds:
+                expected = schema[FORM_DESCRIPTION]
+            yield node, f"expected {expected}, found {describe_node(node)}{_quote_hint(node.value, kinds)}"
             return
     yield from _value_mismatches(node, schema)
     if isinstance(node.value, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.argument_groups import group_mistakes
@@ -15,6 +15,7 @@ from sagas.definition.parser.draft import OperationDraft, SagaDraft
 from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
+from sagas.definition.parser.other_names import ADDRESS_HELP, ARGUMENTS, NO_OTHER_NAMES
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 from sagas.definition.schema_mismatches import mismatches
 from sagas.errors import nearest
@@ -102,10 +103,13 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     for name, node in list(given.items()):
         position = written.key_position(name) if written is not None else operation.position
         if name not in properties:
-            if written is not None and (meant := _rename_to_meant(name, written, properties)) is not None:
-                effective = {**effective, meant: node.to_json()}
+            others = ARGUMENTS.get(uses, NO_OTHER_NAMES)
             takes = ", ".join(f"`{one}`" for one in properties if PLANNED not in properties[one])
-            help = suggestion_help(name, properties, f"it takes {takes}")
+            help = others.help(name, properties, f"it takes {takes}")
+            meant = others.meant(name, properties)
+            if written is not None and meant is not None and meant not in written.value:
+                written.rename(name, meant)  # else the meant one would seem to be missing
+                effective = {**effective, meant: node.to_json()}
             report.add("SAGA403", position, f"`{uses}` has no argument `{name}`", help)
         elif PLANNED in properties[name]:
             report_planned(name, properties[name][PLANNED], position, report)
@@ -122,15 +126,6 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     if written is not None and isinstance(written.value, dict):
         _check_misplaced(uses, written, effective, report)
     _check_written_connection(draft, uses, effective.get("connection"), written, position, report)
-
-
-def _rename_to_meant(name: str, written: YamlNode, known: Collection[str]) -> str | None:
-    """Give an unknown argument the name that was meant, so that the meant one does not seem missing; None: unclear."""
-    close = nearest(name, known)
-    if close is None or close in written.value:
-        return None
-    written.rename(name, close)
-    return close
 
 
 def _check_misplaced(uses: str, written: YamlNode, effective: Mapping[str, Any], report: Report) -> None:
@@ -167,7 +162,9 @@ def check_connection(
     if draft.project.connections is None:
         return
     table = draft.project.connections.get(connection)
-    if table is None:
+    if table is None and "://" in connection:  # which may contain a password
+        report.add("SAGA405", position, f"the connection of `{uses}` is an address, not a name", ADDRESS_HELP)
+    elif table is None:
         known = [name for name, one in draft.project.connections.items() if one.get("kind", "sql") == kind]
         help = suggestion_help(connection, known, "add it to saga.toml under [connections]")
         report.add(

@@ -22,11 +22,12 @@ from sagas.definition.schema_nodes import (
     subschemas,
 )
 from sagas.definition.schema_patterns import is_other_dialect, pattern_problem
+from sagas.definition.schema_words import keyword_problems, schema_help
 from sagas.definition.sensitivity import SENSITIVE_KEYWORD
 from sagas.text.exact_numbers import comparable
 
-Problem = tuple[str, Path, str]
-"""The code, the path and the message of a finding."""
+Problem = tuple[str, Path, str] | tuple[str, Path, str, str]
+"""The code, the path, the message and, if it is not that of the code, the help of a finding."""
 
 
 def check_input_schema(draft: SagaDraft, report: Report) -> None:
@@ -38,10 +39,10 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
     if not _is_certainly_valid(schema):
         invalid = _schema_error(schema)
         if invalid is not None:
-            report.add("SAGA112", _node_at(node, invalid[0]), invalid[1])
+            report.add("SAGA112", _node_at(node, invalid[0]), invalid[1], schema_help(schema, invalid[0]))
             return
-    for code, path, message in schema_problems(schema):
-        report.add(code, _node_at(node, path), message)
+    for code, path, message, *help in schema_problems(schema):
+        report.add(code, _node_at(node, path), message, *help)
 
 
 def _schema_error(schema: Any) -> tuple[Path, str] | None:
@@ -75,6 +76,7 @@ def schema_problems(schema: Any) -> Iterator[Problem]:
     parts = [(node, path) for node, path in parts if not _in_unused_definition(path, used)]
     yield from _format_problems(node_path for node_path in parts if id(node_path[0].schema) in reached)
     yield from _sensitivity_problems(parts, reached)
+    yield from keyword_problems([(node, path) for node, path in parts if id(node.schema) in reached])
     yield from _default_problems(parts, root, dynamic)
     reached_parts = [(node, path) for node, path in parts if id(node.schema) in reached]
     for path, message in impossible_parts(reached_parts, schema, dynamic):

@@ -111,7 +111,11 @@ def _check_after_commit(draft: SagaDraft, step: StepDraft, report: Report) -> No
 def _check_compensatable(step: StepDraft, report: Report) -> None:
     builtin = BUILTINS.get(step.step.do.uses)
     own_undo = builtin is not None and builtin.own_undo
-    if step.step.compensate is None and "compensate" not in step.parsed and not own_undo:
+    # A field that was written and could not be read is reported where it was read.
+    decided = any(
+        field in step.parsed and step.parsed.get(field) is None for field in ("compensate", "effect", "pivot")
+    )
+    if step.step.compensate is None and not decided and "compensate" not in step.parsed and not own_undo:
         message = f"`{step.id}` has an effect before the commit point and no `compensate`"
         help = "write `hold: true`, or compensate with a counter-event" if step.step.do.uses in EMITTERS else None
         report.add("SAGA205", step.parsed.node_of("id"), message, help)

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.parser.other_names import NO_OTHER_NAMES, OtherNames
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.schema_mismatches import describe_node
 from sagas.definition.times import DURATION_PATTERN, parse_duration
-from sagas.errors import nearest
 
 Schema = dict[str, Any]
 
@@ -29,8 +29,8 @@ class FieldType(Protocol):
     def schema(self) -> Schema: ...
 
 
-def report_mismatch(node: YamlNode, report: Report, expected: str) -> None:
-    report.add("SAGA106", node, f"expected {expected}, found {describe_node(node)}", f"write {expected} here")
+def report_mismatch(node: YamlNode, report: Report, expected: str, help: str = "") -> None:
+    report.add("SAGA106", node, f"expected {expected}, found {describe_node(node)}", help or f"write {expected} here")
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,15 @@ class ListOrExpression:
 
 @dataclass(frozen=True)
 class ListOf:
+    """A list. ``example`` is what an author should write who wrote something else."""
+
     item_type: FieldType
     minimum: int = 0
+    example: str = ""
 
     def read(self, node: YamlNode, report: Report) -> list[Any] | None:
         if not isinstance(node.value, list):
-            return report_mismatch(node, report, "a list")
+            return report_mismatch(node, report, "a list", self.example)
         if len(node.value) < self.minimum:
             entries = "one entry" if self.minimum == 1 else f"{self.minimum} entries"
             actual = "an empty list" if not node.value else f"{len(node.value)}"
@@ -352,25 +355,32 @@ class Field:
 
 @dataclass(frozen=True)
 class MappingType:
-    """A mapping with known fields. ``short`` names the field that a bare string stands for."""
+    """A mapping with known fields. ``shorthand`` names the field that a bare string stands for.
+
+    ``others`` are the names that other products have for the fields. ``example`` is what an author should write who
+    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand.
+    """
 
     label: str
     fields: tuple[Field, ...]
     shorthand: str | None = None
     extensible: bool = False
     exclusive: Sequence[tuple[str, str]] = ()
+    others: OtherNames = NO_OTHER_NAMES
+    example: str = ""
+    refused: tuple[str, ...] = ()
     by_name: Mapping[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {one.name: one for one in self.fields})
 
     def read(self, node: YamlNode, report: Report) -> ParsedMapping | None:
-        if self.shorthand and isinstance(node.value, str):
+        if self.shorthand and isinstance(node.value, str) and node.value.lower() not in self.refused:
             value = self.by_name[self.shorthand].field_type.read(node, report)
             return ParsedMapping(node, {self.shorthand: value})
         if not isinstance(node.value, dict):
             expected = "a name or a mapping" if self.shorthand else "a mapping"
-            return report_mismatch(node, report, f"{expected} for {self.label}")
+            return report_mismatch(node, report, f"{expected} for {self.label}", self.example)
         values = {}
         for name, value in list(node.value.items()):
             one = self.by_name.get(name) or self._meant(name, node, report)
@@ -395,9 +405,9 @@ class MappingType:
         """Report an unknown field, and read it as the field that was meant: that seems missing otherwise."""
         if self.extensible and name.startswith("x-"):
             return None
-        help = suggestion_help(name, self.by_name)
+        help = self.others.help(name, self.by_name)
         report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or None)
-        close = nearest(name, self.by_name)
+        close = self.others.meant(name, self.by_name)
         if close is None or close in node.value or self.by_name[close].planned_for:
             return None
         node.rename(name, close)

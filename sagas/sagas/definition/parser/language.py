@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins.messaging import SOURCE_FORM, SOURCE_TOPIC_NAME
 from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
 from sagas.builtins.schemas import CODE
+from sagas.definition.parser import other_names
 from sagas.definition.parser.field_types import (
     Arguments,
     Boolean,
@@ -76,18 +77,24 @@ RETRY = MappingType(
         ("intervals", "backoff_coefficient"),
         ("intervals", "max_interval"),
     ),
+    others=other_names.RETRY,
+    example="write the attempts as a mapping, for example `retry: {max_attempts: 3}`",
 )
 _RETRY = Field("retry", RETRY, "the attempts and their intervals")
 
 _USES = Field("uses", String(), "the action", required=True)
 _OPERATION_FIELDS = (_USES, _WITH, _TIMEOUT, _HEARTBEAT, _RETRY, _TASK_QUEUE)
 
-CONFIRMED = MappingType("confirmed", _OPERATION_FIELDS, shorthand="uses")
-CONFIRM = MappingType("confirm", _OPERATION_FIELDS, shorthand="uses")
+CONFIRMED = MappingType("confirmed", _OPERATION_FIELDS, shorthand="uses", others=other_names.OPERATION)
+CONFIRM = MappingType("confirm", _OPERATION_FIELDS, shorthand="uses", others=other_names.OPERATION)
 COMPENSATE = MappingType(
     "compensate",
     (*_OPERATION_FIELDS, Field("confirmed", CONFIRMED, "what undoes the step after its confirm")),
     shorthand="uses",
+    others=other_names.OPERATION,
+    example="name an action that undoes the step; without one leave it out, and write `effect: none` if the step only "
+    "reads, or `pivot: true` if it is the point of no return",
+    refused=("none", "null", "false", "true", "yes", "no", "never", "nothing", "skip", "noop"),
 )
 PROBE = MappingType(
     "probe",
@@ -98,6 +105,7 @@ PROBE = MappingType(
         Field("result", Condition(), "CEL over `response`: the step's result when it is done"),
     ),
     shorthand="uses",
+    others=other_names.OPERATION,
 )
 SAVEPOINT = MappingType(
     "savepoint",
@@ -106,7 +114,7 @@ SAVEPOINT = MappingType(
         Field("wait", Duration(zero=True), "wait before each further run, default 0s"),
     ),
 )
-CHECK = MappingType("check", (_USES, _WITH, _TIMEOUT, _RETRY), shorthand="uses")
+CHECK = MappingType("check", (_USES, _WITH, _TIMEOUT, _RETRY), shorthand="uses", others=other_names.OPERATION)
 
 STEP = MappingType(
     "a step",
@@ -152,6 +160,8 @@ STEP = MappingType(
         _EXECUTION,
     ),
     extensible=True,
+    others=other_names.STEP,
+    example="write the fields of the step, for example `- {id: book, uses: shop.book}`",
 )
 
 DEFAULTS = MappingType(
@@ -250,12 +260,18 @@ SAGA = MappingType(
         Field("recovery", Choice(("backward", "forward")), "`forward`: never undone, every step is retriable"),
         Field("defaults", DEFAULTS, "values for steps that have none of their own"),
         Field("locks", LOCKS, "semantic locks: keys that only one saga holds at a time"),
-        Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
+        Field(
+            "steps",
+            ListOf(STEP, minimum=1, example="write a list, in which every step begins with `- id: NAME`"),
+            "the steps",
+            required=True,
+        ),
         Field("notify", ListOf(NOTIFY), "notifications to other systems, best effort"),
         Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),
     extensible=True,
+    others=other_names.SAGA,
 )
 
 PLANNED_ACTIONS: dict[str, str] = {}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -24,6 +24,7 @@ from ruamel.yaml.events import (
 )
 
 from sagas.definition.diagnostics import Position, Report
+from sagas.definition.parser.yaml_errors import report_yaml_error
 from sagas.text.exact_json import exact_number, shortened
 from sagas.text.json_values import MAX_DEPTH
 
@@ -39,6 +40,7 @@ MAX_INTEGER_DIGITS = 3_000
 MAX_CHARACTERS = 5_000_000
 """Characters of one file."""
 
+_TAG_HELP = "remove the tag, or quote the whole value if it begins with `!`, as an expression may"
 _CORE = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -180,7 +182,7 @@ def load_yaml(text: str, report: Report) -> YamlNode | None:
     except _InvalidYaml as wrong:
         report.add(wrong.code, wrong.position, wrong.message, wrong.help)
     except YAMLError as error:
-        _report_yaml_error(error, text, report)
+        report_yaml_error(error, text, lines, report)
     return None
 
 
@@ -273,7 +275,9 @@ class _Composer:
                 break
             mark = _position(event)
             if not isinstance(event, ScalarEvent):
-                raise _InvalidYaml("SAGA100", mark, "a key must be a plain string")
+                line = self._lines[mark.line - 1] if mark.line <= len(self._lines) else ""
+                help = 'write an expression as "${{ … }}", in quotes' if "{{" in line else None
+                raise _InvalidYaml("SAGA100", mark, "a key must be a plain string", help)
             _refuse_half_characters(event.value, mark)
             value, size = self._node(next(self._events), depth + 1)
             total += size
@@ -325,7 +329,7 @@ def _compose_scalar(event: Any, position: Position, lines: Sequence[str]) -> Yam
     is_folded = style == ">" or (style != "|" and event.end_mark.line > event.start_mark.line)
     node = YamlNode(text, position.line, position.column, style=style or "", is_folded=is_folded, lines=lines)
     if tag and tag != "!" and not (tag.startswith(_CORE) or tag.startswith("!!")):
-        raise _InvalidYaml("SAGA100", position, f"the tag `{tag}` has no meaning here", "remove the tag")
+        raise _InvalidYaml("SAGA100", position, f"the tag `{tag}` has no meaning here", _TAG_HELP)
     kind = tag.removeprefix(_CORE).removeprefix("!!") if tag else None
     if kind in ("str", "!") or (kind is None and not plain):
         return node
@@ -370,37 +374,3 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
 def _position(event: Any) -> Position:
     mark = event.start_mark
     return Position(mark.line + 1, mark.column + 1)
-
-
-def _report_yaml_error(error: YAMLError, text: str, report: Report) -> None:
-    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-        report.add("SAGA100", Position(1, 1), f"the text is not YAML: {str(error).splitlines()[0]}")
-        return
-    mark = error.problem_mark
-    position = Position(mark.line + 1, mark.column + 1)
-    lines = text.splitlines()
-    suspects = [mark.line] + ([error.context_mark.line] if error.context_mark else [])
-    for index in suspects:
-        line = lines[index] if index < len(lines) else ""
-        if _unquoted_expression(line) is not None:
-            column = _unquoted_expression(line) or 0
-            report.add("SAGA101", Position(index + 1, column + 1), "this expression must be quoted")
-            return
-    problem = " ".join(str(error.problem or error.context or "unexpected text").split())
-    report.add("SAGA100", position, f"the YAML is malformed here: {problem}")
-
-
-def _unquoted_expression(line: str) -> int | None:
-    """The index of the first expression outside quotes; None if all expressions on the line are quoted."""
-    quote, before = "", ""  # ``before``: the last character that is no blank
-    for index, char in enumerate(line):
-        if quote:
-            if char == quote:
-                quote = ""
-        elif char in "\"'" and before in ("", ":", "-", "[", "{", ","):
-            quote = char
-        elif line.startswith("${{", index):
-            return index
-        if not char.isspace():
-            before = char
-    return None

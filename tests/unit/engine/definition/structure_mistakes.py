@@ -156,6 +156,8 @@ STRUCTURE_MISTAKES = [
             ),
             ("SAGA122", "an unknown format", "{properties: {a: {type: string, format: ⟦date_time}}}"),
             ("SAGA123", "sensitive below an unknown keyword", "{dependencies: {a: {x-sensitive: ⟦true}}}"),
+            ("SAGA118", "a keyword that JSON Schema does not have", "{properties: {a: {type: integer, min: ⟦1}}}"),
+            ("SAGA123", "sensitive without its prefix", "{properties: {a: {sensitive: ⟦true}}}"),
             ("SAGA123", "sensitive as text", "{properties: {a: {x-sensitive: ⟦'yes'}}}"),
             ("SAGA124", "a required field that is forbidden", "{required: [⟦a], additionalProperties: false}"),
             ("SAGA124", "a required field that is false", "{required: [⟦a], properties: {a: false}}"),

@@ -154,7 +154,7 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"connection": "shop", "run": "select 1", "params": {}}, None),
         ({"run": 5}, "argument `run` of `sql`: expected a string or a mapping or a list, found 5"),
         ({"run": [{"params": {}}]}, "argument `run[0]` of `sql`: `sql` is missing"),
-        ({"run": "select 1", "expect_rows": "1"}, "argument `expect_rows` of `sql`: expected a whole number"),
+        ({"run": "select 1", "expect_rows": "1"}, "argument `expect_rows` of `sql`: expected a number of rows"),
         ({"run": "select 1", "rejected": "gone"}, "`rejected` has no effect without `expect_rows`"),
         ({"run": "select 1", "connection": "bank"}, "`connection` is what the definition says and cannot change"),
     ],

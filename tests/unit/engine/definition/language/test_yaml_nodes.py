@@ -9,7 +9,8 @@ import pytest
 
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser import yaml_nodes
-from sagas.definition.parser.yaml_nodes import YamlNode, _unquoted_expression, load_yaml
+from sagas.definition.parser.yaml_errors import unquoted_expression
+from sagas.definition.parser.yaml_nodes import YamlNode, load_yaml
 
 
 @pytest.fixture(params=["c", "pure"])
@@ -148,7 +149,7 @@ class Line(str):
     ],
 )
 def test_a_malformed_line_is_read_once(line: str, found: int | None) -> None:
-    assert _unquoted_expression(Line(line)) == found
+    assert unquoted_expression(Line(line)) == found
 
 
 def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> None:
