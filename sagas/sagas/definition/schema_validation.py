@@ -33,7 +33,7 @@ class CompiledSchema:
     """The validator of one schema. ``root`` is the schema itself, as the validator reads it."""
 
     def __init__(self, canonical: str) -> None:
-        schema = _without_dialects(decode_json(canonical))
+        schema = without_dialects(decode_json(canonical))
         self.root = root_node(schema)
         self.has_defaults = '"default"' in canonical
         self.has_integers = '"integer"' in canonical
@@ -116,14 +116,14 @@ def validator_class() -> Any:
     )
 
 
-def _without_dialects(schema: Any) -> Any:
+def without_dialects(schema: Any) -> Any:
     """The schema without `$schema`, by which jsonschema would choose a validator of its own for a part."""
     if isinstance(schema, list):
-        return [_without_dialects(part) for part in schema]
+        return [without_dialects(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: value if key in DATA_KEYWORDS else _without_dialects(value)
+        key: value if key in DATA_KEYWORDS else without_dialects(value)
         for key, value in schema.items()
         if key != "$schema" or not isinstance(value, str)
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sagas.definition.checks.impossible_schemas import always_together, impossible_parts
+from sagas.definition.checks.impossible_schemas import impossible_parts
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.input_completion import default_nodes, same_default
 from sagas.definition.parser.draft import SagaDraft
@@ -17,11 +17,13 @@ from sagas.definition.schema_nodes import (
     Path,
     SchemaNode,
     dynamic_anchors,
+    dynamic_targets,
     reachable,
     root_node,
     subschemas,
 )
 from sagas.definition.schema_patterns import is_other_dialect, pattern_problem
+from sagas.definition.schema_validation import without_dialects
 from sagas.definition.schema_words import keyword_problems, schema_help
 from sagas.definition.sensitivity import SENSITIVE_KEYWORD
 from sagas.text.exact_numbers import comparable
@@ -66,6 +68,7 @@ def _schema_error(schema: Any) -> tuple[Path, str] | None:
 
 def schema_problems(schema: Any) -> Iterator[Problem]:
     """Return what the engine refuses in a valid schema, and what has no effect in it."""
+    schema = without_dialects(schema)
     root = root_node(schema)
     parts = [(node, path) for node, path in subschemas(root) if not any(str(key).startswith("x-") for key in path)]
     yield from _reference_problems(parts)
@@ -74,13 +77,13 @@ def schema_problems(schema: Any) -> Iterator[Problem]:
     reached = {id(node.schema) for node in reachable([root], dynamic)}
     used = {path[:at] for node, path in parts if id(node.schema) in reached for at in range(len(path) + 1)}
     parts = [(node, path) for node, path in parts if not _in_unused_definition(path, used)]
-    yield from _format_problems(node_path for node_path in parts if id(node_path[0].schema) in reached)
-    yield from _sensitivity_problems(parts, reached)
-    yield from keyword_problems([(node, path) for node, path in parts if id(node.schema) in reached])
-    yield from _default_problems(parts, root, dynamic)
     reached_parts = [(node, path) for node, path in parts if id(node.schema) in reached]
-    for path, message in impossible_parts(reached_parts, schema, dynamic):
-        yield "SAGA124", path, message
+    yield from _format_problems(iter(reached_parts))
+    yield from _sensitivity_problems(parts, reached)
+    yield from keyword_problems(reached_parts)
+    yield from _default_problems(parts, root, dynamic)
+    for impossible in impossible_parts(reached_parts, schema, dynamic):
+        yield "SAGA124", impossible.place, impossible.message
 
 
 def _in_unused_definition(path: Path, used: set[Path]) -> bool:
@@ -152,6 +155,18 @@ def _default_problems(
         yield "SAGA121", (*path, "default"), message
 
 
+def _always_together(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -> list[SchemaNode]:
+    """The schemas that a value of this one has to fit, too: of its references and of `allOf`."""
+    waiting, seen, together = [node], set[int](), list[SchemaNode]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part.schema, Mapping) and id(part.schema) not in seen:
+            seen.add(id(part.schema))
+            together.append(part)
+            waiting += [*part.referenced(), *part.all_of(), *dynamic_targets(part, dynamic)]
+    return together
+
+
 class _DefaultPlaces:
     """The schemas whose defaults may be filled in, as :mod:`sagas.definition.input_completion` does it."""
 
@@ -172,7 +187,7 @@ class _DefaultPlaces:
 
     def _visit(self, node: SchemaNode, given: frozenset[str]) -> None:
         """``given``: the properties to which a schema around this one has given a default before."""
-        together = always_together(node, self._dynamic)
+        together = _always_together(node, self._dynamic)
         defaults: dict[str, list[SchemaNode]] = {}
         for part in together:
             for name, property in part.properties():

@@ -7,10 +7,12 @@ from tests.unit.engine.definition.expression_mistakes import EXPRESSION_MISTAKES
 from tests.unit.engine.definition.graph_mistakes import GRAPH_MISTAKES
 from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES, SQL_ISOLATION_MISTAKES
 from tests.unit.engine.definition.lock_mistakes import LOCK_MISTAKES
+from tests.unit.engine.definition.schema_mistakes import SCHEMA_MISTAKES
 from tests.unit.engine.definition.structure_mistakes import STRUCTURE_MISTAKES
 
 MISTAKES = [
     *STRUCTURE_MISTAKES,
+    *SCHEMA_MISTAKES,
     *GRAPH_MISTAKES,
     *EXPRESSION_MISTAKES,
     *ACTION_MISTAKES,
