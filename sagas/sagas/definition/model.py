@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from sagas.text.records import NOT_PACKED
+
 StepState = Literal[
     "PENDING",
     "RUNNING",
@@ -176,7 +178,7 @@ class StepDefinition:
     execution: Execution = "remote"
     guarantee: Guarantee = "at-least-once"
     savepoint: Savepoint | None = None
-    commutative: bool = field(default=False, compare=False, metadata={"travels": False})
+    commutative: bool = field(default=False, compare=False, metadata=NOT_PACKED)
 
     @property
     def pivot(self) -> bool:
@@ -255,7 +257,7 @@ class Definition:
     digest: str = ""
     notify: tuple[Notification, ...] = ()
     locks: Locks | None = None
-    triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
+    triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
 
     def step(self, id: str) -> StepDefinition:
         """The step with this id. Raises KeyError if it does not exist."""

@@ -8,101 +8,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from sagas.definition.model import (
-    Compensation,
     Definition,
-    Locks,
-    Notification,
     Operation,
-    Probe,
-    Retry,
-    Savepoint,
     StepDefinition,
 )
-from sagas.definition.times import restore_record
 from sagas.expressions.template_syntax import split_template
 from sagas.text.exact_json import canonical_json
-
-
-def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
-    table = []
-    for field in fields(model):
-        if field.metadata.get("travels") is False:
-            continue
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        table.append((field.name, default))
-    return tuple(table)
-
-
-_FIELDS = {
-    model: _fields_with_defaults(model)
-    for model in (Retry, Operation, Compensation, Probe, Savepoint, StepDefinition, Notification, Locks, Definition)
-}
-
-
-def _pack(value: Any) -> Any:
-    table = _FIELDS.get(type(value))
-    if table is not None:
-        packed = {}
-        for name, default in table:
-            field = getattr(value, name)
-            if field != default or type(field) is not type(default):
-                packed[name] = _pack(field)
-        return packed
-    if isinstance(value, tuple):
-        return [_pack(item) for item in value]
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value
+from sagas.text.records import pack_record, restore_record
 
 
 def to_snapshot(definition: Definition) -> dict[str, Any]:
     """The definition as JSON data; ``from_snapshot`` returns an equal one."""
-    return _pack(definition)
+    return pack_record(definition)
 
 
 def from_snapshot(data: Mapping[str, Any]) -> Definition:
     """The definition of a run. Raises KeyError or TypeError for invalid data."""
-    values = {**data, "steps": tuple(_step(step) for step in data["steps"])}
-    if notify := data.get("notify"):
-        values["notify"] = tuple(_notification(one) for one in notify)
-    if (locks := data.get("locks")) is not None:
-        values["locks"] = restore_record(Locks, locks)
-    return restore_record(Definition, values)
-
-
-def _notification(data: Mapping[str, Any]) -> Notification:
-    values = {**data, "when": tuple(data["when"]), "do": _operation(data["do"])}
-    return restore_record(Notification, values)
-
-
-def _step(data: Mapping[str, Any]) -> StepDefinition:
-    values = dict(data)
-    values["do"] = _operation(data["do"])
-    values["needs"] = tuple(data.get("needs", ()))
-    if compensate := data.get("compensate"):
-        confirmed = compensate.get("confirmed")
-        values["compensate"] = Compensation(
-            tuple(_operation(one) for one in compensate["alternates"]),
-            _operation(confirmed) if confirmed else None,
-        )
-    if confirm := data.get("confirm"):
-        values["confirm"] = _operation(confirm)
-    if probe := data.get("probe"):
-        values["probe"] = restore_record(Probe, {**probe, "operation": _operation(probe["operation"])})
-    if (savepoint := data.get("savepoint")) is not None:
-        values["savepoint"] = restore_record(Savepoint, savepoint)
-    return restore_record(StepDefinition, values)
-
-
-def _operation(data: Mapping[str, Any]) -> Operation:
-    retry = data.get("retry")
-    if retry is None:
-        return restore_record(Operation, data)
-    return restore_record(Operation, {**data, "retry": restore_record(Retry, retry)})
+    return restore_record(Definition, data)
 
 
 _ANNOTATIONS = ("title", "description", "$comment", "examples")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, TypeVar
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH = 100
@@ -61,25 +58,6 @@ def to_seconds(value: object) -> float:
     if not value <= MAX_DURATION:
         raise ValueError("the duration is longer than 100 years")
     return float(value)
-
-
-R = TypeVar("R")
-
-_SECONDS = re.compile(r"(tuple\[)?float\b")
-
-
-@lru_cache(maxsize=64)
-def _fields_with_seconds(record: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(record) if _SECONDS.match(str(field.type)))
-
-
-def restore_record(record: type[R], values: Mapping[str, Any]) -> R:
-    """The dataclass of values that were JSON: its own times and durations, which JSON has as decimals, are floats."""
-    restored = dict(values)
-    for name in _fields_with_seconds(record):
-        if (value := restored.get(name)) is not None:
-            restored[name] = tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)
-    return record(**restored)
 
 
 def parse_timestamp(value: object) -> float:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
-from sagas.definition.times import restore_record
 from sagas.machine.arguments import publish_result
-from sagas.machine.state import Flight, LedgerEntry, LockState, OperationState, ParkedOperation, SagaRun, StepRecord
+from sagas.machine.state import Flight, LockState, ParkedOperation, SagaRun, StepRecord
+from sagas.text.records import pack_record, restore_record
 
 SNAPSHOT_VERSION = 1
 
@@ -104,9 +102,9 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         "parent": run.parent,
         "now": run.now,
         "timers": {id: list(timer) for id, timer in run.timers.items()},
-        "flights": [_pack(flight) for flight in run.flights.values()],
-        "parked": [_pack(parked) for parked in run.parked.values()],
-        "steps": [_pack(record) for record in run.steps.values()],
+        "flights": [pack_record(flight) for flight in run.flights.values()],
+        "parked": [pack_record(parked) for parked in run.parked.values()],
+        "steps": [pack_record(record) for record in run.steps.values()],
     }
     data["kept_bytes"] = run.kept_bytes
     if run.savepoint is not None:
@@ -116,7 +114,7 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
     if run.reported is not None:
         data["reported"] = run.reported
     if run.locks is not None:
-        data["locks"] = _pack(run.locks)
+        data["locks"] = pack_record(run.locks)
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
     for name in RUN_FIELDS:
@@ -158,7 +156,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.child_row_locks = data.get("child_row_locks", [])
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: restore_record(ParkedOperation, parked) for parked in data["parked"]}
-    run.steps = {record["id"]: _unpack_step(record) for record in data["steps"]}
+    run.steps = {record["id"]: restore_record(StepRecord, record) for record in data["steps"]}
     for packed in data["flights"]:
         run.restore_flight(restore_record(Flight, packed))
     settled = [record for record in run.steps.values() if record.settled]
@@ -166,45 +164,3 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
         publish_result(run, record)
     run.ready = [id for id, record in run.steps.items() if not record.begun and record.needs_open == 0]
     return run
-
-
-def _pack(record: Any) -> dict[str, Any]:
-    """A record as JSON, without the fields that have their default value."""
-    data: dict[str, Any] = {}
-    for name, default in _defaults(type(record)):
-        value = getattr(record, name)
-        if value is not default and (value != default or type(value) is not type(default)):
-            data[name] = _pack_value(value)
-    return data
-
-
-@cache
-def _defaults(record: type) -> tuple[tuple[str, Any], ...]:
-    """The fields of a record with their defaults; MISSING is equal to no value."""
-    return tuple(
-        (item.name, item.default_factory() if item.default_factory is not MISSING else item.default)
-        for item in fields(record)
-    )
-
-
-def _pack_value(value: Any) -> Any:
-    if isinstance(value, OperationState):
-        return _pack(value)
-    if isinstance(value, list) and value and isinstance(value[0], LedgerEntry):
-        return [_pack(entry) for entry in value]
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _unpack_step(data: Mapping[str, Any]) -> StepRecord:
-    record = restore_record(StepRecord, {**data, "entries": []})
-    record.entries = [_unpack_entry(entry) for entry in data.get("entries", ())]
-    return record
-
-
-def _unpack_entry(data: Mapping[str, Any]) -> LedgerEntry:
-    entry = restore_record(LedgerEntry, data)
-    if data.get("undo") is not None:
-        entry.undo = restore_record(OperationState, data["undo"])
-    if data.get("confirm") is not None:
-        entry.confirm = restore_record(OperationState, data["confirm"])
-    return entry

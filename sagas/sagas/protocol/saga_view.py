@@ -9,14 +9,15 @@ The sentence of each field is its description in the published JSON Schema (docs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_type_hints
 
 from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.outcomes import OutcomeKind
+from sagas.text.records import Read, field_readers
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
 
@@ -64,7 +65,7 @@ class JsonView:
     def to_json(self) -> dict[str, Any]:
         form = _json_form(type(self))
         document = dict(zip(form.names, form.values(self), strict=True))
-        for name in form.decoders:
+        for name in form.readers:
             if document[name] is not None:
                 document[name] = _encode(document[name])
         for name in form.omittable:
@@ -77,9 +78,9 @@ class JsonView:
         """Raises TypeError if a field without a default is missing."""
         form = _json_form(cls)
         values = {name: document[name] for name in form.names if document.get(name) is not None}
-        for name, decode in form.decoders.items():
+        for name, read in form.readers.items():
             if name in values:
-                values[name] = decode(values[name])
+                values[name] = read(values[name])
         return cls(**values)
 
 
@@ -374,37 +375,20 @@ class SagaView(JsonView):
 
 
 class _JsonForm(NamedTuple):
-    """How a class becomes JSON. ``decoders``: of the fields that contain parts or tuples."""
+    """How a class becomes JSON. ``readers``: of the fields that contain parts or tuples."""
 
     names: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...]]
-    decoders: Mapping[str, Callable[[Any], Any]]
+    readers: Mapping[str, Read]
     omittable: tuple[str, ...]
 
 
 @cache
 def _json_form(cls: type[Any]) -> _JsonForm:
-    hints = get_type_hints(cls)
     marked = get_type_hints(cls, include_extras=True)
     names = tuple(one.name for one in fields(cls))
-    decoders = {name: decode for name in names if (decode := _decoder(hints[name])) is not None}
     omittable = tuple(name for name in names if OMITTED in getattr(marked[name], "__metadata__", ()))
-    return _JsonForm(names, attrgetter(*names), decoders, omittable)
-
-
-def _decoder(hint: Any) -> Callable[[Any], Any] | None:
-    """Return what converts the JSON of a field, if it contains a part of the view, a tuple, or a tuple of parts."""
-    for get_arg in (hint, *get_args(hint)):
-        if isinstance(get_arg, type) and issubclass(get_arg, JsonView):
-            return get_arg.from_json
-        if get_origin(get_arg) is tuple:
-            decode = _decoder(get_args(get_arg)[0])
-            return tuple if decode is None else partial(_decode_all, decode)
-    return None
-
-
-def _decode_all(decode: Callable[[Any], Any], values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(map(decode, values))
+    return _JsonForm(names, attrgetter(*names), field_readers(cls), omittable)
 
 
 def _encode(value: Any) -> Any:

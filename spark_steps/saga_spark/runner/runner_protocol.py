@@ -18,12 +18,12 @@ from typing import Any
 
 from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
-from sagas.definition.times import restore_record
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
 from sagas.settings import KafkaSettings
 from sagas.settings.masking import remember_settings
 from sagas.settings.secrets import Secret
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.records import restore_record
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""

@@ -1,0 +1,97 @@
+"""Dataclasses as JSON and back.
+
+The JSON has the fields that differ from their defaults, with tuples as arrays. Exact JSON reads fractions as decimals,
+so a value of a field that is a ``float`` (a time or a duration) becomes one again. The types of the fields are read
+once per class. No value is checked: this runs in workflows, for JSON that the engine has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Record = TypeVar("Record")
+Read = Callable[[Any], Any]
+
+NOT_PACKED = {"packed": False}
+"""The metadata of a field that is not part of the JSON."""
+
+
+def pack_record(record: Any) -> dict[str, Any]:
+    """The JSON of a dataclass. Mutable values are shared with it: serialise it before it changes."""
+    packed: dict[str, Any] = {}
+    for name, default in _defaults(type(record)):
+        value = getattr(record, name)
+        if value is not default and (value != default or type(value) is not type(default)):
+            packed[name] = _pack(value)
+    return packed
+
+
+def _pack(value: Any) -> Any:
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if kind is list or kind is tuple:
+        if value and is_dataclass(value[0]):
+            return [pack_record(item) for item in value]
+        return list(value) if kind is tuple else value
+    if is_dataclass(kind):
+        return pack_record(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+_AS_THEY_ARE = frozenset({str, int, float, bool, dict, type(None)})
+
+
+@cache
+def _defaults(record: type) -> tuple[tuple[str, Any], ...]:
+    """The packed fields with their defaults; MISSING is equal to no value."""
+    return tuple(
+        (field.name, field.default_factory() if field.default_factory is not MISSING else field.default)
+        for field in fields(record)
+        if field.metadata.get("packed", True)
+    )
+
+
+def restore_record(record: type[Record], packed: Mapping[str, Any]) -> Record:
+    """The dataclass of its JSON. Raises TypeError for an unknown field, or without one that has no default."""
+    values = dict(packed)
+    for name, read in field_readers(record).items():
+        if (value := values.get(name)) is not None:
+            values[name] = read(value)
+    return record(**values)
+
+
+@cache
+def field_readers(record: type) -> Mapping[str, Read]:
+    """What restores the fields whose JSON is not their value: floats, tuples, and dataclasses.
+
+    A dataclass with a method ``from_json`` is read by it.
+    """
+    return {name: read for name, hint in get_type_hints(record).items() if (read := _reader(hint)) is not None}
+
+
+def _reader(hint: Any) -> Read | None:
+    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if kind is float:
+            return float
+        if isinstance(kind, type) and is_dataclass(kind):
+            return getattr(kind, "from_json", None) or partial(_read_record, kind)
+        if get_origin(kind) in (tuple, list):
+            container: Callable[[Any], Any] = tuple if get_origin(kind) is tuple else list
+            read = _reader(get_args(kind)[0])
+            if read is not None:
+                return partial(_read_items, container, read)
+            return tuple if container is tuple else None
+    return None
+
+
+def _read_record(record: type, value: Any) -> Any:
+    return value if isinstance(value, record) else restore_record(record, value)
+
+
+def _read_items(container: Callable[[Any], Any], read: Read, values: Any) -> Any:
+    return container(map(read, values))
