@@ -115,7 +115,7 @@ class SagaActivities:
                 watching.enter_context(watcher(watched))
             attempt = _attempt_context(watched.saga, watched.traceparent)
             ended = await self._perform(invocation, attempt, watched)
-            outcome = watched.outcome = hide_in_failure(ended, invocation.hidden)
+            outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
         return _temporal_result(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
@@ -190,6 +190,23 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
         if known is None:
             raise
         raise ApplicationError(mask(known.message), type="Infrastructure") from None
+
+
+_WITHOUT_EFFECT = "attempts_without_effect"
+
+
+def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
+    """The outcome with what is known about the earlier attempts of its call.
+
+    An attempt without an effect leaves the number of all of them in its last heartbeat, which Temporal hands to the
+    next attempt. After an attempt that could say nothing the number is too low.
+    """
+    noted = info.heartbeat_details[1:]
+    clean = info.attempt == 1 or (not info.is_local and noted == [{_WITHOUT_EFFECT: info.attempt - 1}])
+    repeated = info.retry_policy is None or info.retry_policy.maximum_attempts != info.attempt
+    if clean and outcome.kind == "failed" and outcome.retryable and repeated and not info.is_local:
+        activity.heartbeat(raw_json(None), raw_json({_WITHOUT_EFFECT: info.attempt}))
+    return replace(outcome, nothing_before=clean and info.attempt > 1)
 
 
 def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:

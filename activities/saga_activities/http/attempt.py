@@ -5,16 +5,15 @@ what happened                              outcome
 =========================================  =======================================================================
 a status in ``done``                       done
 a status in ``rejected``                   rejected
-429                                        failed in the first attempt, unknown in a later one; Retry-After is kept
+429                                        failed, retried; Retry-After is kept
 any other status                           unknown, retried; Retry-After is kept
 no response in time, or a lost connection  unknown, retried
 a body that cannot be decoded              unknown, retried
-nothing was sent (refused, no token)       failed in the first attempt, unknown in a later one
-the arguments are not a valid request      the same, and not retried
+nothing was sent (refused, no token)       failed, retried
+the arguments are not a valid request      failed, not retried
 =========================================  =======================================================================
 
-A later attempt that fails is unknown, because an earlier one may have taken effect and lost its response. A status
-such as 404 or 503 may come from a proxy in front of the participant, after the participant has acted; only the
+The outcome is that of this attempt alone: an earlier one may have taken effect and lost its response. A status such as 404 or 503 may come from a proxy in front of the participant, after the participant has acted; only the
 statuses in ``done`` and ``rejected`` are trusted as the participant's own.
 """
 
@@ -188,8 +187,7 @@ class _HttpAttempt:
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:
-    """This attempt had no effect; only for the first one is that certain for the whole call."""
-    return Outcome("failed" if attempt == 1 else "unknown", failure=failure, attempt=attempt, retryable=retryable)
+    return Outcome("failed", failure=failure, attempt=attempt, retryable=retryable)
 
 
 def _saga_headers(

@@ -23,7 +23,8 @@ class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
     ``size``: bytes of its arguments. ``due_at``: when its next attempt may begin; None: at once. ``unsure``: an
-    attempt before the last may have had its effect: it was no conflict.
+    attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts, which are part
+    of one attempt.
     """
 
     call: Call
@@ -32,6 +33,7 @@ class PendingCall:
     attempts: int = 0
     unknown: int = 0
     unsure: bool = False
+    conflicts: bool = True
     last: Outcome | None = None
     due_at: float | None = None
     performed: bool = False
@@ -114,7 +116,8 @@ class Member:
             pending.unknown += 1
         if not may_repeat(pending, outcome, at):
             return end_of_call(pending, outcome, at)
-        pending.unsure |= outcome.retry_after is None
+        pending.unsure |= outcome.kind == "unknown"
+        pending.conflicts &= outcome.retry_after is not None
         wait = retry_interval(pending.call.retry, pending.attempts, outcome)
         pending.due_at = at + wait
         if self.infrastructure_errors >= MAX_INFRASTRUCTURE_ERRORS:
@@ -146,6 +149,7 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
         attempts = 0
     elif not outcome.counted:
         attempts -= 1
-    attempt = pending.attempts if pending.unsure else 1
-    ended = outcome if outcome.attempt == attempt else replace(outcome, attempt=attempt)
+    attempt = pending.attempts if pending.unsure or not pending.conflicts else 1
+    clean = attempt > 1 and not pending.unsure
+    ended = outcome if outcome.attempt == attempt else replace(outcome, attempt=attempt, nothing_before=clean)
     return CallEnded(pending.call.id, ended, at, attempts)

@@ -359,11 +359,14 @@ def _counting(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationStat
     return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
 
 
-def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int) -> None:
-    """Count attempts of a call that goes on in another workflow."""
+def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int, *, unsure: bool) -> None:
+    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
     operation = _counting(entry, flight)
     if operation is None:
         return
+    if isinstance(operation, LedgerEntry):
+        clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
+        operation.outcome = "unknown" if unsure or not clean else "failed"
     operation.min_attempts += attempts
     if operation.attempts is not None:
         operation.attempts += attempts

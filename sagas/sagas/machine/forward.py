@@ -232,7 +232,7 @@ def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: 
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
-    return outcomes.merge_outcome(step.do, outcome, before, step.execution)
+    return outcomes.merge_outcome(step.do, outcome, before, entry.outcome, step.execution)
 
 
 def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:

@@ -33,15 +33,16 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class AttemptsMade:
-    """A ``Call`` goes on in another workflow; ``attempts`` of it were made, and may have had their effect.
+    """A ``Call`` goes on in another workflow; ``attempts`` of it were made.
 
-    ``due_at``: the next attempt must not begin earlier.
+    ``unsure``: one of them may have had its effect. ``due_at``: the next attempt must not begin earlier.
     """
 
     id: str
     attempts: int
     at: float
     due_at: float | None = None
+    unsure: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class Outcome:
 
     ``attempt`` is the number, within the call, of the attempt with this outcome (from 1); None when it is not
     reported, as by a worker in another language.
+    ``nothing_before`` is True when every earlier attempt of the call has said itself that it had no effect.
     ``retryable`` is False when a retry cannot help (invalid arguments, a result too large).
     ``not_started`` is True when no worker had the action registered: such attempts are not counted.
     ``infrastructure`` is True for an error of a database or network, which does not concern the action itself.
@@ -75,6 +76,7 @@ class Outcome:
     result: Any = None
     failure: Failure | None = None
     attempt: int | None = None
+    nothing_before: bool = False
     marker: Marker | None = None
     retryable: bool = True
     not_started: bool = False
@@ -123,19 +125,27 @@ def is_only_attempt(outcome: Outcome, attempts_before: int, execution: str = "re
 
 
 def merge_outcome(
-    operation: Operation, outcome: Outcome, attempts_before: int, execution: str = "remote"
+    operation: Operation,
+    outcome: Outcome,
+    attempts_before: int,
+    before: OutcomeKind | None = None,
+    execution: str = "remote",
 ) -> OutcomeKind:
-    """Return what is known about the effect after this outcome, given the attempts before it.
+    """Return what is known about the effect after this outcome: the attempts of earlier calls had the outcome
+    ``before``, if that is known.
 
     A participant that honours the key stores a rejection under it, so its rejection holds for every attempt. *failed*
-    without a guard is the engine's own statement about that attempt only (it failed before the call), so it implies
-    nothing about an earlier one.
+    is a statement about that attempt only (its transaction was rolled back, or it failed before the call), so it
+    implies nothing about an earlier one.
     """
     if outcome.park_reason is not None and outcome.kind != "done":
         return "unknown"
     if outcome.kind in ("done", "late", "unknown"):
         return outcome.kind
     if is_only_attempt(outcome, attempts_before, execution):
+        return outcome.kind
+    clean = attempts_before == 0 or before in ("rejected", "failed")
+    if clean and execution == "remote" and (outcome.nothing_before or outcome.attempt == 1):
         return outcome.kind
     if outcome.kind == "rejected" and not operation.guarded and operation.idempotent:
         return "rejected"

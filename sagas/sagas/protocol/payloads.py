@@ -220,6 +220,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
     """The first failure detail of this project's activities."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
     data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
+    if outcome.nothing_before:
+        data["nothing_before"] = True
     if outcome.infrastructure:
         data["infrastructure"] = True
     if not outcome.counted:
@@ -240,11 +242,14 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
     attempt = ours["attempt"] if ours else None
     repeats = ours.get("repeats", 0) if ours else 0
+    clean = ours is not None and ours.get("nothing_before", False)
     inner = (ours or {}).get("details") if ours else details
     shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
     failure = Failure(type or "Error", message, shown)
     if type == REJECTED_TYPE:
-        return Outcome("rejected", failure=failure, attempt=attempt, retryable=False, repeats=repeats)
+        return Outcome(
+            "rejected", failure=failure, attempt=attempt, nothing_before=clean, retryable=False, repeats=repeats
+        )
     if type == ALREADY_COMPENSATED_TYPE:
         return Outcome("late", failure=failure, attempt=attempt, retryable=False, repeats=repeats)
     if type in NOT_REGISTERED_TYPES and (attempt is None or attempt <= 1):
@@ -255,6 +260,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         "failed" if ours.get("outcome") == "failed" else "unknown",
         failure=failure,
         attempt=attempt,
+        nothing_before=clean,
         marker=ours.get("marker"),
         retryable=ours.get("retryable", True),
         infrastructure=ours.get("infrastructure", False),

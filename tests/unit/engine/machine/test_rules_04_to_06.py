@@ -346,6 +346,27 @@ def test_the_outcome_merges_all_attempts(on: str | None, word: str, attempt: int
     assert driver.row("a")["outcome"] == joined
 
 
+@pytest.mark.parametrize(
+    ("answers", "joined"),
+    [
+        ([Outcome("failed", attempt=3, nothing_before=True)], "failed"),
+        ([Outcome("rejected", attempt=3, nothing_before=True, retryable=False)], "rejected"),
+        ([Outcome("failed", attempt=1), Outcome("failed", attempt=2, nothing_before=True)], "failed"),
+        ([Outcome("unknown", attempt=1), Outcome("failed", attempt=2, nothing_before=True)], "unknown"),
+        ([Outcome("failed", attempt=1), Outcome("failed", attempt=2)], "unknown"),
+    ],
+)
+@pytest.mark.parametrize("on", ["shop", None])
+def test_failures_that_all_say_that_nothing_happened_make_the_step_failed(
+    on: str | None, answers: list[Outcome], joined: str
+) -> None:
+    """The second call follows an operator's retry."""
+    driver = MachineDriver(saga(step("a", on=on, on_failure="park")), answers={"a": answers}).run()
+    if len(answers) > 1:
+        driver.decide("a", "retry").run()
+    assert (driver.row("a")["outcome"], driver.state) == (joined, "PARKED")
+
+
 def test_a_local_attempt_may_have_hidden_predecessors() -> None:
     definition = saga(step("a", execution="local"))
     driver = MachineDriver(definition, answers={"a": ("rejected", 1)}).run()

@@ -44,6 +44,7 @@ class Flight:
 
     call: Call
     attempt: int = 0
+    clean: bool = True
     held: Outcome | None = None
     cancelled: bool = False
 
@@ -99,6 +100,8 @@ class Environment:
         outcome = self.attempt(call, self.fate(call, flight.attempt), at)
         if outcome.attempt is not None:
             outcome = replace(outcome, attempt=flight.attempt if call.local else None)
+        outcome = replace(outcome, nothing_before=call.local and flight.clean and flight.attempt > 1)
+        flight.clean &= outcome.kind in ("failed", "rejected") and not outcome.not_started
         if outcome.kind == "done" and self.chance(25):
             flight.held = outcome
             return None

@@ -20,7 +20,7 @@ Mutation = tuple[Callable[[pytest.MonkeyPatch], None], set[str]]
 
 
 def _last_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outcomes, "merge_outcome", lambda operation, outcome, made_before, execution="remote": outcome.kind)
+    patch.setattr(outcomes, "merge_outcome", lambda operation, outcome, *before: outcome.kind)
 
 
 def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
