@@ -309,7 +309,7 @@ def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str
     if definition is None:
         return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
     snapshot = expand(decompress_state(machine), definition)
-    return Machine.restore(snapshot).view(float(snapshot["now"])).to_json()
+    return Machine.restore(snapshot).view().to_json()
 
 
 async def _with_definition(connection: AsyncConnection, machine: bytes, digest: str | None) -> dict[str, Any] | None:

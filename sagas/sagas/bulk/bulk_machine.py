@@ -312,9 +312,9 @@ class BulkMachine:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
-    def view(self, saga_id: str, at: float) -> SagaView:
+    def view(self, saga_id: str) -> SagaView:
         """The view of one saga. Raises KeyError for an id that is not a member's."""
-        return self.members[saga_id].leave_happy_path().view(at)
+        return self.members[saga_id].leave_happy_path().view()
 
     # --- one saga ----------------------------------------------------------------------------------------------
 

@@ -32,9 +32,8 @@ from sagas.protocol.saga_view import (
 from sagas.text.exact_json import encode_json
 
 
-def build_view(run: SagaRun, at: float) -> SagaView:
-    """The view of the run at the time ``at`` (seconds since the epoch)."""
-    del at  # the view contains timestamps only; the caller computes ages
+def build_view(run: SagaRun) -> SagaView:
+    """The view of the run. It contains timestamps only; who shows it computes ages."""
     return SagaView(
         id=run.saga_id,
         saga=run.definition.saga,

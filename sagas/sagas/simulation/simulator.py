@@ -119,8 +119,8 @@ class _Simulation:
             self.now, _, happen = heapq.heappop(self.queue)
             happen()
         self.participants.deliver_late_attempts()
-        view = self.root.machine.view(self.now)
-        views = {actor.path: actor.machine.view(self.now) for actor in self.actors.values()}
+        view = self.root.machine.view()
+        views = {actor.path: actor.machine.view() for actor in self.actors.values()}
         parked = [{**row.to_json(), "step": path + row.step} for path, ended in views.items() for row in ended.parked]
         state = "PARKED" if parked and not self.root.machine.finished else view.state
         residue = [row.to_json() for row in (*view.residue, *find_inconsistencies(views, self.participants))]
@@ -154,7 +154,7 @@ class _Simulation:
             self._answer_waits(actor)
         if actor.machine.finished and actor.ended is not None:
             ended, actor.ended = actor.ended, None
-            view = actor.machine.view(self.now)
+            view = actor.machine.view()
             ended(SagaEnded(actor.id, view.state, self.now, view))  # pyright: ignore[reportArgumentType]
 
     def _execute(self, actor: _SimulatedSaga, command: Command) -> None:

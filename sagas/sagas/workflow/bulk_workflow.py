@@ -313,7 +313,7 @@ class BulkWorkflow:
         """The line of a saga whose state is too large: with its view, without its machine."""
         assert self._machine is not None
         summary = state_summary(line)
-        view = shrink_view(self._machine.view(summary["saga_id"], workflow.time()), VIEW_LIMIT)
+        view = shrink_view(self._machine.view(summary["saga_id"]), VIEW_LIMIT)
         incomplete = f"the state of the saga has {len(line):,} bytes, which is more than Temporal accepts"
         return encode_state({**summary, "view": {**view.to_json(), "incomplete": incomplete}}, None)
 
@@ -389,7 +389,7 @@ class BulkWorkflow:
     def view(self, saga_id: str) -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
             return raw_json(None)
-        return raw_json(shrink_view(self._machine.view(saga_id, workflow.time()), VIEW_LIMIT).to_json())
+        return raw_json(shrink_view(self._machine.view(saga_id), VIEW_LIMIT).to_json())
 
     @workflow.query(name="machine", description="The state of one saga's machine; `saga undo` starts from it.")
     def machine_state(self, saga_id: str) -> str | None:

@@ -323,7 +323,7 @@ class SagaWorkflow:
         """The view of this saga as JSON."""
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
-        return shrink_view(self._pause.shown_in(self._machine.view(workflow.time())), VIEW_LIMIT).to_json()
+        return shrink_view(self._pause.shown_in(self._machine.view()), VIEW_LIMIT).to_json()
 
     @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
     def machine_state(self) -> str | None:
@@ -411,7 +411,7 @@ class SagaWorkflow:
         """The "current details" of the Web UI, rendered on request only."""
         if self._machine is None:
             return ""
-        return current_details(self._pause.shown_in(self._machine.view(workflow.time())))
+        return current_details(self._pause.shown_in(self._machine.view()))
 
     @property
     def machine(self) -> Machine | None:
@@ -442,7 +442,7 @@ class SagaWorkflow:
 
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
-        document, kept = view_payload(self._machine.view(workflow.time()))
+        document, kept = view_payload(self._machine.view())
         workflow.upsert_memo({"saga": RawValue(kept)})
         self.story = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:

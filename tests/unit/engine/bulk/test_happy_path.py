@@ -178,7 +178,7 @@ def live(seed: int) -> Counter[str]:
             return pair.seen
         at += source.choice((0.0, 0.25, 10.0))
         if source.random() < 0.1:  # somebody looks at a saga, on one worker only
-            assert pair.sharing.view(source.choice(IDS), at).saga == "order"
+            assert pair.sharing.view(source.choice(IDS)).saga == "order"
         if percent and source.random() < 0.05:
             take(pair.call("cancel", CancelRequested(at), source.choice((None, IDS[:2]))))
         elif percent and source.random() < 0.05:

@@ -21,7 +21,7 @@ def test_a_saga_with_too_large_arguments_fails_alone() -> None:
     assert [one.saga_id for one in chunk.calls] == ["short"]
     bulk.chunk_ended(chunk.id, [Outcome.done(None, attempt=1)], 1.0)
     assert bulk.counts() == {"COMPENSATED": 1, "COMPLETED": 1}
-    reason = bulk.view("long", 1.0).reason
+    reason = bulk.view("long").reason
     assert reason is not None
     assert (reason.kind, reason.type) == ("definition", "definition")
     assert "bytes; Temporal accepts" in (reason.message or "")

@@ -113,7 +113,7 @@ class MachineDriver:
 
     def run(self, until: float | None = None, steps: int = 2000) -> MachineDriver:
         """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
-        if self.machine.view(self.now).started_at is None:
+        if self.machine.view().started_at is None:
             self.start()
         for _ in range(steps):
             if self.machine.finished or not self.timers:
@@ -243,7 +243,7 @@ class MachineDriver:
 
     @property
     def view(self) -> SagaView:
-        return self.machine.view(self.now)
+        return self.machine.view()
 
     @property
     def story(self) -> dict[str, Any]:

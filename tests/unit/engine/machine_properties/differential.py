@@ -142,7 +142,7 @@ class Ended:
 
 
 def ended(machine: Machine, world: World, events: Sequence[str], at: float) -> Ended:
-    return Ended(without_times(machine.view(at).to_json()), world.calls, world.rows(), world.effects(), events)
+    return Ended(without_times(machine.view().to_json()), world.calls, world.rows(), world.effects(), events)
 
 
 _TIMES = {"at", "since", "started_at", "ended_at", "committed_at", "deadline_at", "next_attempt_at", "deadline"}

@@ -269,7 +269,7 @@ class Runner:
         self.segment.events.append(event)
         self.segment.answers.append(answer)
         self.seen |= coverage.of_commands(answer)
-        story = self.machine.view(self.now).to_json()
+        story = self.machine.view().to_json()
         self.oracle.after(answer, story, self.machine.finished)
         self.seen |= coverage.of_story(ledger, before, event)
         if isinstance(event, DecisionMade) or self.scenario.chance(5):
@@ -310,7 +310,7 @@ class Runner:
         restored = Machine.restore(decode_json(encode_json(state)))
         if decode_json(encode_json(restored.snapshot())) != state:
             raise Violation("snapshot", "restoring and storing again gives another state")
-        if restored.view(self.now) != self.machine.view(self.now):
+        if restored.view() != self.machine.view():
             raise Violation("snapshot", "the restored machine tells another story")
         if not self.machine.finished:
             again = Machine.restore(decode_json(encode_json(state)))
@@ -341,7 +341,7 @@ class Runner:
         for id, due in self.timers.items():
             if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
                 raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
-        self.oracle.continued(commands, self.machine.view(self.now).to_json())
+        self.oracle.continued(commands, self.machine.view().to_json())
         self.feed(TimerFired(event, self.now))
 
     def _restart(self, make: Callable[[], Machine]) -> None:
@@ -356,7 +356,7 @@ class Runner:
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if list(fresh.next(event)) != answer:
                 raise Violation("determinism", f"other commands when {event} is replayed")
-        if fresh.view(self.now) != self.machine.view(self.now):
+        if fresh.view() != self.machine.view():
             raise Violation("determinism", "a replay ends in another story")
         self._check_silence()
 
@@ -366,8 +366,6 @@ class Runner:
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if notify_rules.received(silenced.next(event)) != notify_rules.received(answer):
                 raise Violation("notify", f"a notification changed what the machine does at {event}")
-        views = [
-            notify_rules.without_notifications(machine.view(self.now).to_json()) for machine in (silenced, self.machine)
-        ]
+        views = [notify_rules.without_notifications(machine.view().to_json()) for machine in (silenced, self.machine)]
         if views[0] != views[1]:
             raise Violation("notify", "a notification changed how the saga ends")
