@@ -13,8 +13,9 @@ nothing was sent (refused, no token)       failed, retried
 the arguments are not a valid request      failed, not retried
 =========================================  =======================================================================
 
-The outcome is that of this attempt alone: an earlier one may have taken effect and lost its response. A status such as 404 or 503 may come from a proxy in front of the participant, after the participant has acted; only the
-statuses in ``done`` and ``rejected`` are trusted as the participant's own.
+The outcome is that of this attempt alone: an earlier one may have taken effect and lost its response. A status such as
+404 or 503 may come from a proxy in front of the participant, after the participant has acted; only the statuses in
+``done`` and ``rejected`` are trusted as the participant's own.
 """
 
 from __future__ import annotations
