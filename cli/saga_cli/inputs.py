@@ -131,6 +131,8 @@ def parse_json(text: str, where: str) -> Any:
     except InvalidJson as error:
         lost = where.startswith("-") and text.startswith("{") and '"' not in text and "'" not in text
         help = """quote it for the shell: '{"name": "value"}', or write @file""" if lost else None
+        if where.startswith("-") and re.match(r"[\w.-]+=", text):
+            help = """write an object of names and values: '{"name": "value"}'"""
         if where.startswith("-") and len(text) < 1_000 and os.path.isfile(text):
             help = f"write @{text} to read the file"
         raise UsageError(f"{where} is not JSON: {error}", help=help) from None

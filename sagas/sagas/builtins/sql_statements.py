@@ -7,6 +7,7 @@ implicitly on every DDL statement. So the leading keyword must be on an allowlis
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.tokens import RefusedStatement
@@ -42,6 +43,24 @@ def parse_guarded(statement: str, dialect: str) -> ParsedSql:
     if main == "SELECT" and "INTO" in keywords:
         raise RefusedStatement("SELECT … INTO is refused in a guarded step: it creates a table or a file")
     return parsed
+
+
+_LOCKS = (("FOR", "UPDATE"), ("FOR", "NO"), ("FOR", "SHARE"), ("FOR", "KEY"))
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
+
+
+def written_rows(parsed: ParsedSql) -> str | None:
+    """What changes or locks rows in the statement, also inside a CTE; None if it only reads."""
+    if (main := main_keyword(parsed)) in _CHANGES:
+        return main
+    keywords = parsed.keywords
+    if parsed.dialect == "postgresql" and any(pair in _LOCKS for pair in pairwise(keywords)):
+        return "SELECT … FOR UPDATE"
+    words = [parsed.text_of(token).upper() for token in parsed.significant()]
+    for start, bracket, word in zip(words, words[1:], words[2:], strict=False):
+        if start in ("AS", "MATERIALIZED") and bracket == "(" and word in _CHANGES:
+            return word
+    return None
 
 
 def main_keyword(parsed: ParsedSql) -> str:

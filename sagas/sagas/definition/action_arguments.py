@@ -22,7 +22,8 @@ from sagas.errors import UsageError
 _PLAIN = {"string": str, "integer": int, "boolean": bool}
 """Types of values that need no validator: bulk workflows bind hundreds of thousands of them."""
 
-_CONVERSIONS = {"integer": "int(…)", "number": "decimal(…)", "boolean": "bool(…)"}
+CONVERSIONS = {"integer": "int(…)", "number": "decimal(…)", "boolean": "bool(…)", "string": "string(…)"}
+"""The function of expressions that makes a value of each type."""
 
 
 def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,9 +92,9 @@ def _checked(parameter: Parameter, name: str, value: Any) -> Any:
     # The value may be a secret of the input, and the message is shown with the saga.
     message, place = sentence(error, hide_value=True), _place(name, error.absolute_path)
     hint = ""
-    if isinstance(error.instance, str) and error.validator == "type" and error.validator_value in _CONVERSIONS:
+    if isinstance(error.instance, str) and error.validator == "type" and error.validator_value in CONVERSIONS:
         message = f"is text, and the parameter is {describe_types(error.validator_value)}"
-        hint = f"; convert it with {_CONVERSIONS[error.validator_value]}, or pass it without quotes"
+        hint = f"; convert it with {CONVERSIONS[error.validator_value]}, or pass it without quotes"
     joint = " " if message.startswith(("needs", "has", "is")) else ": "
     raise _WrongValue(f"{place}{joint}{message}{hint}")
 

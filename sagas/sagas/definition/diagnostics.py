@@ -75,6 +75,14 @@ class Report:
         )
         self._diagnostics.setdefault((position.line, position.column, code, message), diagnostic)
 
+    def has(self, *codes: str) -> bool:
+        """True if there is a finding with one of the codes."""
+        return any(diagnostic.code in codes for diagnostic in self._diagnostics.values())
+
+    def withdraw(self, *codes: str) -> None:
+        """Remove the findings with these codes, which only follow from another one."""
+        self._diagnostics = {place: one for place, one in self._diagnostics.items() if one.code not in codes}
+
     @property
     def failed(self) -> bool:
         """True if at least one finding is an error."""

@@ -12,10 +12,12 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, Probe, StepDefinition, checked_entry
-from sagas.definition.sensitivity import hide_texts
+from sagas.definition.schema_messages import shown_value
+from sagas.definition.sensitivity import MASK, hide_texts, is_sensitive
 from sagas.definition.times import format_timestamp
-from sagas.expressions import ExpressionError, compile_expression
+from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import WorkMeter
+from sagas.expressions.template_syntax import OPENING
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
@@ -153,17 +155,14 @@ def should_run(run: SagaRun, step: StepDefinition) -> bool:
     """The value of ``if``."""
     if step.if_ is None:
         return True
-    value = _evaluate(run, (step.id, "if"), step.if_, expression_context(run))
-    if not isinstance(value, bool):
-        raise DefinitionError(f"{step.id}.if: neither true nor false")
-    return value
+    return _evaluate_condition(run, step.id, "if", step.if_, expression_context(run))
 
 
 def for_each_items(run: SagaRun, step: StepDefinition) -> list[Any]:
     """The list of a for_each."""
     value = _evaluate(run, (step.id, "for_each"), step.for_each, expression_context(run))
     if not isinstance(value, list):
-        raise DefinitionError(f"{step.id}.for_each: not a list")
+        raise wrong_value(run.plan, f"{step.id}.for_each", step.for_each, value, "is not a list", run.input)
     return value
 
 
@@ -234,8 +233,27 @@ def probe_verdict(run: SagaRun, entry: LedgerEntry, probe: Probe, outcome: Outco
 def _evaluate_condition(run: SagaRun, step: str, place: str, source: str, names: Mapping[str, Any]) -> bool:
     value = _evaluate(run, (step, place), source, names)
     if not isinstance(value, bool):
-        raise DefinitionError(f"{step}.{place}: neither true nor false")
+        raise wrong_value(run.plan, f"{step}.{place}", source, value, "is neither true nor false", run.input)
     return value
+
+
+def wrong_value(plan: ExecutionPlan, place: str, source: Any, value: Any, problem: str, input: Any) -> DefinitionError:
+    """The error for an expression whose value is of the wrong kind; a sensitive value is not quoted."""
+    text = " ".join(str(source).split())
+    shown = MASK if _reads_sensitive_input(plan, source) else shown_value(value)
+    message = hide_texts(f"{shown} {problem}", plan.sensitive_texts(input))
+    return DefinitionError(f"{place}: {message}, in `{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}`")
+
+
+def _reads_sensitive_input(plan: ExecutionPlan, source: Any) -> bool:
+    """True if the value may be a sensitive one, which may be too short to be recognised in a text."""
+    if plan.sensitive_schema is None or not isinstance(source, str):
+        return False
+    template = compile_value(source if OPENING in source else f"{OPENING}{source}\n}}}}")
+    paths = [reference.path for _, expression in template.expressions for reference in expression.references]
+    return any(
+        path[0] == "item" or (path[0] == "input" and is_sensitive(plan.sensitive_schema, path[1:])) for path in paths
+    )
 
 
 def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[str, Any]) -> Any:

@@ -27,7 +27,8 @@ def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     step_arguments = _wait_arguments(run, entry)
     value = step_arguments.get("that")
     if not isinstance(value, bool):
-        raise DefinitionError(f"{entry.id}: `that` is neither true nor false")
+        source = (run.step(entry).do.with_ or {}).get("that")
+        raise arguments.wrong_value(run.plan, f"{entry.id}.that", source, value, "is neither true nor false", run.input)
     if value:
         return Outcome.done(None)
     return _rejected(str(step_arguments.get("message") or "the requirement is not met"))

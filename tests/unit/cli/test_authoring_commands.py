@@ -76,6 +76,21 @@ def test_validate_uses_the_settings(
     assert document(capsys, "validate") == []
 
 
+def test_validate_reports_a_schema_file_that_does_not_exist(
+    capsys: pytest.CaptureFixture[str], broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(broken)
+    settings = '[connections.shop]\nurl = "sqlite:///shop.db"\n  schema = "tables.sql"\n'
+    (broken / "saga.toml").write_text(f'definitions = ["."]\n{settings}')
+    found = document(capsys, "validate", "--format", "json", code=1)
+    place = [(one["file"], one["line"], one["column"], one["code"]) for one in found]
+    assert place[0] == ("saga.toml", 4, 3, "SAGA110")
+    assert place[1][0] == "bad.saga.yaml"
+    assert "`shop` names tables.sql" in found[0]["message"]
+    (broken / "tables.sql").touch()
+    assert [one["file"] for one in document(capsys, "validate", code=1)] == ["bad.saga.yaml"] * (len(found) - 1)
+
+
 @pytest.mark.parametrize(
     ("spark", "message"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from saga_cli.input_columns import misspelled_fields
-from saga_cli.inputs import read_input
+from saga_cli.inputs import parse_json, read_input
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {
@@ -85,6 +85,12 @@ def test_without_a_schema_valid_json_is_parsed() -> None:
 def test_mistakes(field: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         read_input(None, [field], SCHEMA)
+
+
+def test_a_key_and_a_value_for_an_option_of_json_are_explained() -> None:
+    with pytest.raises(UsageError, match="--with is not JSON") as caught:
+        parse_json("id=5", "--with")
+    assert caught.value.help == """write an object of names and values: '{"name": "value"}'"""
 
 
 def test_the_types_that_apply_only_sometimes_count_where_no_other_does() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ from saga_cli.output import make_console, print_list, wants_json
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
-    from sagas.definition.diagnostics import Diagnostic
+    from sagas.definition.diagnostics import Diagnostic, Position
     from sagas.settings import Settings
 
 
@@ -70,7 +71,36 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
         everything += [path for path in files if path.resolve() in own]
     _, found = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
-    return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found if one.file in wanted]
+    found = [*_missing_schema_files(settings), *(one for one in found if one.file in wanted)]
+    return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found]
+
+
+def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:
+    """A finding for each connection whose `schema` names no file: `saga setup` would end there."""
+    from sagas.definition.diagnostics import Report
+
+    report = Report(str(settings.config_file))
+    for name, connection in settings.connections.items():
+        file = connection.schema_file
+        if file is not None and not file.is_file():
+            message = f"the `schema` of the connection `{name}` names {file.name}, which is no file in {file.parent}"
+            help = "create it, or correct the path, which begins at the folder of saga.toml"
+            report.add("SAGA110", _position_in_settings(settings, name), message, help)
+    yield from report.diagnostics
+
+
+def _position_in_settings(settings: Settings, connection: str) -> Position:
+    """Where saga.toml has the `schema` of a connection; its beginning if a variable or an inline table has it."""
+    from sagas.definition.diagnostics import Position
+
+    header = ""
+    lines = settings.config_file.read_text(encoding="utf-8").splitlines() if settings.config_file else []
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("["):
+            header = line.strip().replace('"', "").replace(" ", "")
+        elif header.startswith(f"[connections.{connection}]") and re.match(r"\s*schema\s*=", line):
+            return Position(number, len(line) - len(line.lstrip()) + 1)
+    return Position(1, 1)
 
 
 def _relative_path(path: Path) -> Path:

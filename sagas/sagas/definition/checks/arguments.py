@@ -10,14 +10,18 @@ from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.misplaced_arguments import misplaced_arguments
 from sagas.builtins.registry import BUILTINS, PLANNED
 from sagas.builtins.row_changes import AUTO, RESTORE
+from sagas.definition.action_arguments import CONVERSIONS
+from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
-from sagas.definition.parser.draft import OperationDraft, SagaDraft
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.other_names import ADDRESS_HELP, ARGUMENTS, NO_OTHER_NAMES
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
+from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
 from sagas.definition.schema_mismatches import mismatches
+from sagas.definition.schema_types import types_at
 from sagas.errors import nearest
 from sagas.sql_text.dialects import dialect_of_url
 
@@ -30,15 +34,22 @@ def check_arguments(draft: SagaDraft, report: Report) -> None:
     for step in draft.steps:
         forward = step.operations[0]
         for operation in step.operations:
-            check_operation(draft, operation, forward, report)
+            check_operation(draft, operation, forward, report, step)
 
 
-def check_operation(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
-    """Check one operation; ``forward`` provides the arguments of a short form."""
+def check_operation(
+    draft: SagaDraft,
+    operation: OperationDraft,
+    forward: OperationDraft,
+    report: Report,
+    step: StepDraft | None = None,
+) -> None:
+    """Check one operation; ``forward`` provides the arguments of a short form. ``step`` is None for a notification."""
     uses = operation.operation.uses
     action = draft.project.actions.get(uses)
     if action is not None:
         _check_action(operation, forward, action, report)
+        _check_computed(draft, step, operation, forward, action, report)
         if action.connection is not None:
             check_connection(draft, uses, action.connection, "sql", operation.position, report)
     elif uses in NO_OP_ACTIONS:
@@ -91,6 +102,42 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             continue  # its name is misspelled, which is reported
         position = operation.position if frozen or operation.arguments is None else node
         report.add("SAGA402", position, f"`{action.name}` needs the argument `{one.name}`{where}")
+
+
+def _check_computed(
+    draft: SagaDraft,
+    step: StepDraft | None,
+    operation: OperationDraft,
+    forward: OperationDraft,
+    action: Action,
+    report: Report,
+) -> None:
+    """Report expressions whose value certainly has another type than the parameter."""
+    given, frozen = _written_arguments(operation, forward)
+    scope = operation_scope(draft, forward if frozen else operation, step)
+    for name, value in given.items():
+        parameter = action.signature.find(name)
+        if parameter is None:
+            continue  # reported
+        for node, path in _with_expressions(value, ()):
+            allowed, kind = types_at(parameter.schema, path), template_type(node, scope)
+            if kind is None or not allowed or kind in allowed or (kind == "number" and "integer" in allowed):
+                continue
+            kinds = [one for one in TYPE_DESCRIPTIONS if one in allowed]
+            kinds = [one for one in kinds if one != "integer" or "number" not in kinds]
+            conversion = next((CONVERSIONS[one] for one in kinds if one in CONVERSIONS), None)
+            message = f"argument `{'.'.join((name, *path))}` of `{action.name}`: expected {describe_types(kinds)}"
+            help = f"convert it with {conversion}" if conversion and kind not in ("array", "object", "null") else None
+            position = operation.position if frozen else node
+            report.add("SAGA404", position, f"{message}, and this is {TYPE_DESCRIPTIONS[kind]}", help)
+
+
+def _with_expressions(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[YamlNode, tuple[str, ...]]]:
+    """The strings with expressions in a value and in the mappings inside it, with their paths."""
+    if node.has_expression:
+        yield node, path
+    for name, child in children_of(node).items():
+        yield from _with_expressions(child, (*path, name))
 
 
 def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:

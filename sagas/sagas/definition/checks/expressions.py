@@ -45,6 +45,10 @@ _TYPE_MISTAKES: dict[str, tuple[str, str | None]] = {
     "field": ("SAGA302", None),
     "comparison": ("SAGA312", None),
 }
+_UNREADABLE = ("SAGA112", "SAGA301")
+_OF_MISSING_VALUES = ("SAGA305", "SAGA309", "SAGA310")
+"""Findings that conditions and the schema of the input may rule out, so they follow from one that cannot be read."""
+
 _PLAIN_TEXT = {
     "id": "the id",
     "labels": "a label",
@@ -83,6 +87,8 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
         _check_step(draft, step, report)
     for operation in draft.notify:
         _check_arguments(operation, operation_scope(draft, operation, None), ExpressionScope(draft, "response"), report)
+    if report.has(*_UNREADABLE):
+        report.withdraw(*_OF_MISSING_VALUES)
 
 
 def _check_lock_keys(draft: SagaDraft, locks: ParsedMapping, report: Report) -> None:
@@ -167,17 +173,20 @@ def _check_condition(node: YamlNode, field: str, scope: ExpressionScope, report:
 
 def _check_items(node: YamlNode, scope: ExpressionScope, report: Report) -> None:
     """Report a `for_each` whose value is certainly not a list."""
-    if not isinstance(node.value, str):
-        return
+    kind = template_type(node, scope) if node.has_expression else None
+    if kind is not None and kind != "array":
+        what = TYPE_DESCRIPTIONS.get(kind, kind)
+        report.add("SAGA306", node, f"`for_each` needs a list, and this is {what}")
+
+
+def template_type(node: YamlNode, scope: ExpressionScope) -> str | None:
+    """The JSON type of a string with expressions; None if it is not certain, or if it does not parse."""
     try:
         parts = split_template(node.value)
         expression = compile_expression(parts[0].text) if parts and parts[0].expression else None
     except ExpressionError:
-        return  # already reported
-    kind = "string" if len(parts) > 1 else infer_type(expression, scope.type_of) if expression else None
-    if kind is not None and kind != "array":
-        what = TYPE_DESCRIPTIONS.get(kind, kind)
-        report.add("SAGA306", node, f"`for_each` needs a list, and this is {what}")
+        return None  # reported where expressions are checked
+    return "string" if len(parts) > 1 else infer_type(expression, scope.type_of) if expression else None
 
 
 def _check_expression(written: Written, scope: ExpressionScope, report: Report) -> None:

@@ -62,6 +62,9 @@ def _check_read(step: StepDraft, report: Report) -> None:
     arguments = step.step.do.with_ or {}
     if step.step.do.uses == "sql" and arguments.get("emit"):
         report.add("SAGA207", step.parsed.node_of("with"), f"`{step.id}` only reads, so it cannot `emit` events")
+    if "effect" in step.parsed and step.step.do.uses in EMITTERS:
+        message = f"`{step.id}` has `effect: none`, and `{step.step.do.uses}` publishes events"
+        report.add("SAGA207", step.parsed.node_of("effect"), message, "remove `effect: none`")
 
 
 def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:

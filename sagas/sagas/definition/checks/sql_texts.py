@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.builtins.sql_places import Path, SqlPlace, sql_places
-from sagas.builtins.sql_statements import parse_guarded
+from sagas.builtins.sql_statements import parse_guarded, written_rows
 from sagas.definition.diagnostics import Positioned, Report
 from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
 from sagas.definition.parser.yaml_nodes import MAX_COUNTED, YamlNode
@@ -51,8 +51,10 @@ _WITH_SQL = ("sql", SPARK, RECONCILE)
 
 def check_sql_texts(draft: SagaDraft, report: Report) -> None:
     """Check every literal statement, and its parameters."""
+    reads = {step.id for step in draft.steps if step.parsed.get("effect") == "none"}
     for written in written_sql(draft):
-        _check(written, dialects_of(draft.project, written), report)
+        is_read = written.operation.role == "probe" or (written.operation.role == "do" and written.step in reads)
+        _check(written, dialects_of(draft.project, written), report, is_read=is_read)
 
 
 def written_sql(draft: SagaDraft) -> Iterator[WrittenSql]:
@@ -102,15 +104,15 @@ class _Mistake:
     help: str
 
 
-def _check(written: WrittenSql, dialects: Sequence[Dialect], report: Report) -> None:
+def _check(written: WrittenSql, dialects: Sequence[Dialect], report: Report, *, is_read: bool) -> None:
     """Report what is wrong in the dialect; if it is not known, what is wrong in each."""
-    mistakes = [_mistakes(written, dialect) for dialect in dialects]
+    mistakes = [_mistakes(written, dialect, is_read=is_read) for dialect in dialects]
     if all(mistakes):
         for mistake in mistakes[0]:
             report.add(mistake.code, mistake.position, mistake.message, mistake.help or None)
 
 
-def _mistakes(written: WrittenSql, dialect: Dialect) -> list[_Mistake]:
+def _mistakes(written: WrittenSql, dialect: Dialect, *, is_read: bool) -> list[_Mistake]:
     parsed: list[ParsedSql] = []
     mistakes: list[_Mistake] = []
     guarded = written.operation.operation.uses == "sql"
@@ -118,6 +120,14 @@ def _mistakes(written: WrittenSql, dialect: Dialect) -> list[_Mistake]:
         try:
             parsed.append(parse_guarded(node.value, dialect) if guarded else parse_sql(node.value, dialect))
             _refuse_folded_comment(node, parsed[-1])
+            if is_read and guarded and (keyword := written_rows(parsed[-1])) is not None:
+                if written.operation.role == "probe":
+                    message = f"the probe of `{written.step}` only reads, and {keyword} is a write"
+                    help = "find out with a query whether the effect exists"
+                else:
+                    message = f"`{written.step}` has `effect: none`, and {keyword} is a write"
+                    help = "remove `effect: none`, and add `compensate` or `pivot: true` before the commit point"
+                mistakes.append(_Mistake("SAGA207", node, message, help))
         except RefusedStatement as error:
             code = "SAGA425" if isinstance(error, SwallowedText) else "SAGA406"
             mistakes.append(_Mistake(code, node.position_at(error.offset), error.message, error.help or ""))

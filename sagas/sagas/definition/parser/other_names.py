@@ -29,7 +29,7 @@ class OtherNames:
         known, plain = tuple(known), _plain(name)
         if plain in known:
             return plain
-        named = next((field for field, others in self.fields.items() if plain in others.split()), None)
+        named = next((field for field in known if plain in self.fields.get(field, "").split()), None)
         return named or (None if plain in self.explained else nearest(name, known))
 
     def help(self, name: str, known: Iterable[str], otherwise: str = "") -> str:

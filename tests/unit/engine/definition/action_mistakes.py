@@ -15,6 +15,8 @@ from tests.unit.engine.definition.mistake import (
 _SQL = "uses: sql, with: {connection: shop,"
 _LIST = f"{_SQL} run: [{{sql: select 1}}], ⟦expect_rows: 1}}"
 
+_NUMBERS = "input: {required: [t, n], properties: {t: {type: string}, n: {type: integer}}}\n"
+
 ACTION_MISTAKES = [
     # SAGA4xx: actions and arguments
     Mistake("SAGA401", "an unknown action", saga("  - {id: a, uses: ⟦shop.bok, pivot: true}\n")),
@@ -556,5 +558,21 @@ ACTION_MISTAKES = [
             "  - {id: a, uses: reconcile, with: {key: a, left: {parquet: x}, right: {parquet: y}, "
             "filter: 'a = ${{ ⟦saga.id }}'}}\n"
         ),
+    ),
+    *(
+        Mistake("SAGA404", about, saga(f"  - {{id: a, uses: {call}, pivot: true}}\n", _NUMBERS))
+        for about, call in (
+            ("a computed text for a number", "shop.count, with: {n: ⟦\"${{ 'abc' }}\"}"),
+            ("a text with an expression for a number", "shop.count, with: {n: ⟦'${{ input.n }}0'}"),
+            ("a property that is text for a number", "shop.count, with: {n: ⟦'${{ input.t }}'}"),
+            ("a computed fraction for a list", "shop.count, with: {n: ⟦'${{ [1] }}'}"),
+            ("a number for text", "shop.reserve, with: {sku: ⟦'${{ input.n }}'}"),
+            ("a truth inside a mapping", "shop.count, with: {n: 1, sizes: {width: ⟦'${{ input.n > 1 }}'}}"),
+        )
+    ),
+    Mistake(
+        "SAGA404",
+        "frozen arguments that the undo takes in another type",
+        saga("  - {id: a, uses: shop.fetch, with: {n: '${{ input.t }}'}, compensate: ⟦shop.count}\n", _NUMBERS),
     ),
 ]

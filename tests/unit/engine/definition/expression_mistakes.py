@@ -173,6 +173,22 @@ EXPRESSION_MISTAKES = [
         ),
         also=("SAGA103",),
     ),
+    Mistake(
+        "SAGA301",
+        "a condition that does not parse, and what follows from it",
+        saga(
+            "  - {id: a, uses: shop.reserve, with: {sku: '${{ input.lines[0].sku }}'}, if: input.count > 1 ⟦and true,\n"
+            "     compensate: {uses: shop.release, with: {sku: '${{ input.lines[0].sku }}'}}}\n"
+            + "  - {id: b, uses: shop.tell, pivot: true}\n",
+            INPUT + "output: '${{ steps.a.result.id }}'\n",
+        ),
+    ),
+    Mistake(
+        "SAGA112",
+        "a schema that cannot be read, and what follows from it",
+        saga(BOOK, "input: {properties: {n: {type: string, required: ⟦true}}}\noutput: '${{ input.n }}'\n"),
+    ),
+    Mistake("SAGA304", "a division by zero", saga(BOOK, INPUT + 'output: "${{ ⟦input.count / 0 }}"\n')),
     Mistake("SAGA306", "for_each over text", saga(EACH.format("${{ input.name }}"), INPUT)),
     Mistake("SAGA306", "for_each over a text around", saga(EACH.format("a${{ input.lines }}"), INPUT)),
     Mistake("SAGA306", "for_each over a number", saga(EACH.format("${{ size(input.lines) }}"), INPUT)),

@@ -36,6 +36,33 @@ GRAPH_MISTAKES = [
         "GET with compensate",
         saga("  - {id: a, uses: http, with: {url: 'http://a'}, ⟦compensate: {uses: shop.tell, with: {}}}\n"),
     ),
+    *(
+        Mistake(
+            "SAGA207",
+            f"a read that does {about}",
+            saga(f"  - {{id: a, uses: sql, effect: none, with: {{connection: shop, run: ⟦{run}}}}}\n"),
+        )
+        for about, run in (
+            ("insert", "insert into t values (1)"),
+            ("update", "update t set x = 1 where id = 2"),
+            ("delete", "delete from t"),
+            ("delete in a CTE", "'with gone as (delete from t returning id) select * from gone'"),
+        )
+    ),
+    Mistake(
+        "SAGA207",
+        "a probe that changes rows",
+        saga(
+            "  - {id: a, uses: shop.book, pivot: true, probe: {uses: sql, done: 'true',"
+            " with: {connection: shop, run: ⟦delete from t}}}\n"
+        ),
+        also=("SAGA118",),
+    ),
+    Mistake(
+        "SAGA207",
+        "a read that publishes",
+        saga("  - {id: a, uses: kafka.publish, effect: ⟦none, with: {topic: t, value: 1}}\n"),
+    ),
     Mistake(
         "SAGA208", "compensate after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, on_failure: ⟦compensate}\n")
     ),
@@ -119,7 +146,7 @@ GRAPH_MISTAKES = [
         saga(
             "  - {id: a, uses: shop.price, effect: none}\n"
             "  - {id: b, uses: shop.tell, pivot: true, check: "
-            "{uses: bank.charge, with: {amount: '${{ ⟦steps.a.result.amount }}'}}}\n"
+            "{uses: bank.charge, with: {amount: '${{ string(⟦steps.a.result.amount) }}'}}}\n"
         ),
     ),
     Mistake("SAGA230", "a second", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦1s}\n")),

@@ -20,6 +20,13 @@ def _book(step: object) -> None: ...
 def _charge(step: object, amount: str) -> None: ...
 def _move(step: object, from_: str, to: str) -> None: ...
 def _note(step: object, id: str, **marks: int) -> None: ...
+def _fetch(step: object, n: str) -> None: ...
+def _count(step: object, n: int, sizes: Sizes | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Sizes:
+    width: Decimal
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ ACTIONS = Actions(
         Action("shop.price", _price, connection="shop"),
         Action("shop.move", _move, connection="shop"),
         Action("shop.note", _note, connection="shop"),
+        Action("shop.fetch", _fetch, connection="shop"),
+        Action("shop.count", _count, connection="shop"),
         Action("bank.charge", _charge),
         Action("bank.refund", _charge),
         Action("bank.blind", _book, idempotent=False),

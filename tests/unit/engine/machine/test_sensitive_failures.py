@@ -9,6 +9,7 @@ import pytest
 
 from sagas.definition.sensitivity import hide_texts, sensitive_texts
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
 
 SCHEMA = {
     "properties": {
@@ -48,3 +49,45 @@ def test_details_and_the_reason_of_parking_are_hidden_too() -> None:
 def test_the_details_of_a_rejection_are_the_participants_own() -> None:
     rejected = hide_in_failure(Outcome("rejected", failure=Failure("X", "4111-x", {"card": "4111-x"})), ("4111-x",))
     assert rejected.failure == Failure("X", "•••", {"card": "4111-x"})
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("input.note", 'b.if: "free" is neither true nor false, in `${{ input.note }}`'),
+        ("input.pins[0]", "b.if: ••• is neither true nor false, in `${{ input.pins[0] }}`"),
+        ("'to ' + input.card", "b.if: ••• is neither true nor false, in `${{ 'to ' + input.card }}`"),
+    ],
+)
+def test_a_condition_of_another_type_is_quoted_without_sensitive_values(condition: str, message: str) -> None:
+    definition = saga(step("a"), step("b", if_=f"${{{{ {condition} }}}}"), input=SCHEMA)
+    value = {"note": "free", "card": "4111-x", "pins": [1]}
+    reason = MachineDriver(definition, input=value).run().view.reason
+    assert reason is not None
+    assert reason.message is not None
+    assert message in reason.message
+    assert "4111-x" not in reason.message
+
+
+def test_a_long_value_of_a_condition_is_shortened() -> None:
+    definition = saga(step("a"), step("b", if_="${{ input.note }}"), input=SCHEMA)
+    reason = MachineDriver(definition, input={"note": "long" * 100}).run().view.reason
+    assert reason is not None
+    assert reason.message is not None
+    assert "longlong" in reason.message
+    assert len(reason.message) < 250
+
+
+@pytest.mark.parametrize(
+    ("uses", "arguments", "message"),
+    [
+        ("require", {"that": "${{ input.note }}"}, 'b.that: "free" is neither true nor false'),
+        ("require", {"that": "${{ input.card }}"}, "b.that: ••• is neither true nor false"),
+    ],
+)
+def test_a_requirement_of_another_type_is_quoted_too(uses: str, arguments: dict[str, Any], message: str) -> None:
+    definition = saga(step("a"), step("b", do=op(uses, arguments), kind="read"), input=SCHEMA)
+    reason = MachineDriver(definition, input={"note": "free", "card": "4111-x"}).run().view.reason
+    assert reason is not None
+    assert reason.message is not None
+    assert message in reason.message

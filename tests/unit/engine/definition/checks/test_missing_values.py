@@ -50,7 +50,7 @@ def used(expression: str, more: str = "") -> list[str]:
         "input.note",
         "input['note']",
         "'n: ' + input.note",
-        "input.nested",
+        "string(size(input.nested))",
         "input.nested.deep",
         "has(input.nested) ? input.nested.deep : ''",
         "has(input.note) ? '' : input.note",
@@ -201,7 +201,7 @@ def test_results_of_complementary_steps_are_not_reported(first: str, second: str
 def test_the_result_of_a_step_with_the_same_condition_is_not_reported() -> None:
     steps = (
         "steps:\n  - {id: a, uses: shop.price, effect: none, if: input.count > 1}\n"
-        "  - {id: b, uses: shop.reserve, if: input.count > 1, with: {sku: '${{ steps.a.result.amount }}'},"
+        "  - {id: b, uses: shop.reserve, if: input.count > 1, with: {sku: '${{ string(steps.a.result.amount) }}'},"
         " compensate: shop.release}\n"
     )
     assert codes(steps) == []

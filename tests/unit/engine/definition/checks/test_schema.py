@@ -48,8 +48,15 @@ def test_structural_mistakes_are_refused(mistake: Mistake) -> None:
     assert not PLAIN.is_valid(data(mistake.clean))
 
 
+def _is_computed(mistake: Mistake) -> bool:
+    """True if the wrong value is that of an expression, of which a JSON Schema knows nothing."""
+    return mistake.code == "SAGA404" and "${{" in mistake.text
+
+
 @pytest.mark.parametrize(
-    "mistake", [one for one in MISTAKES if one.code in ARGUMENTS], ids=lambda one: f"{one.code}-{one.about}"
+    "mistake",
+    [one for one in MISTAKES if one.code in ARGUMENTS and not _is_computed(one)],
+    ids=lambda one: f"{one.code}-{one.about}",
 )
 def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
     assert not WITH_ACTIONS.is_valid(data(mistake.clean))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sagas.builtins.registry import BUILTINS
 from sagas.definition.loader import parse_text
 from sagas.definition.parser import other_names
 from sagas.definition.parser.draft import ProjectContext
@@ -28,6 +29,7 @@ def _input(property: str) -> str:
     return saga(BOOK, f"input: {{properties: {{n: {property}}}}}\n")
 
 
+TABLES = ((STEP, other_names.STEP), (SAGA, other_names.SAGA), (RETRY, other_names.RETRY))
 UPDATE = "update t set x = 1 where id = 1"
 
 
@@ -140,8 +142,10 @@ def test_annotations_are_no_mistakes(keyword: str) -> None:
 
 
 def test_other_names_are_those_of_fields_and_never_a_field_themselves() -> None:
-    for mapping, names in ((STEP, other_names.STEP), (SAGA, other_names.SAGA), (RETRY, other_names.RETRY)):
+    known = [(set(mapping.by_name), names) for mapping, names in TABLES]
+    known += [(set(BUILTINS[uses].parameters["properties"]), names) for uses, names in other_names.ARGUMENTS.items()]
+    for fields, names in known:
         others = [name for written in names.fields.values() for name in written.split()] + list(names.explained)
-        assert names.fields.keys() <= mapping.by_name.keys()
+        assert names.fields.keys() <= fields
         assert len(others) == len(set(others))
-        assert not set(others) & mapping.by_name.keys()
+        assert not set(others) & fields
