@@ -21,7 +21,7 @@ The outcome is that of this attempt alone: an earlier one may have taken effect 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Literal
@@ -39,14 +39,24 @@ from saga_activities.http.response import (
     check_patterns,
     classify_status,
     compile_result,
+    definite_statuses,
     limit_size,
     retry_after,
 )
 from saga_activities.http.settings import HttpSettings
+from sagas.definition.sensitivity import hide_texts
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import omitted
+from sagas.settings.masking import mask
+from sagas.sql_text.tokens import shown
 
 Op = Literal["do", "undo", "confirm", "probe"]
+
+MAX_QUOTED_BODY = 200
+"""Characters of the body in a message."""
+
+MAX_MASKED = 8_000
+"""Characters of a body in which credentials are looked for: a hostile body is long."""
 
 
 async def run_http(
@@ -59,13 +69,15 @@ async def run_http(
     attempt: int = 1,
     op: Op = "do",
     traceparent: str | None = None,
+    hidden: Sequence[str] = (),
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
     ``key`` is the idempotency key of the operation, ``undoes`` the key of the ``do`` that an undo compensates.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. The result of a ``probe`` is the response object, whatever its status, and no key is
-    sent: a participant would take the probe for a repeated ``do``.
+    one call of the machine. ``hidden``: sensitive texts, which a participant may repeat. The result of a ``probe`` is
+    the response object, whatever its status, and no key is sent: a participant would take the probe for a repeated
+    ``do``.
     Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
     """
     if connection is None:
@@ -79,6 +91,7 @@ async def run_http(
                 attempt=attempt,
                 op=op,
                 traceparent=traceparent,
+                hidden=hidden,
             )
     try:
         settings = connection.settings
@@ -87,7 +100,7 @@ async def run_http(
         to_result = compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
-    call = _HttpAttempt(connection, request, connection.label(request.url), attempt)
+    call = _HttpAttempt(connection, request, connection.label(request.url), attempt, hidden)
     headers = _saga_headers(connection, request, key, undoes, op, traceparent)
     try:
         if op != "probe":
@@ -130,6 +143,7 @@ class _HttpAttempt:
     request: HttpRequest
     participant: str
     number: int
+    hidden: Sequence[str] = ()
     reached: bool = False
     was_unauthorized: bool = False
 
@@ -161,10 +175,13 @@ class _HttpAttempt:
         self, response: HttpResponse, arguments: Mapping[str, Any], to_result: Callable[[HttpResponse], Any]
     ) -> Outcome:
         """The outcome of a response."""
+        # Masked before it is cut, or a half of a sensitive text would stay.
+        body = mask(hide_texts(response.text, self.hidden)[:MAX_MASKED]) if _is_text(response) else ""
         failure = Failure(
             "HttpStatus",
-            f"{self.participant} responded {response.status_line} to {self.request.target}",
-            {"status": response.status} | ({"body": response.text[:MAX_EXCERPT]} if _is_text(response) else {}),
+            f"{self.participant} responded {response.status_line} to {self.request.target}"
+            + (f": `{shown(body, MAX_QUOTED_BODY)}`" if body else ""),
+            {"status": response.status} | ({"body": body[:MAX_EXCERPT]} if body else {}),
         )
         match classify_status(response.status, arguments):
             case "done":
@@ -172,6 +189,9 @@ class _HttpAttempt:
             case "rejected":
                 return Outcome("rejected", failure=replace(failure, type="Rejected"), attempt=self.number)
         delay = retry_after(response)
+        if definite := definite_statuses(response.status, arguments):
+            help = f"; if this answer is a definite no, write `rejected: [{definite}]`"
+            failure = replace(failure, message=failure.message + help)
         if response.status == HTTPStatus.TOO_MANY_REQUESTS:
             return replace(_no_effect(failure, self.number), retry_after=delay)
         return Outcome("unknown", failure=failure, attempt=self.number, retry_after=delay)

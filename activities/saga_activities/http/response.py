@@ -28,6 +28,8 @@ MAX_RETRY_AFTER = 3600.0
 """Seconds. Longer delays that a participant asks for are cut to this."""
 
 MAX_EXCERPT = 500
+_PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
+"""Statuses of 4xx that another attempt may not get: credentials, a conflict, a lock, a limit of calls."""
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
 
 StatusClass = Literal["done", "rejected", "other"]
@@ -77,6 +79,13 @@ def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
     if status_matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
         return "rejected"
     return "other"
+
+
+def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
+    """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the caller."""
+    if not 400 <= status <= 499 or status in _PASSING:
+        return ""
+    return ", ".join(sorted({str(one) for one in (*_patterns(arguments, "rejected", DEFAULT_REJECTED), status)}))
 
 
 def check_patterns(arguments: Mapping[str, Any]) -> None:

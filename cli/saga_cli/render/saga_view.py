@@ -97,7 +97,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if reason:
         where = f" at {reason.step}" if reason.step else ""
         lines.append([(f"{_reason_kind(reason)}{where}: ", "dim"), (reason_text(view), "")])
-        details = {name: value for name, value in reason.details.items() if value is not None}
+        told = reason.message or ""
+        details = {
+            name: value for name, value in reason.details.items() if value is not None and str(value) not in told
+        }
         if details:
             lines.append([("  " + ", ".join(f"{name}={shorten(value)}" for name, value in details.items()), "dim")])
     lines.append([(_times(view, now), "dim")])

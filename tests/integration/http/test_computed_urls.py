@@ -65,7 +65,7 @@ async def test_other_hosts_and_private_addresses_are_not_called(
 ) -> None:
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda name, *more, **named: resolve("127.0.0.1", *more, **named))
-    for attempt, kind in ((1, "failed"), (2, "unknown")):
+    for attempt, kind in ((1, "failed"), (2, "failed")):
         outcome = await call(signing(*listed), on_host(server.url, host), attempt=attempt)
         assert (outcome.kind, outcome.retryable) == (kind, False)
         assert outcome.failure is not None

@@ -59,7 +59,9 @@ async def test_any_other_status_is_unknown_and_retried(server: PaymentServer, cr
     outcome = await call(crm, CHARGE)
     assert (outcome.kind, outcome.retryable, outcome.retry_after) == ("unknown", True, None)
     assert failure(outcome).startswith(f"crm responded {status} ")
-    assert failure(outcome).endswith(" to POST /charges")
+    assert ' to POST /charges: `{"error": "fault"}`' in failure(outcome)
+    helped = failure(outcome).endswith(f"; if this answer is a definite no, write `rejected: [{status}, 409, 422]`")
+    assert helped == (status in (400, 403, 404))
     assert server.ledger()["charges"] == []
     assert (await call(crm, CHARGE, attempt=2)).kind == "done"
 
@@ -75,7 +77,7 @@ async def test_retry_after_of_a_503_is_honoured(server: PaymentServer, crm: Http
     server.faults({"status": 503, "headers": {"Retry-After": "3"}})
     outcome = await call(crm, CHARGE)
     assert (outcome.kind, outcome.retry_after) == ("unknown", 3.0)
-    assert failure(outcome) == "crm responded 503 Service Unavailable to POST /charges"
+    assert failure(outcome) == 'crm responded 503 Service Unavailable to POST /charges: `{"error": "fault"}`'
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ async def test_redirects_are_followed_for_reads_within_the_origin(server: Paymen
     assert (await call(crm, moved)).result["path"] == "/echo?x=1"
     with PaymentServer() as other:
         away = await call(crm, {"path": "/moved", "query": {"to": f"{other.url}/echo"}})
-        assert failure(away) == "crm responded 302 Found to GET /moved"
+        assert failure(away) == "crm responded 302 Found to GET /moved: `{}`"
         assert other.ledger()["requests"] == []
     loop = await call(crm, {"path": "/moved"})
     assert loop.kind == "unknown"

@@ -91,8 +91,26 @@ async def test_undone(temporal: TemporalServer, server: PaymentServer, tmp_path:
 async def test_declined(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
     story = await pay(temporal, server, tmp_path, account="broke")
     assert (story["state"], story["reason"]["kind"], story["reason"]["step"]) == ("COMPENSATED", "rejected", "charge")
-    assert story["reason"]["message"] == "crm responded 422 Unprocessable Entity to POST /charges"
+    told = 'crm responded 422 Unprocessable Entity to POST /charges: `{"error": "card declined"}`'
+    assert story["reason"]["message"] == told
     assert server.ledger()["charges"] == []
+
+
+async def test_a_status_that_no_list_names_says_which_list_would_end_the_retries(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    """The participant repeats a sensitive value at the place where its answer is cut."""
+    account = "h-" + "1" * 300
+    secret = PAY.replace("  required:", "  properties: {account: {type: string, x-sensitive: true}}\n  required:")
+    body = {"error": "no such account", "account": account, "help": "call the bank"}
+    server.faults({}, *[{"status": 404, "body": body}] * 4, {"status": 404})
+    story = await pay(temporal, server, tmp_path, secret, account=account)
+    message = step(story, "charge")["error"]["message"]
+    assert message == (
+        'crm responded 404 Not Found to POST /charges: `{"error": "no such account", "account": "•••",'
+        ' "help": "call the bank"}`; if this answer is a definite no, write `rejected: [404, 409, 422]`'
+    )
+    assert "1111" not in str(story["reason"]) + str(step(story, "charge"))
 
 
 @pytest.mark.parametrize(
