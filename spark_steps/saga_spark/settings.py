@@ -89,13 +89,10 @@ def spark_settings(settings: Settings) -> SparkSettings:
         urlsplit(stage)
     except ValueError:
         raise UsageError("spark.stage must be a folder or a URI such as s3://bucket/stage") from None
-    remote = table.get("remote")
-    if remote is not None and not str(remote).startswith("sc://"):
-        raise UsageError("spark.remote must be the address of a Spark Connect server, such as sc://spark:15002")
     return SparkSettings(
         root=settings.root,
         master=str(table.get("master", "local[2]")),
-        remote=remote,
+        remote=table.get("remote"),
         stage=stage.rstrip("/"),
         ledger=settings.spark_ledger,
         memory=str(table.get("memory", "1g")),

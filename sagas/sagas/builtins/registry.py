@@ -53,6 +53,8 @@ class Builtin:
 
 
 _PARAMS = {"type": "object"}
+_PORT = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+_ADDRESS = rf"(?:\[[0-9A-Fa-f:.]+\]|[^\s\\/:@\[\]?#,;\"'<>^`|%{{}}]+)(?::{_PORT})?"
 _EXPECT_ROWS = {"type": "integer", "minimum": 0, messaging.FORM_DESCRIPTION: "a number of rows, as in `expect_rows: 1`"}
 STATEMENT = object_schema(
     {"sql": SQL, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}},
@@ -95,7 +97,7 @@ BUILTINS: Mapping[str, Builtin] = {
                     },
                     "url": {
                         "type": "string",
-                        "pattern": r"^https?://(?!.*/:\w)[^{}]*$",
+                        "pattern": rf"^https?://(?!.*/:\w)(?:[^/?#]*@|{_ADDRESS}(?=[/?]|$)(?!.*\s))[^{{}}]*$",
                         messaging.FORM_DESCRIPTION: "an address that begins with http:// or https://, with values as "
                         "expressions, ${{ input.id }}; what follows the address of a connection is its `path`",
                     },

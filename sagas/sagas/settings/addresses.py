@@ -1,67 +1,197 @@
-"""The form of the addresses in saga.toml: URLs of HTTP connections and databases, and `host:port` of servers."""
+"""The form of the addresses in saga.toml: URLs of services and databases, and `host:port` of servers.
+
+No message quotes an address: what is wrong with it may have made a part of a password its host or port. `${NAME}` is
+the name of a value that a deployment fills in; it may be a host or a port.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import ipaddress
 import re
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from sagas.errors import UsageError
-from sagas.settings.masking import mask
+from sagas.settings.wrong_setting import WrongSetting
 from sagas.sql_text.dialects import dialect_of_url
 
-_HOST_PORT = re.compile(r"(?:[A-Z_]+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})", re.ASCII)
+_PLACEHOLDER = re.compile(r"\$\{\w+\}")
+_ADDRESS = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?P<colon>:(?P<port>.*))?", re.DOTALL)
+_NOT_IN_A_HOST = re.compile(r"[\s/:@\[\]?#,;\\\"'<>^`|{}%]")
+_DATABASE = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+]*)://(?:[^:/]*(?::[^@]*)?@)?(?P<address>\[[^/?]*\](?::[^/?]*)?|[^/?]*)(?:/[^?]*)?"
+    r"(?:\?(?P<query>.*))?",
+    re.DOTALL,
+)
+"""A URL as SQLAlchemy divides it: a password may contain a slash, and a host with a colon stands in brackets."""
+
+_LOCAL_MASTER = re.compile(r"local(\[ *(\d+|\*) *(, *\d+ *)?\]|-cluster\[ *\d+ *, *\d+ *, *\d+ *\])?|yarn", re.ASCII)
+
+_BAD_HOST = "its host is empty, or has a space or another character that no host has"
+_BAD_PORT = "its port is no number from 1 to 65535"
+_NO_PORT = "it has no port"
+_PROTOCOL = "it begins with a protocol, which does not belong there"
 
 
 def split_http_url(setting: str, url: str) -> SplitResult:
-    """The parts of an absolute URL. Raises UsageError for anything else."""
-    with contextlib.suppress(ValueError):  # brackets without an address between them, a port above 65535
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
-    raise UsageError(f'{setting} must be a complete URL such as "https://crm.shop", not {_shown(url)}')
+    """The parts of an absolute URL. Raises WrongSetting for anything else."""
+    what = 'must be a complete URL such as "https://crm.shop"'
+    try:
+        parts = urlsplit(_PLACEHOLDER.sub("1", url))
+    except ValueError:  # brackets without an address between them
+        raise WrongSetting(setting, f"{what}: {_BAD_HOST}") from None
+    problem = _problem(parts.netloc.rpartition("@")[2].removesuffix(":"), needs_port=False)
+    if parts.scheme not in ("http", "https"):
+        raise WrongSetting(setting, what)
+    if problem is None and (" " in url or not url.isprintable()):
+        problem = "it contains a space or a control character"
+    if problem is not None:
+        raise WrongSetting(setting, f"{what}: {problem}")
+    return urlsplit(url)
 
 
 def split_base_url(setting: str, url: str) -> SplitResult:
-    """The parts of a URL to which paths are added. Raises UsageError for anything else."""
+    """The parts of a URL to which paths are added. Raises WrongSetting for anything else."""
     parts = split_http_url(setting, url)
     if parts.username or parts.password:
-        raise UsageError(f"{setting} contains a user or password", help="put it under auth = { basic = { … } }")
+        raise WrongSetting(setting, "contains a user or password", help="put it under auth = { basic = { … } }")
     if parts.query or parts.fragment:
-        raise UsageError(f"{setting} must end before ? and #", help="put them into `query` of the step")
+        raise WrongSetting(setting, "must end before ? and #", help="put them into `query` of the step")
     return parts
 
 
 def require_database_url(setting: str, url: str) -> None:
-    """Raises UsageError for what is no URL of a database. Whether it is supported is asked where it is used."""
-    scheme, separator, _ = url.partition("://")
-    if not separator or not scheme:
-        raise UsageError(f"{setting} must have the form postgresql://user@host:5432/name")
+    """Raises WrongSetting for what is no URL of a database. :func:`require_supported_database` asks for more."""
+    what = "must have the form postgresql://user@host:5432/name"
+    matched = _DATABASE.fullmatch(_PLACEHOLDER.sub("1", url))
+    if matched is None:
+        raise WrongSetting(setting, what)
+    problem = "it contains a control character" if any(ord(char) < 32 or ord(char) == 127 for char in url) else None
+    if problem is None and not matched["scheme"].startswith("sqlite"):
+        problem = _database_problem(matched)
+    if problem is not None:
+        help = "in a user or password, write @ as %40 and : as %3A; several hosts are ?host=a:5432&host=b:5432"
+        raise WrongSetting(setting, f"{what}: {problem}", help=help)
+
+
+def _database_problem(matched: re.Match[str]) -> str | None:
+    address = matched["address"]
+    several = address.split(",") if matched["scheme"].startswith("postgres") and ":" not in address else [address]
+    problems = [_problem(part, needs_port=False) for part in several if address]
+    for name, value in parse_qsl(matched["query"] or "", keep_blank_values=True):
+        for part in value.split(","):
+            if name == "host" and part and not part.startswith(("/", "@")) and not _is_ipv6(part):  # else a socket
+                problems.append(_problem(part, needs_port=False))
+            elif name == "port" and part and not _is_port(part):
+                problems.append(_BAD_PORT)
+    return next(filter(None, problems), None)
 
 
 def require_supported_database(setting: str, url: str) -> None:
-    """Raises UsageError for a URL of an unsupported database, too."""
+    """Raises WrongSetting for a URL of an unsupported database, too."""
     require_database_url(setting, url)
     if dialect_of_url(url) is None:
         scheme = url.partition("://")[0]
-        raise UsageError(
-            f"{setting}: databases of {_shown(scheme + '://')} are not supported",
+        raise WrongSetting(
+            setting,
+            f': databases of "{scheme[:80]}://" are not supported',
             help='write kind = "http" for an HTTP participant'
             if scheme in ("http", "https")
             else "use postgresql://, mysql://, mariadb:// or sqlite:///",
         )
 
 
-def require_host_ports(setting: str, text: str, *, several: bool = False) -> None:
-    """Raises UsageError for what is not `host:port`, or with ``several`` a list of them with commas between, which may
-    name the protocol of a listener of Kafka.
+def require_host_port(setting: str, text: str) -> None:
+    """Raises WrongSetting for what is not `host:port`."""
+    _require_addresses(setting, "must be host:port", [text])
+
+
+def require_brokers(setting: str, text: str) -> None:
+    """Raises WrongSetting for what is not `host:port`, or a list of them with commas between; each may name the
+    protocol of its listener.
     """
-    for address in text.split(",") if several else [text]:
-        matched = _HOST_PORT.fullmatch(address.strip() if several else address)
-        if matched is None or ("://" in address and not several) or not 0 < int(matched["port"]) < 65536:
-            form = "host:port, or several with commas between them" if several else "host:port"
-            raise UsageError(f"{setting} must be {form}, not {_shown(address)}")
+    parts = [re.sub(r"^[A-Z_]+://", "", part.strip()) for part in text.split(",")]
+    _require_addresses(setting, "must be host:port, or several with commas between them", parts)
 
 
-def _shown(text: str) -> str:
-    return f'"{mask(text)[:80]}"'
+def require_http_url(setting: str, url: str) -> None:
+    """Raises WrongSetting as :func:`split_http_url`."""
+    split_http_url(setting, url)
+
+
+def require_spark_master(setting: str, master: str) -> None:
+    """Raises WrongSetting for what is no master of Spark."""
+    scheme, separator, rest = master.partition("://")
+    what = "must be local[N], spark://host:7077, yarn or k8s://https://host:6443"
+    if scheme == "spark" and separator:
+        _require_addresses(setting, what, rest.split(","))
+    elif scheme == "k8s" and separator:
+        require_http_url(setting, rest if "://" in rest else f"https://{rest}")
+    elif not _LOCAL_MASTER.fullmatch(master):
+        raise WrongSetting(setting, what)
+
+
+def require_spark_remote(setting: str, url: str) -> None:
+    """Raises WrongSetting for what is no address of a Spark Connect server; parameters may follow it."""
+    what = "must be the address of a Spark Connect server, such as sc://spark:15002"
+    address, slash, parameters = url.removeprefix("sc://").partition("/")
+    if not url.startswith("sc://") or (slash and parameters and not parameters.startswith(";")):
+        raise WrongSetting(setting, what)
+    _require_addresses(setting, what, [address], needs_port=False)
+
+
+def check_catalog_addresses(table: str, catalog: Mapping[str, Any]) -> None:
+    """Raises WrongSetting for a `uri` that is no address of a catalog, or a wrong URL of a service that it uses.
+
+    A catalog of another class decides itself what its properties mean.
+    """
+    if "py-catalog-impl" in catalog:
+        return
+    kind = catalog.get("type")
+    for name, value in catalog.items():
+        setting = f"{table}.{name}"
+        if not isinstance(value, str):
+            continue
+        if name == "uri" and (kind == "hive" or value.startswith("thrift:")):
+            what = "must have the form thrift://host:9083"
+            if not all(part.strip().startswith("thrift://") for part in value.split(",")):
+                raise WrongSetting(setting, what)
+            _require_addresses(setting, what, [part.strip().removeprefix("thrift://") for part in value.split(",")])
+        elif name == "uri" and kind != "rest" and not value.startswith(("http:", "https:")):
+            require_database_url(setting, value)
+        elif name in ("uri", "oauth2-server-uri") or (name.endswith(".endpoint") and "://" in value):
+            require_http_url(setting, value)
+
+
+def _require_addresses(setting: str, what: str, addresses: list[str], *, needs_port: bool = True) -> None:
+    for address in addresses:
+        if (problem := _problem(_PLACEHOLDER.sub("1", address), needs_port=needs_port)) is not None:
+            raise WrongSetting(setting, f"{what}: {problem}")
+
+
+def _problem(address: str, *, needs_port: bool) -> str | None:
+    """Return what is wrong with `host:port`; None if nothing is."""
+    matched = _ADDRESS.fullmatch(address)
+    if "://" in address:
+        return _PROTOCOL
+    if matched is None:
+        return _BAD_HOST
+    host = matched["host"]
+    is_right = _is_ipv6(host[1:-1]) if host.startswith("[") else host.isprintable() and not _NOT_IN_A_HOST.search(host)
+    if not host or not is_right:
+        return _BAD_HOST
+    if not matched["colon"]:
+        return _NO_PORT if needs_port else None
+    return None if _is_port(matched["port"]) else _BAD_PORT
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from typing import Any
 from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError
-from sagas.settings.addresses import require_host_ports
+from sagas.settings.addresses import require_http_url
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 
@@ -119,8 +119,6 @@ def parse_kafka(
     """
     given = table or {}
     named = given.get("bootstrap_servers")
-    if named:
-        require_host_ports("kafka.bootstrap_servers", named, several=True)
     outbox = given.get("outbox")
     prefix = given.get("prefix", _DEFAULT.prefix)
     if not _PREFIX.fullmatch(prefix):
@@ -157,6 +155,8 @@ def _client_properties(table: Mapping[str, Any]) -> Iterator[tuple[str, str | Se
         if name in REQUIRED_VALUES and value not in REQUIRED_VALUES[name][0]:
             required, why = REQUIRED_VALUES[name]
             raise UsageError(f"kafka.client.{name} must stay {required[0]}: {why}")
+        if name.endswith(".url") and isinstance(value, str):
+            require_http_url(f"kafka.client.{name}", value)
         yield name, value
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError, did_you_mean
-from sagas.settings.addresses import require_database_url, require_host_ports, split_base_url
-from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
+from sagas.settings.addresses import check_catalog_addresses, require_host_port, require_http_url
+from sagas.settings.dev_stack import DEV_FILE, MAX_BYTES, read_dev_file, read_toml
 from sagas.settings.http import refuse_plain_credentials
 from sagas.settings.kafka import parse_kafka
 from sagas.settings.masking import remember_secret, remember_settings, without_credentials
@@ -49,7 +49,8 @@ from sagas.settings.tables import (
     find_setting,
 )
 from sagas.settings.trust import require_own
-from sagas.text.bounded_files import short_path
+from sagas.settings.wrong_setting import WrongSetting, line_of
+from sagas.text.bounded_files import read_bounded, short_path
 from sagas.text.exact_json import decode_json
 
 CONFIG_NAME = "saga.toml"
@@ -86,10 +87,29 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
     require_own(config_file or root / DEV_FILE, env)
     written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
-    _apply_environment(written, env)
+    variables = _apply_environment(written, env)
     remember_settings(written)  # before a message quotes a value
-    _check(written, origin)
+    try:
+        return _read(root, config_file, written, origin, env)
+    except WrongSetting as error:
+        place = variables.get(error.setting)
+        if place is None and config_file is not None and error.setting not in env:  # as TEMPORAL_ADDRESS is
+            place = _place(config_file, error.setting)
+        raise UsageError(f"{place}: {error.message}" if place else error.message, help=error.help) from None
 
+
+def _place(file: Path, setting: str) -> str:
+    """The name of the file, and the line if it is clear."""
+    try:
+        line = line_of(read_bounded(file, MAX_BYTES).decode(), setting)
+    except (OSError, ValueError, UsageError):  # it has been changed since it was read
+        line = None
+    return file.name if line is None else f"{file.name}:{line}"
+
+
+def _read(root: Path, config_file: Path | None, written: Table, origin: str, env: Mapping[str, str]) -> Settings:
+    """The settings in ``written``. Raises UsageError."""
+    _check(written, origin)
     dev = read_dev_file(root)
     remember_settings(dev)
     return Settings(
@@ -147,12 +167,13 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
     return start, None
 
 
-def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
-    """Apply ``SAGA_A__B=value`` as the setting ``a.b``, overriding the file.
+def _apply_environment(written: Table, env: Mapping[str, str]) -> dict[str, str]:
+    """Apply ``SAGA_A__B=value`` as the setting ``a.b``, overriding the file; return the variable of each setting.
 
     Names are matched regardless of case, and of ``-``, ``.`` or ``_``. An empty variable counts as not set, except
     among ``vars``.
     """
+    variables: dict[str, str] = {}
     for variable in sorted(env):
         if not variable.startswith("SAGA_") or "__" not in variable:
             continue
@@ -171,6 +192,8 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
         if env[variable] or path[0] == "vars":
             _refuse_unclear_name(variable, path, table)
             table[path[-1]] = _merged(table.get(path[-1]), _value(variable, path, env[variable]))
+            variables[".".join(path)] = variable
+    return variables
 
 
 def _merged(written: Any, value: Any) -> Any:
@@ -254,6 +277,7 @@ def _check(written: Table, origin: str) -> None:
     for name, catalog in written.get("catalogs", {}).items():
         if not isinstance(catalog, dict):
             raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
+        check_catalog_addresses(f"catalogs.{name}", catalog)
     check_json(written.get("vars", {}), "vars")
     databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
     for table, key in (("ledger", "connection"), ("locks", "connection"), ("kafka", "outbox"), ("spark", "ledger")):
@@ -274,8 +298,8 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
 
     address = first("address", "TEMPORAL_ADDRESS")
     embedded = address is None and "address" in dev
-    if address:
-        require_host_ports("temporal.address", address)
+    if address and address != written.get("address"):
+        require_host_port("TEMPORAL_ADDRESS", address)
     api_key = first("api_key", "TEMPORAL_API_KEY")
     if isinstance(api_key, str):
         remember_secret(api_key)
@@ -315,13 +339,18 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     url = table.get("url", dev.get("url") if kind == "sql" else None)
     written = parse_secret(url, f"connections.{name}.url") if isinstance(url, Mapping) else url
     options = {key: value for key, value in table.items() if key not in ("kind", "url")}
-    if isinstance(written, str):
-        if kind == "http":
-            split_base_url(f"connections.{name}.url", written)
+    if kind == "http":
+        _check_token_url(name, options)
+        if isinstance(written, str):
             refuse_plain_credentials(name, written, options)
-        else:
-            require_database_url(f"connections.{name}.url", written)
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
+
+
+def _check_token_url(name: str, options: Table) -> None:
+    auth = options.get("auth", {})
+    oauth2 = auth.get("oauth2", {})
+    if isinstance(oauth2, dict) and isinstance(url := oauth2.get("token_url"), str):
+        require_http_url(f"connections.{name}.auth.oauth2.token_url", url)
 
 
 def _is_sql(connection: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.secrets import parse_secret
+from sagas.settings.wrong_setting import WrongSetting
 from sagas.text.json_values import json_problem
 
 
@@ -69,7 +70,7 @@ TEXT_TYPES = ("string", "duration", "string or secret", "string or boolean")
 class Setting:
     """One key. ``variable`` overrides the file besides ``SAGA_…__…``. A key with ``planned_for`` is refused.
 
-    ``most`` is the maximum of an integer.
+    ``most`` is the maximum of an integer. ``address`` raises WrongSetting for a text that is no address of its kind.
     """
 
     name: str
@@ -80,25 +81,28 @@ class Setting:
     variable: str = ""
     planned_for: str = ""
     most: int = 1_000_000_000
+    address: Callable[[str, str], object] | None = None
 
     def check(self, value: Any, dotted: str) -> None:
-        """Raises UsageError if the value has another type; ``dotted`` names the setting."""
+        """Raises WrongSetting if the value has another type or form; ``dotted`` names the setting."""
         if self.planned_for:
-            raise UsageError(f"{dotted} is not in this version; leave it out until {self.planned_for} exists")
+            raise WrongSetting(dotted, f"is not in this version; leave it out until {self.planned_for} exists")
         allows, description = _FORMS[self.type]
         if not allows(value) or (self.type == "integer" and value > self.most):
             limits = f" from 1 to {self.most}" if self.type == "integer" else ""
             example = f", such as {self.name} = {self.example}" if self.example else ""
-            raise UsageError(f"{dotted} must be {description}{limits}{example}")
+            raise WrongSetting(dotted, f"must be {description}{limits}{example}")
         if "secret" in self.type and _is_table(value):
             parse_secret(value, dotted)
         if self.type == "duration":
             try:
                 seconds = parse_duration(value)
             except ValueError as error:
-                raise UsageError(f"{dotted}: {error}; write a number with a unit, such as 60s or 7d") from None
+                raise WrongSetting(dotted, f": {error}; write a number with a unit, such as 60s or 7d") from None
             if seconds > _LONGEST:
-                raise UsageError(f"{dotted} is longer than ten years; write a number with a unit, such as 60s or 7d")
+                raise WrongSetting(dotted, "is longer than ten years; write a number with a unit, such as 60s or 7d")
+        if self.address is not None and isinstance(value, str):
+            self.address(dotted, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sagas.settings.addresses import (
+    require_brokers,
+    require_database_url,
+    require_host_port,
+    require_http_url,
+    require_spark_master,
+    require_spark_remote,
+    split_base_url,
+)
 from sagas.settings.setting import Setting, SettingsTable
 
 PROJECT = SettingsTable(
@@ -48,13 +57,26 @@ TEMPORAL = SettingsTable(
     "The Temporal server. What is set nowhere comes from the Temporal profile. Without an address the server of "
     "`saga dev up` is used.",
     (
-        Setting("address", "string", "`host:port` of the frontend", '"temporal:7233"', variable="TEMPORAL_ADDRESS"),
+        Setting(
+            "address",
+            "string",
+            "`host:port` of the frontend",
+            '"temporal:7233"',
+            variable="TEMPORAL_ADDRESS",
+            address=require_host_port,
+        ),
         Setting("namespace", "string", "the namespace", '"shop"', '"default"', "TEMPORAL_NAMESPACE"),
         Setting("task_queue", "string", "the task queue of the sagas", '"sagas"', '"sagas"'),
         Setting("api_key", "string or secret", "an API key", '{ env = "TEMPORAL_KEY" }', variable="TEMPORAL_API_KEY"),
         Setting("tls", "boolean or table", "`true`: TLS with the system's authorities; or the table below", ""),
         Setting("profile", "string", "the Temporal profile to read", '"production"', variable="TEMPORAL_PROFILE"),
-        Setting("web_ui", "string", "URL of the Web UI, for the links that commands print", '"https://temporal.shop"'),
+        Setting(
+            "web_ui",
+            "string",
+            "URL of the Web UI, for the links that commands print",
+            '"https://temporal.shop"',
+            address=require_http_url,
+        ),
     ),
 )
 
@@ -104,6 +126,7 @@ SQL_CONNECTION = SettingsTable(
             "that name on the PostgreSQL of `saga dev up`. Its scheme is the dialect in which `saga validate` reads "
             "[SQL](../how-to/write-sql.md)",
             '{ env = "SHOP_URL" }',
+            address=require_database_url,
         ),
         Setting("schema", "string", "an SQL file that `saga setup` applies; it must be idempotent", '"schema.sql"'),
         Setting("pool_size", "integer", "the maximum number of open connections of a worker", "20", "20"),
@@ -123,7 +146,7 @@ HTTP_CONNECTION = SettingsTable(
     "An HTTP service that takes part in sagas, see [call-http](../how-to/call-http.md).",
     (
         Setting("kind", "string", "`http` (required)", '"http"'),
-        Setting("url", "string or secret", "the base URL (required)", '"https://crm.shop"'),
+        Setting("url", "string or secret", "the base URL (required)", '"https://crm.shop"', address=split_base_url),
         Setting(
             "auth",
             "table",
@@ -208,6 +231,7 @@ KAFKA = SettingsTable(
             "string",
             "`host:port` of brokers, separated by commas; default: the broker of `saga dev up`",
             '"kafka-1:9092,kafka-2:9092"',
+            address=require_brokers,
         ),
         Setting(
             "outbox",
@@ -280,12 +304,20 @@ SPARK = SettingsTable(
     "spark",
     "For projects with [Spark steps](../how-to/spark-jobs.md).",
     (
-        Setting("master", "string", "`local[N]`, `spark://…`, `yarn` or `k8s://…`", '"local[2]"', '"local[2]"'),
+        Setting(
+            "master",
+            "string",
+            "`local[N]`, `spark://…`, `yarn` or `k8s://…`",
+            '"local[2]"',
+            '"local[2]"',
+            address=require_spark_master,
+        ),
         Setting(
             "remote",
             "string",
             "the address of a Spark Connect server; takes precedence over `master`",
             '"sc://spark:15002"',
+            address=require_spark_remote,
         ),
         Setting(
             "stage",

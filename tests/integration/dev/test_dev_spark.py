@@ -128,5 +128,3 @@ async def test_doctor_asks_the_master_of_a_standalone_cluster(tmp_path: Path) ->
     checks = await findings(tmp_path, f'[spark]\nmaster = "{url}"\n')
     assert checks["spark cluster"].message.startswith("no master of Spark accepts connections (127.0.0.1:")
     assert "spark cluster" not in await findings(tmp_path, '[spark]\nmaster = "local[2]"\n')
-    checks = await findings(tmp_path, '[spark]\nremote = "spark:15002"\n')
-    assert checks["spark"].message.startswith("spark.remote must be the address of a Spark Connect server")

@@ -122,8 +122,10 @@ def plant(canaries: list[str], env: dict[str, str]) -> str:
                     lines.append(f'{setting.name} = "127.0.0.1:1"')
                 case "headers":
                     lines.append(f'headers = {{"x-api-key" = "{canary()}"}}')
-                case "web_ui" | "remote":
-                    lines.append(f'{setting.name} = "https://user:{canary()}@127.0.0.1:1"')
+                case "web_ui":
+                    lines.append(f'web_ui = "https://user:{canary()}@127.0.0.1:1"')
+                case "remote":
+                    lines.append(f'remote = "sc://127.0.0.1:1/;token={canary()}"')
                 case _ if "secret" in setting.type:
                     lines.append(f"{setting.name} = {secret_of(setting.type)}")
     lines += ["[catalogs.lake]", 'type = "rest"', f'uri = "https://u:{canary()}@127.0.0.1:1"']

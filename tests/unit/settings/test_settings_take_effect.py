@@ -236,7 +236,7 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path, text: str, env: di
 
 
 def test_properties_with_dots_reach_spark_and_pyiceberg(tmp_path: Path) -> None:
-    text = '[spark.conf]\nspark.ui.port = 4040\n[catalogs.lake]\ntype = "rest"\nuri = "x"\n"s3.endpoint" = "a"\n'
+    text = '[spark.conf]\nspark.ui.port = 4040\n[catalogs.lake]\ntype = "rest"\nuri = "http://x"\n"s3.endpoint" = "a"\n'
     (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
     env = {
         "SAGA_CATALOGS__LAKE__S3_ENDPOINT": "b",

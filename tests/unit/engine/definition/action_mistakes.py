@@ -575,4 +575,16 @@ ACTION_MISTAKES = [
         "frozen arguments that the undo takes in another type",
         saga("  - {id: a, uses: shop.fetch, with: {n: '${{ input.t }}'}, compensate: ⟦shop.count}\n", _NUMBERS),
     ),
+    *(
+        Mistake("SAGA404", about, saga(f"  - {{id: a, uses: http, with: {{method: GET, url: ⟦'{url}'}}}}\n"))
+        for about, url in (
+            ("a space in the host", "https://h ost/a"),
+            ("a space behind the host", "https://host/a b"),
+            ("a port that is no number", "https://host:abc/a"),
+            ("a port above 65535", "https://host:65536/a"),
+            ("the port 0", "https://host:0"),
+            ("no host", "https:///a"),
+            ("a bracket that is not closed", "https://[::1/a"),
+        )
+    ),
 ]
