@@ -71,10 +71,10 @@ def jsonable(value: Any) -> Any:
 def _with_exact_numbers(value: Any) -> Any:
     """``value`` as pydantic writes it, but for numbers: it would write a decimal as a string."""
     match value:
-        case None | bool() | str():
-            return to_jsonable_python(value)
         case Enum():
             return _with_exact_numbers(value.value)
+        case None | bool() | str():
+            return value
         case int() | float() | Decimal() | timedelta() | bytes() | bytearray() | memoryview():
             return value
         case Mapping():
@@ -106,4 +106,4 @@ def _numbers_of(native: Any, written: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    return next(iter(to_jsonable_python({key: None})))
+    return key if type(key) is str else next(iter(to_jsonable_python({key: None})))

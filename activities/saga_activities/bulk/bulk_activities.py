@@ -16,7 +16,7 @@ from saga_activities.conflicts import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
-from saga_activities.ledger.rows import RunRecord, storable
+from saga_activities.ledger.rows import RunRecord, storable, story_text
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
@@ -30,7 +30,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import Invocation
-from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.exact_json import decode_json
 
 DetachSagas = Callable[
     [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
@@ -159,6 +159,6 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         labels=storable(summary["labels"]),
         ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
-        story="null" if text else encode_json(storable(summary["view"])).decode(),
+        story="null" if text else story_text(summary["view"]),
         machine=compress(text.encode(), 1) if text else None,
     )

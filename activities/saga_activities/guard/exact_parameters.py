@@ -1,13 +1,14 @@
-"""Numbers as parameters of SQL: bound with all their digits, or refused before the statement runs.
+"""Numbers and text as parameters of SQL: stored whole, or refused before the statement runs.
 
 PostgreSQL, MySQL and MariaDB round a number silently when it is assigned to a column with fewer digits after the point,
-and SQLite has no exact decimals. So a statement with such parameters is compared with the types of the columns that
-they are assigned to.
+also one that is text, and cut blanks at the end of text that is too long. SQLite has no exact decimals. So a statement
+with such parameters is compared with the types of the columns that they are assigned to.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from sagas.errors import UsageError
 from sagas.sql_text.parsed import parse_sql
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double
+from sagas.text.json_values import encodable
 
 Parameters = Mapping[str, Any]
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
@@ -44,8 +46,15 @@ _MYSQL_DIGITS, _MYSQL_SCALE = 65, {"mysql": 30, "mariadb": 38}
 _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
+"""Text that a column of numbers reads as one."""
+
+_EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
+"""A number that every column holds, or refuses itself."""
+
+
 class InexactNumber(UsageError):
-    """A number has more digits than its receiver holds."""
+    """A number has more digits than its receiver holds, or a text more characters."""
 
 
 def needs_care(value: Any) -> bool:
@@ -57,17 +66,30 @@ def needs_care(value: Any) -> bool:
     return isinstance(value, Decimal)
 
 
+def text_needs_care(value: Any) -> bool:
+    """Return whether a parameter has text of which some column would store only a part, or another number."""
+    if isinstance(value, list | tuple):
+        return any(map(text_needs_care, value))
+    if not isinstance(value, str):
+        return False
+    return value.endswith(" ") or (_NUMBER.fullmatch(value) is not None and _EXACT_TEXT.fullmatch(value) is None)
+
+
 async def exact_parameters(
     statement: str, dialect: str, parameters: Sequence[Parameters], query: Query, *, numbers_only: bool = False
 ) -> Sequence[Parameters]:
     """The parameters as the driver takes them without a loss. ``numbers_only``: SQLAlchemy binds all other values.
 
-    Raises :class:`InexactNumber` for a number that the database, or the column that it is assigned to, cannot hold,
-    and UnusableParameter for a value that a column of JSON or an array would store as another one.
+    Raises :class:`InexactNumber` for a number or text that the database, or the column that it is assigned to, cannot
+    hold, and UnusableParameter for a value that a column of JSON or an array would store as another one.
     """
     given = [(name, value) for values in parameters for name, value in values.items()]
+    for name, value in given:
+        _refuse_characters(name, value, dialect)
     careful = {name for name, value in given if needs_care(value)}
-    formed = set() if numbers_only else {name for name, value in given if needs_form(value, dialect)}
+    formed = {
+        name for name, value in given if text_needs_care(value) or (not numbers_only and needs_form(value, dialect))
+    }
     as_json_text = frozenset() if numbers_only else json_parameters(parse_sql(statement, dialect))
     if not careful and not formed and not as_json_text:
         return parameters
@@ -94,6 +116,8 @@ async def exact_parameters(
         and not (target.parameter in of_engine - careful and target.name.startswith("saga_"))
     ]
     columns = await _read_columns(assigned, dialect, query)
+    if numbers_only:
+        columns = {target: column for target, column in columns.items() if column.kind != "json"}
     exact: list[Parameters] = []
     for values in parameters:
         forms = _for_columns(values, assigned, columns, dialect)
@@ -133,6 +157,21 @@ def _for_columns(
 
 def _is_structured(value: Any) -> bool:
     return isinstance(value, list | dict)
+
+
+def _refuse_characters(name: str, value: Any, dialect: str) -> None:
+    """Refuse text that has no form in the database; in JSON, the database itself refuses it."""
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(item, str):
+            continue
+        if not item.isascii() and encodable(item) != item:
+            raise UnusableParameter(
+                f"the parameter {name} has half a surrogate pair, which no database stores as text: replace it"
+            )
+        if dialect == "postgresql" and "\0" in item:
+            raise UnusableParameter(
+                f"the parameter {name} has a NUL character, which PostgreSQL cannot store: remove it from the text"
+            )
 
 
 def _refuse_endless(name: str, value: Any) -> None:
@@ -203,17 +242,19 @@ class NumberColumn:
     """A column as far as it limits values. ``type`` is its name for messages; ``is_array``: of items of this kind.
 
     ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
-    no limit. ``printed`` is the number of digits with which the database writes a float of four bytes.
+    no limit. ``printed`` is the number of digits with which the database writes a float of four bytes. ``length`` is
+    that of a column of text which cuts blanks. ``number`` is a column of SQLite that makes numbers of text.
     """
 
     name: str
     type: str
-    kind: Literal["integer", "decimal", "double", "single", "text", "json", "other"]
+    kind: Literal["integer", "decimal", "double", "single", "number", "text", "json", "other"]
     low: int = 0
     high: int = 0
     precision: int | None = None
     scale: int | None = None
     printed: int = 9
+    length: int | None = None
     is_array: bool = False
 
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
@@ -227,17 +268,31 @@ class NumberColumn:
             return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
+        if isinstance(value, str):
+            self._check_text(target, value)
+            return value
         if not needs_care(value) or (isinstance(value, Decimal) and not value.is_finite()):
             return value
         if self.kind == "text" and dialect == "sqlite" and target.alone:
             return number_text(value)  # SQLite would write the digits of the double
-        problem = self._problem(value, target)
+        self._refuse(target, number_text(value), self._problem(value, target))
+        return value
+
+    def _check_text(self, target: AssignedParameter, text: str) -> None:
+        if self.length is not None and target.alone and len(text) > self.length and text.endswith(" "):
+            self._refuse(target, f"text of {len(text)} characters", f"holds {self.length} and would cut blanks")
+        if self.kind not in ("text", "json", "other") and _NUMBER.fullmatch(text):
+            number = Decimal(text)
+            problem = decimal_problem(number)
+            self._refuse(target, f"the text {text.strip()}", problem or self._problem(number, target))
+
+    def _refuse(self, target: AssignedParameter, value: str, problem: str | None) -> None:
         if problem is not None:
+            shown = value if len(value) <= 80 else f"{value[:80]}…"
             raise InexactNumber(
-                f"the parameter {target.parameter} is {_shown(value)}, and the column {self.name} of {target.name}"
+                f"the parameter {target.parameter} is {shown}, and the column {self.name} of {target.name}"
                 f" ({self.type}) {problem}: change its type, or compute the value that is to be stored"
             )
-        return value
 
     def _problem(self, value: int | Decimal, target: AssignedParameter) -> str | None:
         match self.kind:
@@ -247,6 +302,8 @@ class NumberColumn:
                 return f"holds {self.low} to {self.high}"
             case "double" if not is_exact_double(value):
                 return "is a binary float and would round it"
+            case "number" if not is_exact_double(value) and not (value == int(value) and -(1 << 63) <= value < 1 << 63):
+                return "holds SQLite's integers of 64 bits and binary floats, and would round it"
             case "single" if not _is_exact_single(value, self.printed):
                 return "is a binary float of four bytes and would round it"
         if self.scale is None:
@@ -271,11 +328,6 @@ def _first_place(number: int | Decimal) -> int:
     return Decimal(number).adjusted()
 
 
-def _shown(value: int | Decimal) -> str:
-    text = number_text(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
-
-
 # The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
 _POSTGRESQL_COLUMNS = """
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, e.typname IS NOT NULL AS is_array,
@@ -290,7 +342,8 @@ ORDER BY a.attnum
 """
 
 _MYSQL_COLUMNS = """
-SELECT column_name AS name, column_type AS type, data_type AS base, numeric_precision AS digits, numeric_scale AS scale
+SELECT column_name AS name, column_type AS type, data_type AS base, numeric_precision AS digits, numeric_scale AS scale,
+       character_maximum_length AS length
 FROM information_schema.columns
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
 ORDER BY ordinal_position
@@ -345,15 +398,20 @@ def _column(row: Mapping[str, Any], dialect: str) -> NumberColumn:
         if "JSON" in declared:
             return NumberColumn(name, shown, "json")
         if "INT" in declared:
-            return NumberColumn(name, shown, "other")
+            return NumberColumn(name, shown, "number")
         if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
             return NumberColumn(name, shown, "text")
-        is_double = "BLOB" not in declared and any(word in declared for word in ("REAL", "FLOA", "DOUB"))
-        return NumberColumn(name, shown, "double" if is_double else "other")
+        if not declared or declared == "ANY" or "BLOB" in declared:
+            return NumberColumn(name, shown, "other")
+        is_double = any(word in declared for word in ("REAL", "FLOA", "DOUB"))
+        return NumberColumn(name, shown, "double" if is_double else "number")
     if dialect == "postgresql":
         column = _postgresql_column(name, shown, str(row["base"]), int(row["modifier"]))
         return replace(column, is_array=bool(row["is_array"]))
-    return _mysql_column(name, shown, str(row["base"]).lower(), row["digits"], row["scale"])
+    base = str(row["base"]).lower()
+    if base == "varchar":
+        return NumberColumn(name, shown, "other", length=row["length"])
+    return _mysql_column(name, shown, base, row["digits"], row["scale"])
 
 
 _BITS = {
@@ -382,6 +440,8 @@ def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> Numbe
             return NumberColumn(name, shown, "single")
         case "json" | "jsonb":
             return NumberColumn(name, shown, "json")
+        case "varchar" if modifier >= 4:
+            return NumberColumn(name, shown, "text", length=modifier - 4)
         case "text" | "varchar" | "bpchar":
             return NumberColumn(name, shown, "text")
     return NumberColumn(name, shown, "other")

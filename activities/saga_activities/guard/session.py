@@ -17,7 +17,7 @@ from sqlalchemy.sql.expression import ClauseElement
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.exact_parameters import exact_parameters, needs_care
+from saga_activities.guard.exact_parameters import exact_parameters, needs_care, text_needs_care
 from saga_activities.result_columns import check_names, mysql_reader
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError, UsageError
@@ -268,7 +268,7 @@ class SqlSession:
         if isinstance(statement, ParsedSql):
             exact = await self.exact(statement.source, rows)
             return exact[0] if isinstance(parameters, Mapping) else exact
-        if _has_careful_numbers(statement, rows):
+        if _needs_check(statement, rows):
             await self._check_construct(statement, rows)
         return parameters
 
@@ -365,7 +365,7 @@ def _given_parameters(
     return first
 
 
-def _has_careful_numbers(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
-    if any(needs_care(value) for row in rows for value in row.values()):
-        return True
-    return any(isinstance(node, BindParameter) and needs_care(node.value) for node in iterate(clause))
+def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
+    values = [value for row in rows for value in row.values()]
+    values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
+    return any(needs_care(value) or text_needs_care(value) for value in values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -25,6 +25,9 @@ from sagas.text.exact_json import encode_json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """What a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
+
+_TO_ESCAPE, _ESCAPED = re.compile("[\x00\ufffe\ud800-\udfff]"), re.compile("\ufffe([0-9a-f]{4})")
+"""Stories keep these characters as U+FFFE and four digits: it is no character, and so hardly any text has it."""
 
 _POSTGRESQL = postgresql.dialect()
 _KEYS = ("saga_id", "started_at")
@@ -107,20 +110,42 @@ def make_record(
         labels=None if labels is None else storable(labels),
         ended_at=None if ended_at is None else datetime.fromisoformat(ended_at),
         updated_at=updated_at,
-        story=encode_json(storable({**story, "id": saga_id})).decode(),
+        story=story_text({**story, "id": saga_id}),
         machine=machine,
     )
 
 
-def storable(value: Any) -> Any:
-    """A JSON value that every database stores: without NUL, half surrogate pairs and infinite numbers."""
+def story_text(view: Mapping[str, Any]) -> str:
+    """The view of a saga as the text of its column."""
+    return encode_json(_finite(view, _escaped)).decode()
+
+
+def storable(labels: Any) -> Any:
+    """Labels that every database stores: without NUL and half surrogate pairs."""
+    return _finite(labels, _replaced)
+
+
+def _replaced(text: str) -> str:
+    return _UNSTORABLE.sub("\ufffd", text) if _UNSTORABLE.search(text) else text
+
+
+def _escaped(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda match: f"\ufffe{ord(match[0]):04x}", text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _finite(value: Any, convert: Callable[[str], str]) -> Any:
+    """A JSON value with text for infinite numbers, and with its text and names converted."""
     if isinstance(value, str):
-        return _UNSTORABLE.sub("\ufffd", value) if _UNSTORABLE.search(value) else value
+        return convert(value)
     if isinstance(value, float | Decimal):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {storable(key): storable(one) for key, one in value.items()}
-    return [storable(one) for one in value] if isinstance(value, list | tuple) else value
+        return {convert(key): _finite(one, convert) for key, one in value.items()}
+    return [_finite(one, convert) for one in value] if isinstance(value, list | tuple) else value
 
 
 # Writing: one statement for many rows.
@@ -289,7 +314,10 @@ def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
     missing = {(row.saga_id, row.started_at) for row in rows if row.story is None}
     stories = await _stories_of_machines(connection, missing) if missing else {}
-    return [_to_row(row, row.story or stories[row.saga_id, row.started_at]) for row in rows]
+    return [
+        _to_row(row, _finite(row.story, _unescaped) if row.story else stories[row.saga_id, row.started_at])
+        for row in rows
+    ]
 
 
 async def _stories_of_machines(

@@ -47,7 +47,7 @@ async def test_a_saga_that_temporal_has_forgotten_is_shown(stay: Stay) -> None:
 async def test_hostile_words_of_a_participant_reach_the_ledger(stay: Stay) -> None:
     past = await past_saga(stay, "COMPENSATED", city="'; drop table saga_run; --")
     document = (await stay.later.saga("show", past.id, "--json")).json
-    assert document["reason"]["message"] == "card declined \ufffd ' or 1=1"
+    assert document["reason"]["message"] == "card declined \x00 ' or 1=1"
     assert document["labels"] == {"city": past.city}
     assert stay.query("select count(*) from rooms") == [(0,)]
 

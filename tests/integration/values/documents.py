@@ -50,8 +50,15 @@ FAMOUS = (
 _famous = st.sampled_from(FAMOUS)
 numbers: st.SearchStrategy[Number] = st.one_of(_integers, _decimals, _exponents, _famous).map(Number)
 
-_characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+_characters = st.characters(exclude_categories=["Cs"])
+FAMOUS_TEXTS = (
+    *("\0", "a\0b", "1234567 ", "12345678   ", "123456789"),
+    *("12.345", "32767.5", "9007199254740993", "12345678901234567890", "1e-30", "1e400"),
+)
+"""Texts of which a column may store only a part, or another number."""
+
 strings = st.one_of(
+    st.sampled_from(FAMOUS_TEXTS),
     st.sampled_from(
         [
             "",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.attempt_context import ReplyPending
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections, open_engine
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.schema import create_tables
 from saga_activities.http import HttpConnections
 from saga_activities.http.settings import http_settings
+from saga_activities.kafka.record_codec import OUTCOME_HEADER, REPLY_TO_HEADER, REPLY_TOKEN_HEADER, STEP_KEY_HEADER
 from saga_activities.ledger.schema import create_ledger
+from saga_activities.messaging.kafka_request import KafkaRequestAction, decode_reply, record_reply
 from sagas import Step, action
 from sagas.definition.input_schema import validate_input
 from sagas.definition.loader import parse_text
@@ -42,7 +46,15 @@ from sagas.protocol.messages import (
     TimerFired,
 )
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.payloads import decode_call, decode_result, encode_call, encode_result, pack_state, unpack_state
+from sagas.protocol.payloads import (
+    Invocation,
+    decode_call,
+    decode_result,
+    encode_call,
+    encode_result,
+    pack_state,
+    unpack_state,
+)
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.model import Connection
 from sagas.settings.project import Project
@@ -51,7 +63,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project
 from tests.integration.guard.conftest import new_attempt
 from tests.integration.http.raw_server import HOST, response
-from tests.integration.values.journeys import SQLITE_TABLE
+from tests.integration.values.journeys import TABLES
 
 DATABASES = ("postgres", "mariadb", "sqlite")
 START = 1_700_000_000.0
@@ -83,6 +95,14 @@ def count(number: int) -> dict[str, int]:
 @action("guarded", connection="postgres")
 async def guarded(step: Step, value: Any) -> Any:
     return {"value": value}
+
+
+HALF_PAIR = "\ud83d"
+
+
+@action("half")
+async def half() -> Any:
+    return {"text": [HALF_PAIR]}
 
 
 @dataclass
@@ -123,7 +143,12 @@ class Stage:
 
     def __init__(self, project: Project, databases: DatabaseConnections, http: HttpConnections, receiver: Receiver):
         self.project, self.databases, self.receiver = project, databases, receiver
-        self.dispatcher = Dispatcher(ActionBodies(project.actions), databases, http)
+        self.dispatcher = Dispatcher(
+            ActionBodies(project.actions),
+            databases,
+            http,
+            requests=KafkaRequestAction(databases, project.settings.kafka),
+        )
         self.part = self.definition(PART)
         self.runs = 0
 
@@ -139,17 +164,32 @@ class Stage:
         return from_snapshot(carried)
 
     async def events(self, database: str, saga_id: str) -> list[str]:
-        """The values of the records that the saga publishes."""
-        text = sa.text("select value from saga_outbox where saga_id = :s")
+        """The values of the records that the last step of the saga publishes."""
+        text = sa.text("select value from saga_outbox where saga_id = :s and topic = 't'")
         async with self.engine(database).connect() as connection:
             return list((await connection.execute(text, {"s": saga_id})).scalars())
+
+    async def reply(self, invocation: Invocation) -> None:
+        """A participant's reply to a command: the value of its record inside an object."""
+        text = sa.text("select value, headers from saga_outbox where saga_id = :s and headers like :k")
+        engine, key = self.engine("sqlite"), f'%"{STEP_KEY_HEADER}"%{invocation.key}"%'
+        async with engine.connect() as connection:
+            value, stored = (await connection.execute(text, {"s": invocation.saga_id, "k": key})).one()
+        command = json.loads(stored)
+        token = command[REPLY_TOKEN_HEADER]
+        headers = {STEP_KEY_HEADER: invocation.key, OUTCOME_HEADER: "done", REPLY_TOKEN_HEADER: token}
+        record = b'{"reply": %s}' % value.encode()
+        reply = decode_reply(command[REPLY_TO_HEADER], headers, record)
+        assert (await record_reply(engine, reply, START))[0]
 
     async def written(self) -> tuple[int, ...]:
         """The number of rows, records and requests that all runs have written so far."""
         counts = [len(self.receiver.requests)]
-        for database, table in (("sqlite", "amounts"), ("sqlite", "saga_outbox"), ("mariadb", "saga_outbox")):
+        tables = ("kept", "saga_outbox", "saga_request", "saga_inbox")
+        for database in DATABASES:
+            every = ", ".join(f"(select count(*) from {table})" for table in tables)
             async with self.engine(database).connect() as connection:
-                counts.append((await connection.execute(sa.text(f"select count(*) from {table}"))).scalar_one())
+                counts += (await connection.execute(sa.text(f"select {every}"))).one()
         return tuple(counts)
 
     async def run(self, definition: Definition, input: Any, variables: Mapping[str, Any]) -> Ended:
@@ -197,10 +237,14 @@ class _Run:
         return Ended(self.id, self.machine.state, view, output, self.finish.reason)
 
     async def _perform(self, call: Call) -> Outcome:
-        """The outcome of the second attempt, which gets the stored result of a guarded first one."""
+        """The outcome of the second attempt, which gets the stored result of a guarded first one, or a reply."""
         argument = read_payload(json_payload(encode_call(call, self.id)))
-        invocation = decode_call(call.action, argument)
-        outcome = await self.stage.dispatcher.perform(invocation, new_attempt())
+        invocation, attempt = decode_call(call.action, argument), replace(new_attempt(), task_token=b"token")
+        try:
+            outcome = await self.stage.dispatcher.perform(invocation, attempt)
+        except ReplyPending:
+            await self.stage.reply(invocation)
+            outcome = await self.stage.dispatcher.perform(invocation, attempt)
         if invocation.guard is not None and outcome.kind == "done":
             outcome = await self.stage.dispatcher.perform(invocation, new_attempt())
         if outcome.kind != "done":
@@ -232,7 +276,7 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
     receiver.url = f"http://{HOST}:{listening.sockets[0].getsockname()[1]}"
     bank = Connection("bank", "http", folder, url_setting=receiver.url)
     project = make_project(
-        folder / "project", {"part": PART}, [echo, money, count, guarded],
+        folder / "project", {"part": PART}, [echo, money, count, guarded, half],
         address=HOST, connections=urls, options={"bank": bank}, outbox="sqlite",
     )  # fmt: skip
     assert not [one for one in project.diagnostics if one.severity == "error"], project.diagnostics
@@ -241,8 +285,9 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
     for name in urls:
         await create_tables(databases.engine(name))
     await create_ledger(databases.engine("postgres"))
-    async with databases.engine("sqlite").begin() as connection:
-        await connection.execute(sa.text(SQLITE_TABLE))
+    for name, statement in TABLES.items():
+        async with databases.engine(name).begin() as connection:
+            await connection.execute(sa.text(statement))
     async with listening:
         yield Stage(project, databases, http, receiver)
     await http.aclose()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from tests.integration.values.oracle import Json, Number, is_scalar, map_numbers, text_of
+from tests.integration.values.oracle import Json, Number, has_nul, is_scalar, map_numbers, text_of
+
+Ending = Literal["passes", "refused", "either"]
+"""A receiver that cannot hold a value must refuse it; `either`: it may, or may take the whole value in its own form."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """``path``: where expressions find the value now. ``steps``: YAML of the step that brought it there.
-
-    ``refused``: the step must fail, because its receiver cannot hold the value.
-    """
+    """``path``: where expressions find the value now. ``steps``: YAML of the step that brought it there."""
 
     path: str
     value: Json
     steps: str = ""
-    refused: bool = False
+    ending: Ending = "passes"
 
 
 Pass = Callable[[str, Json, str], Passed | None]
@@ -89,14 +91,16 @@ def _numeric(path: str, value: Json, id: str) -> Passed | None:
 
 def _jsonb(path: str, value: Json, id: str) -> Passed:
     steps = _sql("postgres", "select cast(:v as jsonb) as v", path, id)
-    return Passed(f"steps.{id}.result[0].v", map_numbers(value, in_numeric), steps)
+    stored = map_numbers(value, in_numeric)
+    return Passed(f"steps.{id}.result[0].v", stored, steps, "refused" if has_nul(value) else "passes")
 
 
 def _stored_text(database: str) -> Pass:
     def through(path: str, value: Json, id: str) -> Passed | None:
         if not isinstance(value, str):
             return None
-        return Passed(f"steps.{id}.result[0].v", value, _sql(database, "select :v as v", path, id))
+        steps, is_refused = _sql(database, "select :v as v", path, id), database == "postgres" and has_nul(value)
+        return Passed(f"steps.{id}.result[0].v", value, steps, "refused" if is_refused else "passes")
 
     return through
 
@@ -116,29 +120,69 @@ def _sqlite(path: str, value: Json, id: str) -> Passed | None:
     return Passed(f"steps.{id}.result[0].v", value, _sql("sqlite", "select :v as v", path, id))
 
 
-SQLITE_TABLE = "create table amounts (i integer, r real, n numeric, id integer primary key autoincrement)"
+TABLES = {
+    "postgres": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8))",
+    "mariadb": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8))",
+    "sqlite": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8), r real)",
+}
 
 
-def _sqlite_column(column: str) -> Pass:
-    """SQLite has integers of eight bytes and doubles: a number is one of them with all its digits, or is refused."""
+def _column(database: str, column: str) -> Pass:
+    """A column takes the value whole, or refuses it: nothing is cut, rounded or read as another number."""
 
     def through(path: str, value: Json, id: str) -> Passed | None:
-        if not isinstance(value, Number):
+        if not isinstance(value, Number | str) or (column != "v" and isinstance(value, str) and not is_number(value)):
             return None
-        insert = f'{{sql: "insert into amounts ({column}) values (:v)", params: {{v: "${{{{ {path} }}}}"}}}}'
+        insert = (
+            f'{{sql: "insert into kept (saga, step, {column}) values (:saga, :step, :v)",'
+            f' params: {{saga: "${{{{ saga.id }}}}", step: {id}, v: "${{{{ {path} }}}}"}}}}'
+        )
+        key = f'params: {{saga: "${{{{ saga.id }}}}", step: {id}}}'
         # Not `returning`, which has the integer that SQLite keeps in a real column for 12.0
-        select = f'{{sql: "select {column} as v from amounts order by id desc limit 1"}}'
-        undo = '{uses: sql, with: {connection: sqlite, run: "delete from amounts where id < 0"}}'
-        with_ = f"{{connection: sqlite, run: [{insert}, {select}]}}"
+        select = f'{{sql: "select {column} as v from kept where saga = :saga and step = :step", {key}}}'
+        delete = f'run: "delete from kept where saga = :saga and step = :step", {key}'
+        undo = f"{{uses: sql, with: {{connection: {database}, {delete}}}}}"
+        with_ = f"{{connection: {database}, run: [{insert}, {select}]}}"
         steps = f"  - {{id: {id}, uses: sql, with: {with_}, compensate: {undo}}}\n"
-        stored = _as_sqlite_stores(value, column)
-        return Passed(f"steps.{id}.result[0].v", stored or value, steps, refused=stored is None)
+        stored, ending = _as_stored(value, database, column)
+        return Passed(f"steps.{id}.result[0].v", stored, steps, ending)
 
     return through
 
 
-def _as_sqlite_stores(number: Number, column: str) -> Number | None:
-    """The number that SQLite gives back, which has no sign of zero; None: it would be another amount."""
+def is_number(text: str) -> bool:
+    """Text that a column of numbers may read as one."""
+    return re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", text) is not None
+
+
+def _as_stored(value: Json, database: str, column: str) -> tuple[Json, Ending]:
+    """What the column gives back, and whether it must take the value."""
+    if column == "v":
+        text = value if isinstance(value, str) else value.plain
+        fits = database == "sqlite" or (len(text) <= 8 and not (database == "postgres" and "\0" in text))
+        return text, "refused" if not fits else "passes" if isinstance(value, str) else "either"
+    if isinstance(value, str):
+        stored, ending = _as_stored(Number(value), database, column)
+        return stored, "refused" if ending == "refused" else "either"
+    stored = _in_sqlite(value, column) if database == "sqlite" else _in_server(value, column)
+    return stored or value, "passes" if stored else "refused"
+
+
+def _in_server(number: Number, column: str) -> Number | None:
+    """The number as smallint or as numeric(9, 2); None: it does not fit."""
+    sign, digits, exponent = number.value
+    if digits == "0":
+        return Number("0" if column == "s" else "0.00")
+    if exponent > 10 or len(digits) + exponent > 7 or exponent < (0 if column == "s" else -2):
+        return None
+    if column == "s":
+        return number.whole if -(2**15) <= int(number.whole.text) < 2**15 else None
+    cents = (digits + "0" * (exponent + 2)).rjust(3, "0")
+    return Number(f"{sign}{cents[:-2]}.{cents[-2:]}")
+
+
+def _in_sqlite(number: Number, column: str) -> Number | None:
+    """The number that SQLite gives back, which has integers of eight bytes and doubles, and no sign of zero."""
     if number.value == ("", "0", 0):
         return Number("0.0" if column == "r" else "0")
     double = Number(repr(float(number.text))) if float("-inf") < float(number.text) < float("inf") else None
@@ -151,6 +195,12 @@ def _as_sqlite_stores(number: Number, column: str) -> Number | None:
     if is_integer:
         return number.whole
     return double if is_double else None
+
+
+def _request(path: str, value: Json, id: str) -> Passed:
+    """The participant returns the value of the command inside its reply."""
+    command = f'{{topic: commands, value: {{v: "${{{{ {path} }}}}"}}}}'
+    return Passed(f"steps.{id}.result.reply.v", value, _step(id, "kafka.request", command))
 
 
 PASSES: dict[str, Pass] = {
@@ -169,12 +219,19 @@ PASSES: dict[str, Pass] = {
     "text of SQLite": _stored_text("sqlite"),
     "number of MariaDB": _mariadb,
     "integer of SQLite": _sqlite,
-    "integer column of SQLite": _sqlite_column("i"),
-    "real column of SQLite": _sqlite_column("r"),
-    "numeric column of SQLite": _sqlite_column("n"),
+    "kafka.request": _request,
+    **{
+        f"{type} column of {database}": _column(database, column)
+        for database in TABLES
+        for column, type in (("s", "smallint"), ("n", "numeric"), ("v", "varchar"))
+    },
+    "real column of sqlite": _column("sqlite", "r"),
 }
 
-EXITS = ("output", "show", "ledger", "json", "answer", "query", "header", "form", "path", "body", "emit", "publish")
+EXITS = (
+    *("output", "show", "ledger", "json", "answer", "query", "header", "form", "path", "body"),
+    *("emit", "publish", "request"),
+)
 _TEXTS = {
     "query": '{connection: bank, method: POST, path: /, query: {v: "${{ PATH }}"}}',
     "header": '{connection: bank, method: POST, path: /, headers: {x-v: "${{ PATH }}"}}',
@@ -197,6 +254,9 @@ def exit_steps(way: str, path: str) -> str:
             return _last("outbox.emit", events, path)
         case "publish":
             return _last("kafka.publish", '{topic: t, key: k, value: {v: "${{ PATH }}"}}', path)
+        case "request":
+            command = '{topic: t, value: {v: "${{ PATH }}"}}'
+            return _last("kafka.request", command, path) + 'output: "${{ steps.out.result.reply.v }}"\n'
     return _last("http", _TEXTS[way], path) + ('output: "${{ steps.out.result }}"\n' if way == "answer" else "")
 
 

@@ -167,3 +167,8 @@ def text_of(value: Json) -> str:
 
 def is_scalar(value: Json) -> bool:
     return isinstance(value, bool | str | Number)
+
+
+def has_nul(value: Json) -> bool:
+    """Whether a text or a name has the character U+0000, which PostgreSQL stores neither in text nor in jsonb."""
+    return "\\u0000" in write_json(value)
