@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,28 @@ SERVERS = {
         ),
     ),
 }
+_OF_SQLITE = {
+    "missing_table": ("create table missing_table (id int)",),
+    "value": ("drop table narrow", "create table narrow (n any) strict"),
+    "not_null": ("drop table filled", "create table filled (n int)"),
+    "check": ("drop table positive", "create table positive (n int)"),
+    "unique": ("drop table single", "create table single (n int)"),
+}
+"""What removes a cause on SQLite, which changes no column and has no accounts."""
+
+SQLITE = tuple(
+    replace(
+        cause,
+        repair=_OF_SQLITE.get(cause.name, cause.repair),
+        **(
+            {"tables": ("create table narrow (n integer) strict",), "statement": "insert into narrow values ('x')"}
+            if cause.name == "value"
+            else {}
+        ),
+    )
+    for cause in ANYWHERE
+    if cause.name != "right"
+)
 UNPREPARABLE = {
     "postgresql": (
         Cause(

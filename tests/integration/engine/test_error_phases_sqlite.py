@@ -15,26 +15,8 @@ from sagas import Step, action
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import GRACE, resolve, row
+from tests.integration.engine.error_causes import SQLITE, Cause
 
-SCHEMA = """
-create table effect (saga text primary key);
-create table narrow (n integer) strict;
-create table single (n integer unique);
-insert into single values (1);
-create table parent (n integer primary key);
-create table child (n integer references parent);
-create table positive (n integer not null check (n > 0));
-"""
-CAUSES = {
-    "missing-table": ("insert into missing_table values (1)", 1, "create table missing_table (n)"),
-    "missing-column": ("insert into narrow (n, m) values (1, 2)", 1, "alter table narrow add column m integer"),
-    "value": ("insert into narrow (n) values ('x')", 1, "drop table narrow; create table narrow (n any, m any) strict"),
-    "check": ("insert into positive values (-1)", 1, "drop table positive; create table positive (n integer)"),
-    "null": ("insert into positive values (null)", 1, ""),
-    "unique": ("insert into single values (1)", 3, "drop table single; create table single (n integer)"),
-    "foreign-key": ("insert into child values (1)", 3, "insert into parent values (1)"),
-}
-"""Statement, attempts, and what removes the cause."""
 NOTED = "{uses: phases.note, compensate: phases.forget, id: first"
 PHASES = {
     "before": f"- {NOTED}}}\n"
@@ -48,11 +30,15 @@ PHASES = {
 PARKS = ("after", "undo", "confirm")
 
 
-def definition(phase: str, cause: str) -> str:
-    with_ = f'{{statement: "{CAUSES[cause][0]}"}}'
+def saga_of(phase: str, cause: Cause) -> str:
+    return f"sqlite-{phase}-{cause.name}".replace("_", "-")
+
+
+def definition(phase: str, cause: Cause) -> str:
+    with_ = f'{{statement: "{cause.statement}"}}'
     steps = PHASES[phase].replace("WITH", with_).replace("\n", "\n  ")
     return (
-        f"saga: sqlite-{phase}-{cause}\ndefaults: {{retry: {{initial_interval: 20ms, max_interval: 200ms}}}}\n"
+        f"saga: {saga_of(phase, cause)}\ndefaults: {{retry: {{initial_interval: 20ms, max_interval: 200ms}}}}\n"
         f"steps:\n  {steps}\n"
     )
 
@@ -63,7 +49,9 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
     await create_tables(engine)
     await engine.dispose()
     owner = sqlite3.connect(file)
-    owner.executescript(SCHEMA)
+    owner.execute("create table effect (saga text primary key)")
+    for cause in SQLITE:
+        owner.executescript(";".join(cause.tables))
 
     @action("phases.note", connection="shop")
     async def note(step: Step) -> None:
@@ -88,10 +76,10 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
         await step.sql.execute("delete from effect where saga = :saga", saga=step.saga_id)
         await step.sql.execute(statement)
 
-    cells = [(phase, cause) for phase in PHASES for cause in CAUSES]
+    cells = [(phase, cause) for phase in PHASES for cause in SQLITE]
     project = make_project(
         tmp_path / "project",
-        {f"sqlite-{phase}-{cause}": definition(phase, cause) for phase, cause in cells},
+        {saga_of(phase, cause): definition(phase, cause) for phase, cause in cells},
         [note, forget, refuse, bad, bad_undo],
         address=temporal.address,
         connections={"shop": f"sqlite:///{file}"},
@@ -100,8 +88,8 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
     def effects(id: str) -> int:
         return owner.execute("select count(*) from effect where saga = ?", [id]).fetchone()[0]
 
-    async def play(client: Client, phase: str, cause: str) -> dict[str, Any]:
-        id = f"sqlite-{phase}-{cause}"
+    async def play(client: Client, phase: str, cause: Cause) -> dict[str, Any]:
+        id = saga_of(phase, cause)
         await client.start(id, {}, id=id)
         return await finished(client, id)
 
@@ -112,18 +100,17 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
             assert (id, story["state"], attempts[id], effects(id)) == (
                 id,
                 "PARKED" if parks else "COMPENSATED",
-                CAUSES[cause][1],
+                cause.attempts,
                 int(parks),
             )
             assert [one["step"] for one in story["parked"]] == (["bad"] if parks else [])
             operation = {"undo": "compensation", "confirm": "confirmation"}.get(phase)
             error = (row(story, "bad")[operation] if operation else row(story, "bad"))["error"]
-            assert error["details"]["statement"] == CAUSES[cause][0]
-        owner.executescript(";".join(remedy for _, _, remedy in CAUSES.values()))
+            assert error["details"]["statement"] == cause.statement
+        for cause in SQLITE:
+            owner.executescript(";".join(cause.repair))
         parked = [cell for cell in cells if cell[0] in PARKS]
-        ended = await asyncio.gather(
-            *(resolve(client, f"sqlite-{phase}-{cause}", "bad", "retry") for phase, cause in parked)
-        )
+        ended = await asyncio.gather(*(resolve(client, saga_of(*cell), "bad", "retry") for cell in parked))
         for (phase, cause), story in zip(parked, ended, strict=True):
             backward = phase == "undo"
             assert (cause, story["state"], effects(story["id"])) == (
@@ -131,5 +118,60 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
                 "COMPENSATED" if backward else "COMPLETED",
                 int(not backward),
             )
-            assert attempts[story["id"]] == CAUSES[cause][1] + 1
+            assert attempts[story["id"]] == cause.attempts + 1
+    owner.close()
+
+
+BUSY = """
+saga: SAGA
+defaults: {retry: {initial_interval: 20ms, max_interval: 100ms, max_attempts: 2}, timeout: 1s}
+steps: [{id: bad, uses: phases.note, compensate: phases.forget}]
+"""
+
+
+async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: TemporalServer, tmp_path: Path) -> None:
+    """Another process writes: within the attempt it is waited for; afterwards the step is sealed, and has failed."""
+    file = tmp_path / "shop.db"
+    engine = open_engine("owner", f"sqlite:///{file}", 1)
+    await create_tables(engine)
+    await engine.dispose()
+    owner = sqlite3.connect(file, isolation_level=None)
+    owner.execute("create table effect (saga text primary key)")
+
+    @action("phases.note", connection="shop")
+    async def note(step: Step) -> None:
+        await step.sql.execute("insert into effect values (:saga)", saga=step.saga_id)
+
+    @action("phases.forget", connection="shop")
+    async def forget(step: Step) -> None:
+        await step.sql.execute("delete from effect where saga = :saga", saga=step.saga_id)
+
+    project = make_project(
+        tmp_path / "project",
+        {name: BUSY.replace("SAGA", name) for name in ("busy-short", "busy-long")},
+        [note, forget],
+        address=temporal.address,
+        connections={"shop": f"sqlite:///{file}"},
+    )
+
+    async with running_worker(project, grace=GRACE) as client:
+        owner.execute("begin immediate")
+        await client.start("busy-short", {}, id="busy-short")
+        await asyncio.sleep(0.4)
+        owner.execute("commit")
+        story = await finished(client, "busy-short")
+        assert (story["state"], row(story, "bad")["attempts"]) == ("COMPLETED", 1)
+
+        owner.execute("begin immediate")
+        await client.start("busy-long", {}, id="busy-long")
+        await asyncio.sleep(5)  # both attempts are over, and the seal waits for the file
+        story = await client.show("busy-long")
+        assert (story["state"], row(story, "bad")["attempts"]) == ("COMPENSATING", 2)
+        owner.execute("commit")
+        story = await finished(client, "busy-long")
+        bad = row(story, "bad")
+        assert (story["state"], story["parked"]) == ("COMPENSATED", [])
+        assert (bad["state"], bad["outcome"], bad["attempts"]) == ("NOTHING_TO_UNDO", "failed", 2)
+        assert "locked" in bad["error"]["message"]
+    assert owner.execute("select saga from effect").fetchall() == [("busy-short",)]
     owner.close()

@@ -19,7 +19,7 @@ from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import GRACE, resolve, row
-from tests.integration.engine.error_causes import ANYWHERE, SERVERS, Cause
+from tests.integration.engine.error_causes import ANYWHERE, SERVERS, Cause, refused_confirms
 from tests.integration.engine.test_error_phases import (
     DEFAULTS,
     PARKS,
@@ -28,6 +28,7 @@ from tests.integration.engine.test_error_phases import (
     definition,
     effects,
     problems,
+    repair,
     run,
     run_batch,
     saga_of,
@@ -206,6 +207,7 @@ async def test_a_decision_without_a_repair(
     shop = Shop("postgresql", await new_url("postgresql", request, tmp_path))
     phases = [phase for phase in PARKS if phase != "two_phase_confirm" and not phase.endswith("_once")]
     cells = [(cause, phase) for cause in DECIDED for phase in phases]
+    cells += [(cause, "two_phase_confirm") for cause in refused_confirms("postgresql") if not cause.heals]
     await shop.prepare(cells)
     project = make_project(
         tmp_path / "project",
@@ -222,6 +224,8 @@ async def test_a_decision_without_a_repair(
         wrong = await problems(shop, cell, await finished(client, id))
         if decision == "done" and backward:
             await shop.run(f"delete from effect where saga = '{id}'")
+        elif decision == "done" and cell[1] == "two_phase_confirm":
+            await repair(shop, [cell])  # the decision is recorded in the guard, which refused the row
         more = {"evidence": "the books"} if decision == "done" else {}
         story = await resolve(client, id, "bad", decision, **more)
         if decision == "skip":
@@ -235,4 +239,98 @@ async def test_a_decision_without_a_repair(
     async with running_worker(project, grace=GRACE) as client:
         wrong = [line for lines in await asyncio.gather(*(play(client, cell) for cell in cells)) for line in lines]
     assert not wrong, "\n".join(wrong)
+    assert await shop.rows("select gid from pg_prepared_xacts where database = current_database()") == []
+    await shop.owner.dispose()
+
+
+CLASSES = {
+    "rejected": 'sql, with: {connection: shop, run: [{sql: COUNT}, {sql: "delete from effect where 1 = 0",'
+    " expect_rows: 1, rejected: no}]}",
+    "failed": 'sql, with: {connection: shop, run: [{sql: COUNT}, {sql: "insert into missing_table values (1)"}]}',
+    "conflict": 'sql, with: {connection: shop, run: [{sql: COUNT}, {sql: "insert into single values (1)"}]}',
+    "unknown": "phases.lose_counted, with: {counter: COUNTER}, settle: 20ms",
+}
+ATTEMPTS = {"rejected": 1, "failed": 1, "conflict": 3, "unknown": 2}
+POSITIONS = ("before", "after")
+
+
+def on_failure_saga(kind: str, choice: str, place: str) -> str:
+    cause = Cause(kind, "")
+    counter = counter_of(cause, f"{choice}_{place}")
+    uses = CLASSES[kind].replace("COUNTER", counter).replace("COUNT", f"\"select nextval('{counter}')\"")
+    retry = "{max_attempts: 2}" if kind == "unknown" else None
+    key = 'params: {key: "${{ saga.id }}"}'
+    first = f'uses: sql, with: {{connection: shop, run: "insert into effect values (:key)", {key}}}'
+    forget = f'{{uses: sql, with: {{connection: shop, run: "delete from effect where saga = :key", {key}}}}}'
+    undo = "phases.nothing" if kind == "unknown" else '{uses: sql, with: {connection: shop, run: "delete from single"}}'
+    own = f"on_failure: {choice}" + (f", retry: {retry}" if retry else "")
+    if place == "before":
+        first, own = f"{first}, compensate: {forget}", f"{own}, compensate: {undo}"
+    else:
+        first = f"{first}, pivot: true"
+    return (
+        f"saga: {saga_of(cause, f'{choice}-{place}')}\n{DEFAULTS.format(attempts=12)}steps:\n"
+        f"  - {{id: first, {first}}}\n  - {{id: bad, uses: {uses}, {own}}}\n"
+        '  - {id: last, uses: pass, with: {result: "${{ saga.id }}"}}\n'
+    )
+
+
+async def test_each_class_of_error_is_continued_or_parked(
+    request: pytest.FixtureRequest, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """`continue`: what stands below runs, and after the commit point the step is named. `park`: nothing else moves."""
+    shop = Shop("postgresql", await new_url("postgresql", request, tmp_path))
+    cells = [(kind, choice, place) for kind in CLASSES for choice in ("continue", "park") for place in POSITIONS]
+    counted = [(Cause(kind, ""), f"{choice}_{place}") for kind, choice, place in cells]
+    await shop.prepare([*counted, *((cause, "on_failure") for cause in ANYWHERE)])
+
+    @action("phases.lose_counted")
+    async def lose_counted(step: Step, counter: str) -> None:
+        await shop.rows(f"select nextval('{counter}')")
+        raise ConnectionError("lost")
+
+    project = make_project(
+        tmp_path / "project",
+        {
+            saga_of(Cause(kind, ""), f"{choice}-{place}"): on_failure_saga(kind, choice, place)
+            for kind, choice, place in cells
+        },
+        [lose_counted, nothing],
+        address=temporal.address,
+        connections={"shop": shop.url},
+        outbox="shop",
+    )
+    wrong: list[Any] = []
+
+    async def play(client: Client, kind: str, choice: str, place: str) -> None:
+        name = saga_of(Cause(kind, ""), f"{choice}-{place}")
+        await client.start(name, {}, id=f"on-failure-{name}")
+        story = await finished(client, f"on-failure-{name}")
+        bad, is_parked = row(story, "bad"), choice == "park"
+        attempts, outcome = ATTEMPTS[kind], "failed" if kind == "conflict" else kind
+        seen = {
+            "state": story["state"],
+            "parked": [entry["step"] for entry in story["parked"]],
+            "not done": [entry["step"] for entry in story["not_done"]],
+            "bad": (bad["outcome"], bad["attempts"], bad["result"]),
+            "counted": await shop.attempts((Cause(kind, ""), f"{choice}_{place}")),
+            "effects": await effects(shop, story["id"]),
+            "last": row(story, "last")["state"],
+        }
+        due = {
+            "state": "PARKED" if is_parked else "COMPLETED",
+            "parked": ["bad"] if is_parked else [],
+            "not done": ["bad"] if place == "after" and not is_parked else [],
+            "bad": (outcome, attempts, None),
+            "counted": attempts,
+            "effects": 1,
+            "last": "PENDING" if is_parked else "DONE",
+        }
+        if seen != due:
+            wrong.append((name, seen, due))
+
+    async with running_worker(project, grace=GRACE) as client:
+        await asyncio.gather(*(play(client, *cell) for cell in cells))
+    assert not wrong, "\n".join(str(entry) for entry in wrong)
+    assert await shop.rows("select count(*) from single") == [(1,)]
     await shop.owner.dispose()
