@@ -124,7 +124,7 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
 
 BUSY = """
 saga: SAGA
-defaults: {retry: {initial_interval: 20ms, max_interval: 100ms, max_attempts: 2}, timeout: 1s}
+defaults: {retry: {initial_interval: 20ms, max_interval: 100ms, max_attempts: 2}, timeout: 2s}
 steps: [{id: bad, uses: phases.note, compensate: phases.forget}]
 """
 
@@ -164,7 +164,7 @@ async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: Tempora
 
         owner.execute("begin immediate")
         await client.start("busy-long", {}, id="busy-long")
-        await asyncio.sleep(5)  # both attempts are over, and the seal waits for the file
+        await asyncio.sleep(7)  # both attempts are over, and the seal waits for the file
         story = await client.show("busy-long")
         assert (story["state"], row(story, "bad")["attempts"]) == ("COMPENSATING", 2)
         owner.execute("commit")

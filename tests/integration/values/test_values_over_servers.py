@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import random
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
+from temporalio.client import Client as Temporal
 
 from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.forked_commands import run_command
@@ -16,6 +20,7 @@ from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import CommandProcess, TemporalServer, TriggerProcess, WorkerProcess
+from tests.integration.messaging.request.request_environment import until
 from tests.integration.values.documents import FAMOUS
 from tests.integration.values.oracle import Json, Number, read_json, same, write_json
 
@@ -36,13 +41,19 @@ prefix = "values-over-servers"
 """
 TOPIC = "values-over-servers-carried"
 ACTIONS = """
+import json
 from typing import Any
-from sagas import action
+from sagas import Message, action, consumer
 
 @action("values.echo")
 async def echo(value: Any = None) -> Any:
     return value
+
+@consumer("values-over-servers-handled", connection="shop")
+async def handle(message: Message) -> None:
+    await message.sql.execute("insert into handled values (:value)", value=json.dumps(message.value))
 """
+HANDLED = "values-over-servers-handled"
 CARRIED = """
 saga: carried
 id: "${{ input.id }}"
@@ -90,21 +101,42 @@ def document(source: random.Random, depth: int = 0) -> Json:
     return {source.choice(["a", "", "a.b", "ä", 'a"b', "1"]): document(source, depth + 1) for _ in range(3)}
 
 
+@dataclass(frozen=True)
+class Servers:
+    """A project in ``folder``, its API, worker and trigger, and its database at ``url``."""
+
+    client: httpx.AsyncClient
+    url: str
+    folder: Path
+    temporal: Temporal
+
+    async def started(self) -> tuple[int, ...]:
+        """The number of runs in Temporal, and of rows that sagas and handlers have written."""
+        query = "TaskQueue = 'values-over-http'"
+        counts = [(await self.temporal.count_workflows(query)).count]
+        with psycopg.connect(self.url) as connection:
+            for table in ("kept", "saga_guard", "saga_outbox", "handled"):
+                counts += connection.execute(f"select count(*) from {table}").fetchone() or ()  # pyright: ignore
+        return tuple(counts)
+
+
 @pytest.fixture(scope="module")
 async def shop(
     temporal: TemporalServer, postgres_server: DatabaseServer, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
+) -> AsyncIterator[Servers]:
     tmp_path, url = tmp_path_factory.mktemp("values"), new_database(postgres_server)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table kept (id text primary key, docs json)")
+        connection.execute("create table handled (value text)")
     (tmp_path / "saga.toml").write_text(TOML.format(address=temporal.address, url=url, kafka=kafka.address))
     (tmp_path / "actions.py").write_text(ACTIONS)
     (tmp_path / "definitions").mkdir()
     for name, text in (("carried", CARRIED), ("part", PART)):
         (tmp_path / "definitions" / f"{name}.saga.yaml").write_text(text)
     port, env = free_port(), {"SHOP_TOKEN": "reads-and-starts"}
-    kafka.create_topic(TOPIC)
-    kafka.create_topic(f"{TOPIC}.dlq")
+    for topic in (TOPIC, HANDLED):
+        kafka.create_topic(topic)
+        kafka.create_topic(f"{topic}.dlq")
     done = await asyncio.to_thread(run_command, ["setup"], tmp_path)
     assert done.returncode == 0, done.stderr
     worker = WorkerProcess("worker", tmp_path)
@@ -115,7 +147,7 @@ async def shop(
     trigger.start()
     headers = {"Authorization": "Bearer reads-and-starts", "content-type": "application/json"}
     async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", headers=headers, timeout=60) as client:
-        yield client, url
+        yield Servers(client, url, tmp_path, await Temporal.connect(temporal.address))
     trigger.kill()
     serve.kill()
     worker.kill()
@@ -136,8 +168,8 @@ def assert_arrived(url: str, sent: dict[str, list[Json]], outcomes: list[Json]) 
         assert same(read_json(rows[id]), docs), (id, rows[id])
 
 
-async def test_documents_of_http_arrive_as_they_were_sent(shop: tuple[httpx.AsyncClient, str]) -> None:
-    client, url = shop
+async def test_documents_of_http_arrive_as_they_were_sent(shop: Servers) -> None:
+    client, url = shop.client, shop.url
     sent = documents(random.randrange(10**6), "http")
 
     async def start(id: str, docs: list[Json]) -> Json:
@@ -149,8 +181,8 @@ async def test_documents_of_http_arrive_as_they_were_sent(shop: tuple[httpx.Asyn
     assert_arrived(url, sent, await asyncio.gather(*(start(id, docs) for id, docs in sent.items())))
 
 
-async def test_documents_of_kafka_arrive_as_they_were_sent(shop: tuple[httpx.AsyncClient, str], kafka: Broker) -> None:
-    client, url = shop
+async def test_documents_of_kafka_arrive_as_they_were_sent(shop: Servers, kafka: Broker) -> None:
+    client, url = shop.client, shop.url
     sent = documents(random.randrange(10**6), "kafka")
     for id, docs in sent.items():
         await asyncio.to_thread(kafka.produce, TOPIC, write_json(docs).encode(), key=id)
@@ -176,8 +208,8 @@ async def test_documents_of_kafka_arrive_as_they_were_sent(shop: tuple[httpx.Asy
         ("[007]", ""),
     ],
 )
-async def test_what_is_refused_starts_nothing(shop: tuple[httpx.AsyncClient, str], docs: str, message: str) -> None:
-    client, url = shop
+async def test_what_is_refused_starts_nothing(shop: Servers, docs: str, message: str) -> None:
+    client, url = shop.client, shop.url
     id = f"refused-{random.randrange(10**9)}"
     answer = await client.post("/sagas/carried", content=f'{{"input": {{"id": "{id}", "docs": {docs}}}}}'.encode())
     assert answer.status_code in (400, 422), answer.text
@@ -185,3 +217,67 @@ async def test_what_is_refused_starts_nothing(shop: tuple[httpx.AsyncClient, str
     assert (await client.get(f"/sagas/{id}")).status_code == 404
     with psycopg.connect(url) as connection:
         assert connection.execute("select 1 from kept where id = %s", (id,)).fetchone() is None
+
+
+ROW = '{"id": "unreadable-%s", "docs": []}'
+UNREADABLE = {
+    "latin1.csv": "id,docs\nunreadable-1,[]\nunreadable-ä,[]\n".encode("latin-1"),
+    "utf16.csv": "id,docs\nunreadable-2,[]\n".encode("utf-16"),
+    "latin1.jsonl": f"{ROW}\n{ROW}\n".encode() % (b"3", b"\xe4"),
+    "utf16.jsonl": (ROW % "4").encode("utf-16"),
+    "latin1.json": f"[{ROW}, {ROW}]".encode() % (b"5", b"\xe4"),
+    "cut.jsonl.gz": gzip.compress((ROW % "6").encode() + b"\n" + b"x" * 100_000)[:-20],
+    "text.parquet": (ROW % "7").encode(),
+}
+"""Files whose first row is good, where there is a row."""
+
+
+async def test_unreadable_files_start_nothing(shop: Servers) -> None:
+    before = await shop.started()
+    for name, content in UNREADABLE.items():
+        (shop.folder / name).write_bytes(content)
+    (shop.folder / "input.json").write_bytes((ROW % "ä").encode("latin-1"))
+    options = [*(("--from", name) for name in UNREADABLE), ("--input", "@input.json")]
+    for option, file in options:
+        done = await asyncio.to_thread(run_command, ["start", "carried", option, file], shop.folder)
+        message = done.stdout + done.stderr
+        assert done.returncode == 2, (file, message)
+        assert file.removeprefix("@") in message, message
+        assert "Traceback" not in message, message
+        assert "codec" not in message, message
+    assert await shop.started() == before
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+async def test_an_unreadable_request_starts_nothing(shop: Servers, encoding: str) -> None:
+    before = await shop.started()
+    body = f'{{"input": {ROW % "ä"}}}'.encode(encoding)
+    answer = await shop.client.post("/sagas/carried", content=body)
+    assert (answer.status_code, "UTF-8" in answer.text) == (400, True), answer.text
+    assert await shop.started() == before
+
+
+async def test_unreadable_records_start_nothing_and_call_no_handler(shop: Servers, kafka: Broker) -> None:
+    """The record behind them is handled, so they were read."""
+    runs, kept, _, outbox, handled = await shop.started()
+    records = [(ROW % "ä").encode("latin-1"), (ROW % "ä").encode("utf-16"), b"{"]
+    last = f"readable-{random.randrange(10**9)}"
+    for topic in (TOPIC, HANDLED):
+        for number, record in enumerate(records):
+            await asyncio.to_thread(kafka.produce, topic, record, key=f"unreadable-{number}")
+    await asyncio.to_thread(kafka.produce, TOPIC, b"[]", key=last)
+    await asyncio.to_thread(kafka.produce, HANDLED, b"[]", key=last)
+    due = len(records)
+
+    async def read() -> bool:
+        counts = await shop.started()
+        letters = [len(await asyncio.to_thread(kafka.read_committed, f"{topic}.dlq")) for topic in (TOPIC, HANDLED)]
+        return counts[1] > kept and counts[4] > handled and min(letters) >= due
+
+    await until(read)
+    for topic in (TOPIC, HANDLED):
+        letters = await asyncio.to_thread(kafka.read_committed, f"{topic}.dlq")
+        assert sorted(letter.key for letter in letters) == [f"unreadable-{number}" for number in range(due)]
+    ended = await shop.started()
+    assert (ended[1] - kept, ended[3] - outbox, ended[4] - handled) == (1, 0, 1)
+    assert ended[0] - runs in (1, 2), "the readable record, and its nested saga"
