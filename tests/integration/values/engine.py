@@ -231,7 +231,7 @@ class _Run:
                         events.append(TimerFired(command.id, self.now))
                     case Finish():
                         self.finish = command
-        view = self.machine.view(self.now)
+        view = self.machine.view()
         assert self.finish is not None, view.to_json()
         output = json_payload(self.finish.output).data
         return Ended(self.id, self.machine.state, view, output, self.finish.reason)
