@@ -10,16 +10,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.connections import open_engine
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from sagas.protocol.saga_view import ResidueView, SagaView
+from sagas.settings.model import async_url
 from sagas.settings.project import Project
-from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project, running_worker
-from tests.helpers.new_databases import new_database
+from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
 
@@ -43,6 +47,8 @@ SAGAS = {
 
 
 OPERATOR = {"who": "the test", "reason": "the test"}
+everywhere = pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+on_postgresql = pytest.mark.parametrize("kind", ["postgresql"])
 
 
 @dataclass(frozen=True)
@@ -52,112 +58,118 @@ class CancelledSaga:
     client: Client
     id: str
     second: str
-    shop: psycopg.Connection
+    shop: AsyncEngine
+    url: str
+
+    async def execute(self, *statements: str) -> None:
+        async with self.shop.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            for statement in statements:
+                await connection.exec_driver_sql(statement)
+
+    async def read(self, query: str) -> list[tuple[Any, ...]]:
+        async with self.shop.connect() as connection:
+            return [tuple(row) for row in await connection.exec_driver_sql(query)]
+
+    async def value(self) -> int:
+        return (await self.read("select n from counter"))[0][0]
+
+    async def restore(self, residue: Sequence[ResidueView]) -> None:
+        await self.execute(*(item.command or "" for item in residue))
+
+    async def skip(self) -> SagaView:
+        await self.client.resolve(self.second, {"step": "counted", "decision": "skip", **OPERATOR})
+        return await self.reached(self.second, lambda view: view.ended_at is not None)
+
+    async def reached(self, id: str, condition: Callable[[SagaView], bool]) -> SagaView:
+        async def view_if() -> SagaView | None:
+            view = await self.client.view(id)
+            return view if condition(view) else None
+
+        return await until(view_if)
 
 
 @asynccontextmanager
 async def cancelled_saga(
-    saga: str, folder: Path, temporal: TemporalServer, server: DatabaseServer
+    saga: str, kind: str, folder: Path, temporal: TemporalServer, request: pytest.FixtureRequest
 ) -> AsyncIterator[CancelledSaga]:
-    url = new_database(server)
-    project: Project = make_project(folder, SAGAS, [], address=temporal.address, connections={"shop": url})
+    url = await new_url(kind, request, folder)
+    project: Project = make_project(
+        folder / "project", SAGAS, [], address=temporal.address, connections={"shop": url},
+    )  # fmt: skip
     await set_up_database(project.settings.connection("shop"))
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("create table counter (id int primary key, n int not null)")
-        connection.execute("insert into counter values (1, 0)")
-        async with running_worker(project) as client:
-            run = await client.start(saga, {})
-            await reached(
-                client, run.id, lambda view: any(step.id == "open" and step.state == "RUNNING" for step in view.steps)
-            )
-            assert value(connection) == 2
-            connection.execute("update counter set n = 40")
-            await client.cancel(run.id, reason="the test", who="the test")
-            second = f"{run.id}/second"
-            await reached(client, second, lambda view: bool(view.parked))
-            yield CancelledSaga(client, run.id, second, connection)
-            await client.close()
+    shop = open_engine("shop", async_url(url, folder, setting="shop"), 1)
+    async with running_worker(project) as client:
+        cancelled = CancelledSaga(client, "", "", shop, url)
+        await cancelled.execute(
+            "create table counter (id int primary key, n int not null)", "insert into counter values (1, 0)"
+        )
+        run = await client.start(saga, {})
+        cancelled = CancelledSaga(client, run.id, f"{run.id}/second", shop, url)
+        await cancelled.reached(run.id, lambda view: any(s.id == "open" and s.state == "RUNNING" for s in view.steps))
+        assert await cancelled.value() == 2
+        await cancelled.execute("update counter set n = 40")
+        await client.cancel(run.id, **OPERATOR)
+        await cancelled.reached(cancelled.second, lambda view: bool(view.parked))
+        yield cancelled
+        await client.close()
+    await shop.dispose()
 
 
-def value(connection: psycopg.Connection) -> int:
-    row = connection.execute("select n from counter").fetchone()
-    assert row is not None
-    return row[0]
-
-
-async def reached(client: Client, id: str, condition: Callable[[SagaView], bool]) -> SagaView:
-    async def view_if() -> SagaView | None:
-        view = await client.view(id)
-        return view if condition(view) else None
-
-    return await until(view_if)
-
-
-async def skip(client: Client, id: str) -> SagaView:
-    await client.resolve(id, {"step": "counted", "decision": "skip", **OPERATOR})
-    return await reached(client, id, lambda view: view.ended_at is not None)
-
-
-def restore(connection: psycopg.Connection, residue: Sequence[ResidueView]) -> None:
-    for item in residue:
-        assert item.command is not None
-        connection.execute(item.command.encode())
-
-
+@everywhere
 async def test_a_row_that_another_undo_has_left_to_it_is_in_its_residue(
-    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with cancelled_saga("parallel", tmp_path / "project", temporal, postgres_server) as saga:
-        await reached(saga.client, f"{saga.id}/first", lambda view: view.ended_at is not None)
-        assert value(saga.shop) == 40
-        view = await skip(saga.client, saga.second)
+    async with cancelled_saga("parallel", kind, tmp_path, temporal, request) as saga:
+        await saga.reached(f"{saga.id}/first", lambda view: view.ended_at is not None)
+        assert await saga.value() == 40
+        view = await saga.skip()
         assert (view.state, len(view.residue)) == ("RESIDUE", 1)
-        restore(saga.shop, view.residue)
-        assert value(saga.shop) == 0
+        await saga.restore(view.residue)
+        assert await saga.value() == 0
 
 
+@everywhere
 async def test_no_later_undo_leaves_a_row_to_a_skipped_one(
-    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with cancelled_saga("in-order", tmp_path / "project", temporal, postgres_server) as saga:
-        view = await skip(saga.client, saga.second)
-        parked = await reached(saga.client, f"{saga.id}/first", lambda view: bool(view.parked))
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        view, first = await saga.skip(), f"{saga.id}/first"
+        parked = await saga.reached(first, lambda view: bool(view.parked))
         assert "has been changed since" in parked.parked[0].why
-        restore(saga.shop, view.residue)
-        assert value(saga.shop) == 1
-        await saga.client.resolve(f"{saga.id}/first", {"step": "counted", "decision": "retry", **OPERATOR})
-        view = await reached(saga.client, f"{saga.id}/first", lambda view: view.ended_at is not None)
-        assert (view.state, view.residue, value(saga.shop)) == ("COMPENSATED", (), 0)
+        await saga.restore(view.residue)
+        assert await saga.value() == 1
+        await saga.client.resolve(first, {"step": "counted", "decision": "retry", **OPERATOR})
+        view = await saga.reached(first, lambda view: view.ended_at is not None)
+        assert (view.state, view.residue, await saga.value()) == ("COMPENSATED", (), 0)
 
 
+@on_postgresql
 async def test_an_unreachable_database_does_not_keep_a_person_from_skipping(
-    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with cancelled_saga("in-order", tmp_path / "project", temporal, postgres_server) as saga:
-        database = saga.shop.info.dbname
-        admin = saga.shop.info.dsn.replace(f"dbname={database}", "dbname=postgres")
-        with psycopg.connect(admin, password=saga.shop.info.password, autocommit=True) as connection:
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        database = saga.shop.url.database
+        admin = saga.shop.url.set(drivername="postgresql", database="postgres")
+        with psycopg.connect(admin.render_as_string(hide_password=False), autocommit=True) as connection:
             connection.execute(f"alter database {database} allow_connections false".encode())
             connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [database])
-            view = await skip(saga.client, saga.second)
+            view = await saga.skip()
             assert view.state == "RESIDUE"
             connection.execute(f"alter database {database} allow_connections true".encode())
-            (item,) = view.residue
-            with psycopg.connect(saga.shop.info.dsn, password=saga.shop.info.password) as shop:
-                rows = shop.execute((item.command or "").encode()).fetchall()
-            assert [(row[0], row[2], row[3]) for row in rows] == [
-                ('"public"."counter"', '{"id":"1","n":"1"}', '{"id":"1","n":"2"}')
-            ]
+        (item,) = view.residue
+        await saga.shop.dispose()
+        (row,) = await saga.read(item.command or "")
+        assert (row[0], row[2], row[3]) == ('"public"."counter"', '{"id":"1","n":"1"}', '{"id":"1","n":"2"}')
 
 
+@on_postgresql
 async def test_an_undo_that_has_happened_is_not_skipped(
-    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with cancelled_saga("in-order", tmp_path / "project", temporal, postgres_server) as saga:
-        saga.shop.execute(
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        await saga.execute(
             "insert into saga_guard (saga_id, step, generation, op, reason, result, created_at)"
-            " values (%s, 'counted', 1, 'undo', 'undo', '{\"restored\":1}', 0)",
-            [saga.second],
+            f" values ('{saga.second}', 'counted', 1, 'undo', 'undo', '{{\"restored\":1}}', 0)"
         )
-        view = await skip(saga.client, saga.second)
+        view = await saga.skip()
         assert (view.state, view.residue) == ("COMPENSATED", ())
