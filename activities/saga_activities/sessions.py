@@ -35,7 +35,10 @@ CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLIS
 SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 
 RESTORING_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-"""Takes all values that a table may hold: the key 0, dates with zeros, the 31st of each month."""
+"""The `sql_mode` in which rows are restored.
+
+It takes all values that a table may hold: the key 0, dates with zeros, the 31st of each month.
+"""
 
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"

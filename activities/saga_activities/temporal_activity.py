@@ -58,7 +58,7 @@ NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
 
 VerifyStart = Callable[..., Awaitable[None]]
-"""Takes the fields of the request of ``saga.verify``, and raises SagaError if the start is not trusted."""
+"""Verifies a start: called with the fields of the request of ``saga.verify``, raises SagaError if it is not trusted."""
 
 
 class SagaActivities:

@@ -34,7 +34,7 @@ def print_target(settings: Settings) -> None:
 
 
 def required_text(text: str | None, option: str, reason: str) -> str:
-    """A string that must not be empty. Raises UsageError."""
+    """The value of an option without outer blanks. Raises UsageError with ``reason`` if nothing remains."""
     if text is None or not text.strip():
         raise UsageError(f"{option} is missing: {reason}", help=f"{option} TEXT")
     return text.strip()

@@ -89,7 +89,7 @@ class RowLocked(Exception):
 
 
 class DefiniteFailure(Exception):
-    """Nothing happened, and another attempt fails the same way.
+    """An attempt that did nothing, and whose repetition would fail the same way.
 
     ``type`` is the failure type, ``details`` are shown to operators.
     """

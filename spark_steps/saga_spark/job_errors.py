@@ -92,7 +92,7 @@ _NEVER_CLASSES = ("0A", "21", "22", "42", "54")
 """Classes of SQLSTATE: a statement that cannot run, or a value that it cannot take. The inputs are frozen."""
 
 _SQLSTATE = re.compile(r"\bSQLSTATE: ([0-9A-Z]{5})\b")
-"""It ends each message of Spark, also of errors that PySpark has no class with a SQLSTATE for."""
+"""The SQLSTATE at the end of each message of Spark, also of errors for which PySpark has no class."""
 
 _PATH_NOT_FOUND = "42K03"
 """SQLSTATE of a file that the job reads itself, and that may arrive."""

@@ -147,7 +147,7 @@ def is_small_decimal(data_type: DecimalType) -> bool:
 
 
 def key_bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
-    """The bucket of a row by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
+    """The bucket of a row by its key: 0 to ``buckets`` - 1, the same for equal keys in all tables that are compared."""
     from pyspark.sql import functions as F
 
     return F.expr(f"cast(pmod({row_words(schema, key)[0]}, {buckets}) as int)")

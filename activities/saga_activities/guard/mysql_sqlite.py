@@ -282,7 +282,7 @@ class MysqlTransaction(SqlAlchemyTransaction):
         return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {idle}"
 
     async def _abandon(self) -> None:
-        """Also kill the connection on the server: otherwise its statement and its locks would remain."""
+        """Kill the connection on the server, too: otherwise its statement and its locks would remain."""
         await super()._abandon()
         if self._thread_id is None:
             return

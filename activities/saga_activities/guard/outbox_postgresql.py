@@ -24,7 +24,7 @@ NOTHING_DONE = "3:3:"
 
 PUBLISHED_BEFORE = "pg_visible_in_snapshot(o.xid, p.done)"
 PUBLISHED_NOW = "o.id <= p.last_id AND pg_visible_in_snapshot(o.xid, p.reading)"
-"""Whether a row ``o`` of the outbox was published in an earlier window, or in the current one: ``p`` is its shard's
+"""Conditions: a row ``o`` of the outbox was published in an earlier window, or in the current one. ``p`` is its shard's
 row of the progress."""
 
 _COMMON = ", ".join(column.name for column in outbox_table.columns if column.name not in ("status", "published_at"))

@@ -217,8 +217,9 @@ _OTHER_TYPE = ("42804", "22P02")
 
 
 def what_to_correct(sqlstate: str, *, is_file: bool = False, about_json: bool = False) -> str:
-    """The next step after an error that no retry heals. ``is_file``: the database is a file of SQLite; ``about_json``:
-    its message speaks of JSON.
+    """The next step after an error that every retry meets again.
+
+    ``is_file``: the database is a file of SQLite; ``about_json``: its message speaks of JSON.
     """
     if sqlstate == RIGHT:
         return (

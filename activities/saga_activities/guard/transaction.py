@@ -26,7 +26,7 @@ class GuardRow:
 
 
 HeldDecision = Literal["release", "drop"]
-"""What happens to the entry's held events: the relay may publish them, or they are never published."""
+"""The decision about an entry's held events: the relay may publish them, or they are never published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class GuardTransaction(Protocol):
         ...
 
     async def refuse_do(self) -> None:
-        """Change the reason of the row of ``do``, which this transaction has locked, to ``undo``."""
+        """Make later attempts of ``do`` late: change the reason of its row, which is locked here, to ``undo``."""
         ...
 
     async def delete(self, op: str) -> None:

@@ -149,7 +149,7 @@ SIGNATURE_HEADERS = (WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE)
 
 
 MIN_SIGNING_KEY_BYTES = 24
-"""What the specification of Standard Webhooks demands."""
+"""The limits that the specification of Standard Webhooks demands."""
 
 
 def signing_key(secret: SecretSetting) -> bytes:

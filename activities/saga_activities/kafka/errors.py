@@ -52,7 +52,7 @@ class ErrorVerdict:
 
 
 _CLIENT_PREFIX = re.compile(r"^(Broker: |Local: )|^\S+/\S+: | \(after \d+ms in state \w+.*\)$")
-"""What librdkafka adds to the reason: the origin, the connection, and the elapsed time."""
+"""The part that librdkafka adds to a reason: the origin, the connection, and the elapsed time."""
 
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
 

@@ -217,7 +217,7 @@ def raw_headers(message: Message) -> RawHeaders:
 
 
 def decode_headers(headers: RawHeaders) -> dict[str, str]:
-    """Headers as strings; what is not UTF-8 or no database stores is escaped, so that it can be passed on and stored.
+    """Headers as strings. Bytes that are not UTF-8, and NUL, which PostgreSQL refuses, are escaped.
 
     A saga starts only with what :func:`check_headers` accepts.
     """

@@ -24,7 +24,7 @@ from sagas.protocol.saga_view import SagaView
 from sagas.text.exact_json import encode_json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""What a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
+"""Characters that a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
 
 _TO_ESCAPE, _ESCAPED = re.compile("[\x00\ufffe\ud800-\udfff]"), re.compile("\ufffe([0-9a-f]{4})")
 """Stories keep these characters as U+FFFE and four digits: it is no character, and so hardly any text has it."""

@@ -28,7 +28,7 @@ SignalGranted = Callable[[str], Awaitable[SignalResult]]
 """Signals a workflow; ``gone``: it has ended. Raises the client's errors if the server does not answer."""
 
 ObserveWait = Callable[[str, float], None]
-"""Takes the name of the saga, and the seconds that it waited for its locks."""
+"""Called with the name of the saga, and the seconds that it waited for its locks."""
 
 
 class LockActivities:

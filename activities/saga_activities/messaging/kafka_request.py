@@ -207,8 +207,11 @@ _TOKEN_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """The attempt that waits. ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call,
-    ``earlier_attempts`` is the number of attempts before that call."""
+    """The attempt of a request that waits for its reply.
+
+    ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call, ``earlier_attempts`` is the number of
+    attempts before that call.
+    """
 
     token: bytes
     attempt: int

@@ -41,7 +41,7 @@ LEGEND = (
 
 
 def print_failure_table(definition: Definition, input: Any, cells: Sequence[FailurePoint], *, is_sample: bool) -> None:
-    """Print the table, what its marks mean, and what deserves a closer look."""
+    """Print a table of steps and failures, what its marks mean, and the cells that leave or park something."""
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +98,7 @@ def _text_cell(cell: FailurePoint | None) -> Any:
 
 
 def _print_parked(cells: Sequence[FailurePoint]) -> None:
-    """Return what an operator may decide, once for each step where a saga can stop."""
+    """Print what an operator may decide, once for each step where a saga can stop."""
     from rich.text import Text
 
     stops: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}

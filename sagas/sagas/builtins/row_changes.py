@@ -20,7 +20,7 @@ RESTORE = "sql.restore"
 """The operation that `compensate: auto` stands for: restores the rows of the step from their images."""
 
 AUTO = "auto"
-"""What an author writes for it."""
+"""The value of `compensate` that an author writes for it."""
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 

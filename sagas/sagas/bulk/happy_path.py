@@ -231,7 +231,7 @@ class HappyPathSaga:
         return {**step.record, "entries": [entry]}
 
     def machine(self) -> Machine:
-        """A machine of its own in this state."""
+        """A machine for this saga alone, in the state that it has reached."""
         if self.point is None:
             return self._new_machine()
         path = self._path

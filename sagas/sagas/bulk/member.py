@@ -37,7 +37,7 @@ class PendingCall:
     last: Outcome | None = None
     due_at: float | None = None
     performed: bool = False
-    """It is part of a chunk right now."""
+    """True while a call of the saga is part of a chunk."""
     cancelled: bool = False
 
     def count_lost(self, attempts: int) -> None:
@@ -87,7 +87,7 @@ class Member:
 
     @property
     def may_leave(self) -> bool:
-        """It is leaving, and nothing of it is performed here any more."""
+        """True while the saga is leaving, when nothing of it is performed here any more."""
         leaving = self.why_leaving is not None and self.finish is None and not self.left
         return leaving and not self.is_performing and not self.progress.paused
 

@@ -52,7 +52,7 @@ def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _WrongValue(Exception):
-    """A value of another type; the text begins with its place."""
+    """An argument has another type than its annotation; the message begins with the path of the value in it."""
 
 
 def _convert(parameter: Parameter, name: str, value: Any) -> Any:

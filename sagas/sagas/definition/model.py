@@ -308,7 +308,7 @@ def is_nested(step: StepDefinition) -> bool:
 
 
 CHECK_SUFFIX = ".check"
-"""What follows a step's id in the id of its pre-check; no id that an author writes contains it."""
+"""The suffix of a step's id in the id of its pre-check; no id that an author writes contains it."""
 
 
 def checked_entry(id: str) -> str | None:

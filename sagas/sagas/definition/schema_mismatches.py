@@ -132,7 +132,7 @@ def has_type(value: Any, kind: str) -> bool:
 
 
 def _best_option(node: AnyNode, options: list[Any], root: Mapping[str, Any]) -> Iterator[tuple[AnyNode, str]]:
-    """Nothing if an option fits; otherwise the mismatches of the option that comes closest."""
+    """The mismatches of the node with the option that comes closest; none if one fits."""
     tried = [list(mismatches(node, option, root)) for option in options]
     if not all(tried):
         return

@@ -68,7 +68,7 @@ _IS_NO_SCHEMA = "write a schema, for example `{type: string}`"
 
 
 def schema_help(schema: Any, path: Path) -> str | None:
-    """What to write for a part of the schema that is not JSON Schema; None if that is not clear."""
+    """The advice for a part of a schema that is not JSON Schema: what to write instead; None if that is not clear."""
     value: Any = schema
     for part in path:
         value = value[part]

@@ -145,8 +145,10 @@ class Evaluation:
         self.charge(characters // 64 + (characters * instructions >> MATCH_WORK_SHIFT))
 
     def charge_digits(self, left_bits: int, right_bits: int) -> None:
-        """Charge for work that grows with the product of two numbers' sizes: a multiplication, a division, or with the
-        same size twice the conversion of an integer to or from decimal digits."""
+        """Charge for a multiplication or division, whose work grows with the product of both sizes.
+
+        For the conversion of an integer to or from decimal digits, both are its size.
+        """
         product = left_bits * right_bits
         self.charge(product >> DIGIT_WORK_SHIFT)
         self.charge_work((product & (1 << DIGIT_WORK_SHIFT) - 1) * WORK_PER_STEP >> DIGIT_WORK_SHIFT)

@@ -137,7 +137,7 @@ class Default(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall(ExpressionNode):
-    """``name(args)``; with ``method``, ``args[0].name(args[1:])``."""
+    """A call of a function, written ``name(args)``, or with ``method`` as ``args[0].name(args[1:])``."""
 
     name: str
     args: tuple[ExpressionNode, ...]

@@ -42,7 +42,7 @@ RUN_FIELDS: tuple[str, ...] = (
 """The attributes of a SagaRun that need no conversion."""
 
 _TIMES = ("started_at", "committed_at", "ended_at", "deadline_at")
-"""Those of them that are seconds since the epoch, which JSON has as decimals."""
+"""The attributes in ``RUN_FIELDS`` that are seconds since the epoch, which JSON has as decimals."""
 
 RUN_DEFAULTS: Mapping[str, Any] = {
     "generation": 1,

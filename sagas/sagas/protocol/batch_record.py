@@ -55,7 +55,7 @@ class BatchRecord:
     state: BatchState = "STARTING"
     stopped: str | None = None
     by: str | None = None
-    """Who paused or cancelled it."""
+    """The operator who paused or cancelled the batch."""
 
     @property
     def processed(self) -> int:

@@ -24,7 +24,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 _MIN_LENGTH = 32
 
 Purpose = Literal["definition", "decision", "notification", "detached"]
-"""What is signed: a signature of one kind of message does not hold for another."""
+"""The kind of a signed message: a signature of one kind does not hold for another."""
 
 
 @dataclass(frozen=True, slots=True)

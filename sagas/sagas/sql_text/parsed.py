@@ -234,7 +234,7 @@ _READS_AS_SQL = re.compile(
     r"|\b(and|or)\s*\(|\b(and|or)\s+(not\s+)?[\w.]+\s*\Z|(?<!:):[a-z_]\w*",
     re.IGNORECASE,
 )
-"""What a comment at the end of a statement without line breaks may not contain: it may have been a line of its own."""
+"""Words that a comment at the end of a statement without line breaks may not contain: it may have swallowed a line."""
 
 
 def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> None:

@@ -141,7 +141,7 @@ _RULES = {
 _ENDS_VALUE: tuple[TokenKind, ...] = ("word", "number", "string", "name", "parameter", "close")
 
 _CONTINUES = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f\v]+|--[^\n\r]*[\n\r])*'")
-"""What continues a string of PostgreSQL in another line; only for `E'…'` does the place where it ends depend on it."""
+"""The continuation of a string of PostgreSQL in another line; only the end of `E'…'` depends on it."""
 
 _KINDS: dict[str, TokenKind] = {
     "space": "space", "line_comment": "line_comment", "word": "word", "number": "number", "placeholder": "placeholder",

@@ -67,7 +67,7 @@ def restore_record(record: type[Record], packed: Mapping[str, Any]) -> Record:
 
 @cache
 def field_readers(record: type) -> Mapping[str, Read]:
-    """What restores the fields whose JSON is not their value: floats, tuples, and dataclasses.
+    """The functions that restore fields whose JSON is not their value: floats, tuples, and dataclasses.
 
     A dataclass with a method ``from_json`` is read by it.
     """

@@ -23,7 +23,7 @@ from sagas.workflow.task_set import CommandContext, TaskSet
 _REPORTING = "report to the parent"
 
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, UnreadableValue)
-"""What a report raises that is not from a nested saga: any client can send its signal."""
+"""Errors of a report that is not from a nested saga: any client can send its signal."""
 
 
 class NestedSagas:

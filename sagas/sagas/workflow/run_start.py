@@ -186,7 +186,7 @@ async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionT
 async def _verify_start(
     saga: str, value: Any, header: Payload, trust: DefinitionTrust | None, *, several: bool = False
 ) -> None:
-    """Return if the definition may run with this input, or with ``several`` inputs.
+    """Check that the definition may run with this input, or with ``several`` inputs.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
 

@@ -107,7 +107,7 @@ def _classify(
 def _unowned_reservations(
     tables: ReconciliationTables, effects: Mapping[str, Any], rows: DataFrame, steps: DataFrame
 ) -> DataFrame:
-    """Reservations whose saga has ended, or that no saga has made."""
+    """Rows of effects with `holds` whose saga has ended, or that no saga has made."""
     owners = steps.groupBy("bound").agg(
         F.min("saga_id").alias("guard_saga"),
         F.min("step").alias("step"),

@@ -1,4 +1,4 @@
-"""Return whether what executes the jobs of a runner is still there: a standalone cluster, or a Spark Connect server.
+"""Watches what executes the jobs of a runner: a standalone cluster, or a Spark Connect server.
 
 Spark itself waits, without an error. A driver that has lost its master does not connect again by itself, because a
 master can return with its state and contacts the driver then; one that returns without its state does not know the

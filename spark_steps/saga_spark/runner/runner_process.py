@@ -77,7 +77,10 @@ class RunnerProcess:
         return bool(self._pending)
 
     async def start(self) -> None:
-        """Raises UsageError if PySpark is not installed; OSError if the process cannot be started."""
+        """Start the process and begin to read its answers.
+
+        Raises UsageError if PySpark is not installed; OSError if the process cannot be started.
+        """
         if importlib.util.find_spec("pyspark") is None:
             raise UsageError(
                 "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"

@@ -160,7 +160,7 @@ SECOND_WORD_SEED = int(hash_longs(np.array([SECOND_WORD_SALT], np.int64))[0])
 _CANONICAL_NAN = np.int64(0x7FF8_0000_0000_0000)
 
 HashFunction = Callable[[pa.Array, int], Words]
-"""Takes values (nulls may be any value) and a seed."""
+"""A hash function of values (nulls may be any value) and a seed."""
 
 
 class UnsupportedValue(Exception):

@@ -1,6 +1,4 @@
-"""Return whether a worker has accepted a bulk workflow: until it has claimed the ids, a worker may still refuse all of
-it.
-"""
+"""The acceptance of a bulk workflow: until a worker has claimed the ids, it may still refuse all of them."""
 
 from __future__ import annotations
 

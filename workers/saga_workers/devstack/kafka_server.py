@@ -179,7 +179,7 @@ def _start_once(jars: Sequence[Path], draft: Path) -> None:
 
 
 def _archive_file() -> Path:
-    """The archive is specific to one Java and one set of jars; another Java would ignore it."""
+    """The archive of Kafka's classes for this Java and these jars; another Java would ignore it."""
     mark = hashlib.sha256(java_identity(KAFKA_JARS.find_java()).encode()).hexdigest()
     return KAFKA_JARS.folder() / f"java-{mark[:12]}.jsa"
 

@@ -57,7 +57,7 @@ class Service(ABC):
         """Return what is missing until the service is ready; None if it is. Must not block for long."""
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """Return what to do each time it is ready; idempotent."""
+        """Do what is necessary each time the service has become ready; idempotent."""
         return
 
     @abstractmethod

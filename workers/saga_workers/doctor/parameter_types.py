@@ -41,7 +41,7 @@ _TYPES = (
     "text[]",
     "int[]",
 )
-"""What a parameter may be. Not ``text``, which PostgreSQL takes for a type that it does not know."""
+"""The types that are tried for a parameter. Not ``text``, which PostgreSQL takes for a type that it does not know."""
 
 Types = Mapping[str, str]
 """The type of some parameters, by name."""

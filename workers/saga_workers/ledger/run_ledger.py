@@ -42,7 +42,7 @@ class RunLedger:
     """
 
     configured = True
-    """Whether the project has a ledger."""
+    """True if the project has a ledger."""
 
     def __init__(self, connection: str, open: Callable[[], AsyncEngine]) -> None:
         self._connection = connection

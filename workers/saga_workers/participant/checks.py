@@ -58,7 +58,7 @@ class BrokenPromise(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The end of one check. ``steps`` are the requests in their order, each with what was seen.
+    """The result of one check of a participant. ``steps`` are the requests in their order, each with the response.
 
     ``problem``: why the check has failed or was skipped; None if it has passed.
     """

@@ -176,7 +176,7 @@ QUERY_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class SagaStatus:
-    """The status of one entry of a saga; ``reason`` explains ``unknown``."""
+    """How an entry that has sent a held event stands to its commit point; ``reason`` explains ``unknown``."""
 
     kind: SagaStatusKind
     reason: str = ""

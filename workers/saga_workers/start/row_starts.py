@@ -160,7 +160,7 @@ async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, An
 
 
 async def final_state(locator: Locator, saga_id: str) -> str:
-    """The state in which a saga ended, or PARKED."""
+    """Wait until the saga ends or is parked; returns its final state, or PARKED."""
     closed = asyncio.ensure_future(_wait_until_closed(locator.temporal, saga_id))
     try:
         while True:

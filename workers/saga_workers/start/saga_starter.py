@@ -296,7 +296,10 @@ class SagaStarter:
             ) from error
 
     async def _give_up(self, claim: _ClaimedId | None) -> None:
-        """Nothing was started under the id. Only with a row it is protected from bulk workflows without the claim."""
+        """Release the claim of an id under which nothing was started.
+
+        Only with a row it is protected from bulk workflows without the claim.
+        """
         if claim is not None and claim.made_at is not None and claim.row is not None:
             with suppress(LedgerUnavailable):  # it is deleted with the ledger's upkeep
                 await self._ledger.release_single(claim.saga_id, claim.made_at)

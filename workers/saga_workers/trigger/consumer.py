@@ -81,7 +81,7 @@ class ConsumerRunner:
         self._prefix = prefix
 
     async def __call__(self, record: ConsumedRecord) -> None:
-        """Return when the database has the outcome and, if the message is given up, Kafka has its dead letter."""
+        """Handle a record: until the database has its outcome or, if it is given up, Kafka has its dead letter."""
         dead: list[str] = []
 
         async def attempt(number: int) -> None:

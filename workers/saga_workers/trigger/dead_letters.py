@@ -72,7 +72,7 @@ class DeadLetters:
         self._thread = ThreadPoolExecutor(1, "dead-letters")
 
     async def send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
-        """Return when the brokers have the dead letter. Raises ProcessStopping if the process stops before that."""
+        """Send a dead letter, and wait until the brokers have it. Raises ProcessStopping if the process stops."""
         about = fields(group=group, record=record.position)
         log.warning("message moved to the dead letter topic: %s", reason, extra=about)
 

@@ -82,7 +82,7 @@ class SagaTrigger:
         return any(trigger.trigger.bulk is None for trigger in self._triggers)
 
     async def __call__(self, record: ConsumedRecord) -> None:
-        """Return when Temporal has the start or signal, or Kafka the dead letter. Raises ProcessStopping."""
+        """Handle a record: until Temporal has its start or signal, or Kafka its dead letter. Raises ProcessStopping."""
 
         async def attempt(number: int) -> None:
             await self._attempt(record, number)

@@ -1,4 +1,4 @@
-"""Return whether a worker serves a saga: first from the pollers that the server has seen, then by querying the saga.
+"""Finds out whether a worker serves a saga: first from the pollers that the server has seen, then by querying the saga.
 
 The server lists a worker for minutes after it was killed, and keeps listing one that is frozen. So only a response is
 proof: an unanswered query means that no worker is there, whatever the list of pollers says.

@@ -46,7 +46,7 @@ _ACTIVITIES = {
     RELEASE_ACTIVITY: "the release of its locks",
     **{name: name for name in BULK_ACTIVITIES},
 }
-"""What to call each activity that belongs to no step; the others are called by their id, which names their step."""
+"""The labels of activities that belong to no step; the others are shown by their id, which names their step."""
 
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000

@@ -62,7 +62,7 @@ class SparkUnavailable:
         raise ActionNotRegistered(self._message)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Close nothing: without Spark there is no runner."""
 
 
 def _missing_package_message(name: str) -> str:

@@ -32,7 +32,7 @@ BUSY_WAIT = 0.1
 """Seconds until a prepared transaction that another connection has is tried again."""
 
 DO_MARKER = result_codec.encode_marker("two_phase")
-"""What the row of ``do`` stores: its result is in another row."""
+"""The stored result of the row of ``do``; the result of the step is in another row."""
 
 Script = Callable[[GuardTransaction, rules.Rows], Awaitable[ScriptResult]]
 """A change of the rows, which are passed as the lock of ``do`` protects them."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from saga_workers.devstack.stack import Stack
 
 _OPTIONAL_SERVICES = ("kafka", "relay", "trigger", "spark")
-"""What a project may have no use for: not shown while it does not run."""
+"""Services that a project may not need: not shown while they do not run."""
 
 app = typer.Typer(
     add_completion=False,

@@ -103,7 +103,7 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
 
 
 async def _in_bulk(locator: Locator, settings: Settings, where: str) -> list[str]:
-    """The sagas of bulk workflows that match; without a ledger there are none."""
+    """The ids of sagas in bulk workflows that match a filter; without a ledger, which knows them, none."""
     from saga_cli.shared_options import saga_filter
     from saga_workers.views.claim_filter import claimed_sagas, parse_claim_filter
 

@@ -56,7 +56,7 @@ _PLAIN_TEXT = {
     "fairness_key": "the fairness key",
     "message": "the message of a rejection",
 }
-"""What anybody may read who sees the run."""
+"""Places whose values everybody may read who sees the run."""
 
 
 def check_expressions(draft: SagaDraft, report: Report) -> None:

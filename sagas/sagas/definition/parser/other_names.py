@@ -33,7 +33,7 @@ class OtherNames:
         return named or (None if plain in self.explained else nearest(name, known))
 
     def help(self, name: str, known: Iterable[str], otherwise: str = "") -> str:
-        """What to write instead of an unknown name; ``otherwise`` if that is not clear."""
+        """The advice for an unknown name: what to write instead; ``otherwise`` if that is not clear."""
         meant = self.meant(name, known)
         return f"did you mean `{meant}`?" if meant else self.explained.get(_plain(name), otherwise)
 

@@ -108,7 +108,7 @@ class TopicSink:
         return [self._close_publication(publication) for publication in reversed(publications)][::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
-        """Also finds a publication of which only some files are visible."""
+        """The publication of this target, also if only some of its files are visible."""
         with _translate_errors():
             progress = topic_progress.read_progress(self._kafka, target.name)
         return _to_published(progress, adopted=True) if progress is not None and progress.visible else None

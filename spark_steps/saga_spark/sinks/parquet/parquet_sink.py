@@ -130,7 +130,7 @@ class ParquetSink:
         return done[::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
-        """Also finds a publication hidden by a later overwrite: undoing the overwrite makes it visible again."""
+        """The publication of this target, also if an overwrite hides it, whose undo makes it visible again."""
         pointer = self._pointer_folder(output)
         current = pointer.read()
         return _existing_publication(current, target, is_overwritten(current, target.name, pointer.read_version))
