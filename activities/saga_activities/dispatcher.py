@@ -15,7 +15,7 @@ from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_h
 from saga_activities.automatic.restoration import skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
-from saga_activities.conflicts import repeat_conflicts
+from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession

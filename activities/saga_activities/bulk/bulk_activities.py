@@ -12,7 +12,7 @@ from saga_activities.attempt_context import AttemptContext, ChunkObserver, Obser
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.bulk.result_room import encode_bounded
-from saga_activities.conflicts import schedule_conflict
+from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim

@@ -6,8 +6,9 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, calls, notify
+from sagas.machine import arguments, calls
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     ConfirmEntry,
     ConfirmSettled,
@@ -19,7 +20,7 @@ from sagas.machine.internal_events import (
 from sagas.machine.locking import locks
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
-from sagas.protocol.messages import CancelCall, Finish, RecordState
+from sagas.protocol.messages import CancelCall, RecordState
 from sagas.protocol.outcomes import Outcome
 
 
@@ -255,19 +256,4 @@ def _finish_forward(run: SagaRun) -> None:
         except DefinitionError as error:
             run.parked[OUTPUT_STEP] = ParkedOperation(OUTPUT_STEP, "do", run.now, str(error))
             return
-    complete(run)
-
-
-def complete(run: SagaRun) -> None:
-    run.ended_at = run.now
-    run.cancel_timer("warn_after")
-    locks.release_at_end(run)
-    if run.residue:
-        run.state = "RESIDUE"
-        run.emit(RecordState("RESIDUE", None, None))
-        notify.notify_milestone(run, "residue")
-        run.emit(Finish("RESIDUE", True, run.output, run.reason))
-    else:
-        run.state = "COMPLETED"
-        notify.notify_milestone(run, "completed")
-        run.emit(Finish("COMPLETED", True, run.output, run.reason))
+    finish(run, completed=True)

@@ -14,10 +14,11 @@ from sagas.definition.model import Operation, is_nested, is_read
 from sagas.definition.sensitivity import hide_texts
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import nearest
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
+from sagas.machine import arguments, builtin_actions, calls, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.calls import is_single_attempt
 from sagas.machine.decision_form import json_type, malformed_decision
+from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -228,7 +229,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
         del run.parked[OUTPUT_STEP]
         if event.decision == "done":
             run.output = event.result
-            commit.complete(run)
+            finish(run, completed=True)
         return
     entry = run.entry(event.step)
     if entry is None:

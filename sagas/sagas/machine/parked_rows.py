@@ -1,4 +1,4 @@
-"""The rows of a parked automatic compensation: what the view shows of them, and what remains of them as residue."""
+"""The rows of a parked automatic compensation, as the view shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sagas.protocol.saga_view import ParkedRowView
 
 def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[str, Any]:
     """The fields of :class:`ParkedView` about rows; none if the operation restores none, or has not looked at any."""
-    details = _details(entry, operation)
+    details = restore_details(entry, operation)
     if details is None:
         return {}
     rows = tuple(map(ParkedRowView.from_json, details["rows"]))
@@ -32,16 +32,6 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
     }
 
 
-def residue(run: SagaRun, entry: LedgerEntry, operation: Operation, key: str) -> list[dict[str, Any]]:
-    """System, key and command of each row that stays as the step has left it."""
-    details = _details(entry, operation)
-    named = [] if details is None else details["sql"]
-    rows = [{"system": operation.connection, "key": one["row"], "command": one["sql"]} for one in named]
-    if details is None or details["open_rows"] > len({one["row"] for one in named}):
-        rows.append({"system": operation.connection, "key": key, "command": images_query(run, entry)})
-    return rows
-
-
 def images_query(run: SagaRun, entry: LedgerEntry) -> str:
     """SQL that reads the images of all rows that the step has changed."""
     saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
@@ -52,7 +42,8 @@ def images_query(run: SagaRun, entry: LedgerEntry) -> str:
     )
 
 
-def _details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:
+def restore_details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:
+    """The rows that the last attempt to restore them has reported; None if there is none, or it has looked at none."""
     if operation.uses != RESTORE or entry.undo is None or entry.undo.error is None:
         return None
     details = entry.undo.error.get("details") or {}

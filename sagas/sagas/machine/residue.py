@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sagas.builtins.row_changes import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.model import Operation
@@ -23,7 +25,7 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
         action, of = step.confirm, "confirm"
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
     if action.uses == RESTORE:
-        run.residue += [{"step": entry.id, "kind": kind, **row} for row in parked_rows.residue(run, entry, action, key)]
+        run.residue += [{"step": entry.id, "kind": kind, **row} for row in _rows_left(run, entry, action, key)]
         return
     command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
     if action.uses in (ROLLBACK, COMMIT):
@@ -31,3 +33,14 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
         command = saga_command("reconcile", run.saga_id)
     system = action.connection or action.task_queue or action.uses
     run.residue.append({"step": entry.id, "kind": kind, "system": system, "key": key, "command": command})
+
+
+def _rows_left(run: SagaRun, entry: LedgerEntry, operation: Operation, key: str) -> list[dict[str, Any]]:
+    """System, key and command of each row that stays as the step has left it."""
+    details = parked_rows.restore_details(entry, operation)
+    named = [] if details is None else details["sql"]
+    rows = [{"system": operation.connection, "key": item["row"], "command": item["sql"]} for item in named]
+    if details is None or details["open_rows"] > len({item["row"] for item in named}):
+        query = parked_rows.images_query(run, entry)
+        rows.append({"system": operation.connection, "key": key, "command": query})
+    return rows

@@ -160,7 +160,7 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Temporal refuses the whole input of the workflow; a server may allow less than ours does."""
-    monkeypatch.setattr(shared_starts, "MAX_INPUT_BYTES", 16_000_000)
+    monkeypatch.setattr(shared_starts, "MAX_SHARED_INPUTS", 16_000_000)
     monkeypatch.setattr(saga_starter, "MAX_BULK_INPUT", 16_000_000)
     bank.open_accounts(4)
     starter = await bank.client.starter("withdrawal")

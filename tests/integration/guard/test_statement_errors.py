@@ -18,7 +18,7 @@ from saga_activities import conflicts
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
-from saga_activities.conflicts import schedule_conflict
+from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.http import HttpConnections

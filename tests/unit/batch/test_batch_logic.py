@@ -10,9 +10,11 @@ import pytest
 
 from saga_workers.batch.batch_view import group_failures
 from saga_workers.batch.reporter import check_batch_id
-from saga_workers.start.bulk_rows import MAX_INPUT_BYTES, bulk_size, cut_rows
+from saga_workers.start.bulk_rows import bulk_size, cut_rows
+from saga_workers.start.row_starts import StartRow
 from saga_workers.start.saga_starter import StartRequest
-from saga_workers.start.start_limits import Pacer, StartGate, StartLimits, StartRow
+from saga_workers.start.start_gate import StartGate
+from saga_workers.start.start_limits import MAX_BULK_INPUTS, RateLimit, StartLimits
 from sagas.errors import UsageError
 from sagas.presentation.batch_details import batch_details
 from sagas.protocol.batch_record import MAX_TEXT, BatchRecord
@@ -25,9 +27,9 @@ def row(number: int, size: int = 10) -> StartRow:
 
 def test_rows_are_cut_by_number_and_by_size() -> None:
     assert [len(part) for part in cut_rows([row(n) for n in range(11)], 4)] == [4, 4, 3]
-    half = MAX_INPUT_BYTES // 2
+    half = MAX_BULK_INPUTS // 2
     assert [len(part) for part in cut_rows([row(n, half) for n in range(3)], 500)] == [1, 1, 1]
-    assert [len(part) for part in cut_rows([row(1, 2 * MAX_INPUT_BYTES), row(2)], 500)] == [1, 1]
+    assert [len(part) for part in cut_rows([row(1, 2 * MAX_BULK_INPUTS), row(2)], 500)] == [1, 1]
     assert list(cut_rows([], 4)) == []
 
 
@@ -48,7 +50,7 @@ def test_a_bulk_workflow_exceeds_neither_the_rate_nor_the_concurrency(
 
 
 async def test_a_pause_is_not_made_up_for() -> None:
-    gate, pacer = StartGate(), Pacer(20)
+    gate, pacer = StartGate(), RateLimit(20)
     gate.pause(True)
     starting = asyncio.create_task(_starts(pacer, gate, 6))
     await asyncio.sleep(0.3)
@@ -60,7 +62,7 @@ async def test_a_pause_is_not_made_up_for() -> None:
 
 
 async def test_a_stop_ends_every_wait() -> None:
-    gate, pacer = StartGate(), Pacer(0.001)
+    gate, pacer = StartGate(), RateLimit(0.001)
     starting = asyncio.create_task(_starts(pacer, gate, 3))
     await asyncio.sleep(0.05)
     gate.pause(True)
@@ -72,7 +74,7 @@ async def test_a_stop_ends_every_wait() -> None:
     assert gate.why == "cancelled"
 
 
-async def _starts(pacer: Pacer, gate: StartGate, count: int) -> None:
+async def _starts(pacer: RateLimit, gate: StartGate, count: int) -> None:
     for _ in range(count):
         await pacer.wait(gate)
 

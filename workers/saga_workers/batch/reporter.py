@@ -21,7 +21,8 @@ from temporalio.common import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.ledger.batches import BATCH_LABEL
-from saga_workers.start.start_limits import StartGate, Tally
+from saga_workers.start.start_gate import StartGate
+from saga_workers.start.tally import Tally
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.saga_ids import UNPRINTABLE, label_problem, workflow_id_problem
 from sagas.errors import RefusedError, UsageError

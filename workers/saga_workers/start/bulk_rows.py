@@ -11,9 +11,9 @@ from temporalio.service import RPCError
 
 from saga_activities.ledger.batches import KnownSaga
 from saga_workers.bulk.acceptance import refusal_of, wait_accepted
-from saga_workers.start.row_starts import RowStarter, is_unreachable
+from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
 from saga_workers.start.saga_starter import BulkRow, SagaStarter
-from saga_workers.start.start_limits import StartLimits, StartRow
+from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError
@@ -23,20 +23,19 @@ from sagas.text.exact_json import encode_json
 
 DEFAULT_BULK_SIZE = 500
 
-MAX_INPUT_BYTES = 1536 * 1024
-"""Bytes of JSON of the inputs of one bulk workflow; Temporal's limit for a whole input is 2 MiB."""
+_ANOTHER_START = "it has been started as another saga or with another input"
 
 _POLL_INTERVAL = 0.5
 """Seconds between two looks at sagas that an earlier command has started."""
 
 
 def cut_rows(rows: Sequence[StartRow], size: int) -> Iterator[list[StartRow]]:
-    """Cut the rows into those of one bulk workflow each: at most ``size`` sagas and MAX_INPUT_BYTES of inputs."""
+    """Cut the rows into those of one bulk workflow each: at most ``size`` sagas and MAX_BULK_INPUTS of inputs."""
     part: list[StartRow] = []
     taken = 0
     for row in rows:
         length = len(encode_json(row.request.input)) + len(row.id)
-        if part and (len(part) >= size or taken + length > MAX_INPUT_BYTES):
+        if part and (len(part) >= size or taken + length > MAX_BULK_INPUTS):
             yield part
             part, taken = [], 0
         part.append(row)
@@ -79,7 +78,7 @@ class BulkRowStarter(RowStarter):
             if saga is None or (self.again and saga.state in STARTED_AGAIN and self._is_same(row, saga)):
                 new.append(row)
             elif not self._is_same(row, saga):
-                self._refuse(row, "it has been started as another saga or with another input")
+                self._refuse(row, _ANOTHER_START)
             else:
                 self.tally.existing += 1
                 if saga.state in FINAL_STATES:
@@ -135,7 +134,7 @@ class BulkRowStarter(RowStarter):
         for id, known in result["existing"].items():
             tally.started -= 1
             if not known["same"]:
-                self._refuse(places[id], "it has been started as another saga or with another input")
+                self._refuse(places[id], _ANOTHER_START)
                 continue
             tally.existing += 1
             if known["state"] in FINAL_STATES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio.client import Client as Temporal
@@ -12,8 +13,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.location.locator import Locator
-from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.start.start_limits import Pacer, StartGate, StartLimits, StartRow, Tally
+from saga_workers.start.saga_starter import SagaStarter, StartRequest
+from saga_workers.start.start_gate import StartGate
+from saga_workers.start.start_limits import RateLimit, StartLimits
+from saga_workers.start.tally import Tally
 from saga_workers.temporal.run_states import closed_state, visible_state
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import read_view, with_blocking_checked
@@ -21,6 +24,15 @@ from sagas.errors import SagaError
 
 _POLL_INTERVAL = 2.0
 """Seconds between two polls of a saga that has not ended; one that is parked frees its slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRow:
+    """One saga to start. ``location`` names the row for messages."""
+
+    location: str
+    id: str
+    request: StartRequest
 
 
 class RowStarter(ABC):
@@ -59,7 +71,7 @@ class RowStarter(ABC):
 
     async def start_all(self, rows: Sequence[StartRow]) -> None:
         """Start them in their order. Raises RPCError if the server cannot be reached, LedgerUnavailable."""
-        pacer = Pacer(self._limits.rate)
+        rate = RateLimit(self._limits.rate)
         stopping = asyncio.create_task(self._gate.wait_stopped())
         try:
             async with asyncio.TaskGroup() as group:
@@ -68,7 +80,7 @@ class RowStarter(ABC):
                     new, others = await self.select_new(part)
                     if others is not None:
                         tasks.append(group.create_task(others))
-                    if new and not await self._wait_for_turn(pacer, stopping, len(new)):
+                    if new and not await self._wait_for_turn(rate, stopping, len(new)):
                         break
                     if self._gate.stopped:
                         break
@@ -107,10 +119,10 @@ class RowStarter(ABC):
                 self._room.notify_all()
             self.show_progress()
 
-    async def _wait_for_turn(self, pacer: Pacer, stopping: asyncio.Task[None], count: int) -> bool:
+    async def _wait_for_turn(self, rate: RateLimit, stopping: asyncio.Task[None], count: int) -> bool:
         """Wait for the rate, for room, and for the end of a pause; False if no more may start."""
         gate, tally, limits = self._gate, self.tally, self._limits
-        await pacer.wait(gate, count)
+        await rate.wait(gate, count)
         await _wait_for_either(stopping, self._wait_for_room(count, limits.concurrency))
         await gate.wait_open()
         if not gate.stopped and limits.tolerated is not None and tally.failures > limits.tolerated:

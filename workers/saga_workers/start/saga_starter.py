@@ -25,6 +25,7 @@ from saga_activities.ledger.claims import Claim, NewClaim
 from saga_activities.ledger.rows import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
+from saga_workers.start.start_limits import MAX_BULK_INPUT
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.run_states import closed_state
 from saga_workers.temporal.temporal_client import start_headers, to_header
@@ -52,10 +53,6 @@ from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
 from sagas.workflow.limits import run_summary
-
-MAX_BULK_INPUT = 1536 * 1024
-"""Bytes of JSON of one saga's input in bulk execution: its state, with the results it keeps, has to fit into the start
-of a workflow of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +314,35 @@ class SagaStarter:
 
     def check_claim(self, claim: Claim, input: Any) -> None:
         """Raise RefusedError unless the saga that has claimed this id may count as this start."""
-        if claim.saga != self._definition.saga:
-            raise _other_saga_error(claim.saga_id, claim.saga)
-        if claim.input_digest != input_digest(input):
-            raise _other_input_error(claim.saga_id)
+        self._require_same_start(claim.saga_id, claim.saga, claim.input_digest, input)
+
+    def _require_same_start(
+        self, saga_id: str, saga: str, digest: str | None, input: Any, state: str | None = None
+    ) -> None:
+        """Raise RefusedError unless the id belongs to this saga with this input.
+
+        ``digest``: that of the input it was started with; None: not recorded. ``state``: how it has ended.
+        """
+        if saga != self._definition.saga:
+            raise RefusedError(
+                f"the id {saga_id} belongs to a run of the saga {saga}", help="choose another id with --id"
+            )
+        if digest in (None, input_digest(input)):
+            return
+        if state in STARTED_AGAIN:
+            raise RefusedError(
+                f"{saga_id} has been started with another input, and has ended {state}",
+                help="start it with this input as a new generation with --again, or choose another id with --id",
+            )
+        raise RefusedError(
+            f"{saga_id} has been started with another input",
+            help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+        )
 
     def _run_in_ledger(self, row: RunRow, input: Any) -> StartResult:
         """The run that only the ledger knows, if it may count as this start."""
         view = row.view
-        if view.saga != self._definition.saga:
-            raise _other_saga_error(view.id, view.saga)
-        if row.input_digest not in (None, input_digest(input)):
-            raise _other_input_error(view.id, view.state)
+        self._require_same_start(view.id, view.saga, row.input_digest, input, view.state)
         if view.state != "COMPLETED":
             raise AlreadyEnded(view.id, view.state)
         return StartResult(view.id, "", False, completed=True, source="ledger")
@@ -341,14 +355,13 @@ class SagaStarter:
         run = location.run.run
         if not run.running:
             await self._give_up(claim)
-        if run.workflow_type != self._definition.saga:
-            raise _other_saga_error(saga_id, run.workflow_type)
-        # Compared as JSON: in Python true equals 1.
-        if input_digest(await first_input(self._temporal, location.run)) != input_digest(input):
-            raise _other_input_error(saga_id, None if run.running else await closed_state(run))
-        if run.running:
+        state = None if run.running else await closed_state(run)
+        # Another saga's input may not be readable; the name alone refuses it.
+        is_same_saga = run.workflow_type == self._definition.saga
+        digest = input_digest(await first_input(self._temporal, location.run)) if is_same_saga else None
+        self._require_same_start(saga_id, run.workflow_type, digest, input, state)
+        if state is None:
             return StartResult(saga_id, run.run_id, False)
-        state = await closed_state(run)
         if location.undo is not None:
             state = (await read_view(self._locator.within_temporal(), saga_id)).state
         if state != "COMPLETED":
@@ -361,22 +374,6 @@ def id_text(value: Any) -> str | None:
     is_text = isinstance(value, str) or (isinstance(value, int | Decimal) and not isinstance(value, bool))
     text = value_text(value) if is_text else ""
     return text if text.strip() else None
-
-
-def _other_saga_error(saga_id: str, saga: str) -> RefusedError:
-    return RefusedError(f"the id {saga_id} belongs to a run of the saga {saga}", help="choose another id with --id")
-
-
-def _other_input_error(saga_id: str, state: str | None = None) -> RefusedError:
-    if state in STARTED_AGAIN:
-        return RefusedError(
-            f"{saga_id} has been started with another input, and has ended {state}",
-            help="start it with this input as a new generation with --again, or choose another id with --id",
-        )
-    return RefusedError(
-        f"{saga_id} has been started with another input",
-        help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
-    )
 
 
 class AlreadyEnded(RefusedError):

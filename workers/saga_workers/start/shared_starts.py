@@ -15,14 +15,12 @@ from temporalio.service import RPCError
 from saga_activities.ledger.claims import Claim
 from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
 from saga_workers.start.saga_starter import BulkRow, SagaStarter, StartRequest, StartResult
+from saga_workers.start.start_limits import MAX_SHARED_INPUTS
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.definition.saga_ids import check_saga_id
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import input_digest
 from sagas.text.exact_json import encode_json
-
-MAX_INPUT_BYTES = 1024 * 1024
-"""Bytes of JSON of the sagas of one bulk workflow. Temporal refuses an input above 2 MiB."""
 
 _BUSY_FOR = 1.0
 """Seconds after which the next bulk workflow starts although a worker has not claimed the one before: without a worker
@@ -73,7 +71,7 @@ class SharedStarts:
         given = request.id if id is None else id
         saga_id = check_saga_id(self._starter.new_id() if given is None else given)
         size = len(encode_json([saga_id, request.input, dict(request.labels)]))
-        if size > MAX_INPUT_BYTES // 2:
+        if size > MAX_SHARED_INPUTS // 2:
             return await self._starter.start(request, id=saga_id)
         batch = self._batch_for(size)
         own = _Start(saga_id, request, asyncio.get_running_loop().create_future())
@@ -90,7 +88,7 @@ class SharedStarts:
 
     def _batch_for(self, size: int) -> _Batch:
         batch = self._open
-        if batch is not None and (batch.full.is_set() or batch.size + size > MAX_INPUT_BYTES):
+        if batch is not None and (batch.full.is_set() or batch.size + size > MAX_SHARED_INPUTS):
             batch.full.set()
             batch = None
         if batch is None:

@@ -1,24 +1,22 @@
-"""Counters of a batch whose rows are being started, and the gate that holds the starting up."""
+"""Limits on the starting of rows: their rate, the sagas that run at once, failures, and sizes."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from saga_workers.start.saga_starter import StartRequest
+from saga_workers.start.start_gate import StartGate
 
-StopReason = Literal["asked", "failures", "cancelled", "taken over"]
+MAX_BULK_INPUT = 1536 * 1024
+"""Bytes of JSON of one saga's input in bulk execution: its state, with the results it keeps, has to fit into the start
+of a workflow of its own."""
 
+MAX_BULK_INPUTS = 1536 * 1024
+"""Bytes of JSON of the inputs of one bulk workflow; Temporal's limit for a whole input is 2 MiB."""
 
-@dataclass(frozen=True, slots=True)
-class StartRow:
-    """One saga to start. ``location`` names the row for messages."""
-
-    location: str
-    id: str
-    request: StartRequest
+MAX_SHARED_INPUTS = 1024 * 1024
+"""Bytes of JSON of starts that arrive together and share a bulk workflow. One that is larger than half of it starts
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,84 +31,7 @@ class StartLimits:
     tolerated: int | None = None
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts of rows, updated as the sagas start and end.
-
-    ``ended`` counts by state, whoever started the saga and when: a second run over the same file gives the same counts.
-    """
-
-    total: int
-    started: int = 0
-    existing: int = 0
-    refused: int = 0
-    ended: dict[str, int] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
-    stopped: StopReason | None = None
-
-    @property
-    def processed(self) -> int:
-        return self.started + self.existing + self.refused
-
-    @property
-    def running(self) -> int:
-        """Sagas that were started or found and whose end is not counted yet."""
-        return self.started + self.existing - sum(self.ended.values())
-
-    @property
-    def not_started(self) -> int:
-        return self.total - self.processed
-
-    def count_ended(self, state: str, count: int = 1) -> None:
-        self.ended[state] = self.ended.get(state, 0) + count
-
-    @property
-    def failures(self) -> int:
-        return self.refused + sum(count for state, count in self.ended.items() if state not in ("COMPLETED", "PARKED"))
-
-
-class StartGate:
-    """Lets rows start, holds them up while it is paused, and ends the starting when it is stopped."""
-
-    def __init__(self) -> None:
-        self.why: StopReason | None = None
-        self.paused = False
-        self._stopped = asyncio.Event()
-        self._open = asyncio.Event()
-        self._open.set()
-
-    @property
-    def stopped(self) -> bool:
-        return self.why is not None
-
-    def stop(self, why: StopReason) -> None:
-        """End the starting; the first reason counts."""
-        self.why = self.why or why
-        self._stopped.set()
-        self._open.set()
-
-    def pause(self, paused: bool) -> None:
-        self.paused = paused
-        if paused and not self.stopped:
-            self._open.clear()
-        else:
-            self._open.set()
-
-    async def wait_stopped(self) -> None:
-        await self._stopped.wait()
-
-    async def wait_open(self) -> None:
-        """Wait until it is neither paused nor, if it is stopped, to be waited for."""
-        await self._open.wait()
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep, but not after it has stopped."""
-        if seconds > 0 and not self.stopped:
-            await asyncio.wait({stopping := asyncio.ensure_future(self.wait_stopped())}, timeout=seconds)
-            stopping.cancel()
-
-
-class Pacer:
+class RateLimit:
     """Spreads starts over time: ``rate`` per second, or None. A pause is not made up for afterwards."""
 
     def __init__(self, rate: float | None) -> None:

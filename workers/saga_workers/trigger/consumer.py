@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from saga_activities.bodies.python_action import jsonable
-from saga_activities.conflicts import CONFLICT_INTERVALS
+from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
@@ -25,6 +25,7 @@ from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.retry import (
+    USUAL_ATTEMPTS,
     AttemptFailed,
     DependencyUnavailable,
     PoisonMessage,
@@ -46,7 +47,6 @@ _ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
 
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _MAX_REASON = 10_000
-_USUAL_ATTEMPTS = 5
 _RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
 _RECORD_ATTEMPTS = 5
@@ -90,7 +90,7 @@ class ConsumerRunner:
                 dead.append(found)
 
         about = fields(group=self._group, record=record.position)
-        limit = self._consumer.max_attempts or _USUAL_ATTEMPTS
+        limit = self._consumer.max_attempts or USUAL_ATTEMPTS
         reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=limit)
         if reason is not None:
             await self._give_up(record, reason)

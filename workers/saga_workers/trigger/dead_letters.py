@@ -1,4 +1,8 @@
-"""Dead letters: messages that cannot be processed, kept with the reason in a topic next to their own."""
+"""Dead letters: messages that cannot be processed, kept with the reason in a topic next to their own.
+
+:func:`saga_workers.trigger.retry.retry_until_done` decides that a message becomes one; a bridge, whose dead letters are
+part of its transaction, does so itself (``bridge.py``).
+"""
 
 from __future__ import annotations
 

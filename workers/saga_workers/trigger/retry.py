@@ -1,4 +1,4 @@
-"""Retries a message until it has had its effect, or certainly never will."""
+"""Retries a message until it has had its effect, or is given up, which makes it a dead letter."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from sagas.settings.masking import mask
 from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
+
+USUAL_ATTEMPTS = 5
+"""Failed attempts after which a message is given up."""
 
 _BACKOFF = Backoff(0.2, 10.0)
 

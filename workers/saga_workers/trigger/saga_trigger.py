@@ -23,7 +23,14 @@ from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, WaitLog, retry_until_done
+from saga_workers.trigger.retry import (
+    USUAL_ATTEMPTS,
+    AttemptFailed,
+    DependencyUnavailable,
+    PoisonMessage,
+    WaitLog,
+    retry_until_done,
+)
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.views.saga_view import read_view
 from sagas.actions.consumers import Message
@@ -32,8 +39,6 @@ from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.protocol.saga_view import SagaView
-
-MAX_ATTEMPTS = 5
 
 MAX_FILL_TIME = 0.1
 """Seconds. A reader that waits cannot stop."""
@@ -91,7 +96,7 @@ class SagaTrigger:
             attempt,
             about=fields(group=self._group, record=record.position),
             stop=self._stop,
-            max_attempts=MAX_ATTEMPTS,
+            max_attempts=USUAL_ATTEMPTS,
             log_wait=self._waits.log if self.most_shared else None,
         )
         if reason is not None:

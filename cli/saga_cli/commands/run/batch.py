@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from saga_workers.batch.batch_view import BatchEntry, BatchView
     from saga_workers.client import Client
     from saga_workers.location.locator import Locator
-    from saga_workers.start.start_limits import Tally
+    from saga_workers.start.tally import Tally
     from sagas.protocol.batch_record import BatchRecord
     from sagas.settings import Settings
 

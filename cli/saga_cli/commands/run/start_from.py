@@ -28,8 +28,10 @@ from sagas.text.shell import saga_command
 if TYPE_CHECKING:
     from saga_workers.batch.batch_control import FailedSaga
     from saga_workers.client import Client
+    from saga_workers.start.row_starts import StartRow
     from saga_workers.start.saga_starter import SagaStarter
-    from saga_workers.start.start_limits import StartGate, StartRow, Tally
+    from saga_workers.start.start_gate import StartGate
+    from saga_workers.start.tally import Tally
 
 _CONCURRENCY = 50
 _BULK_WORKFLOWS = 4
@@ -98,7 +100,7 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
     )
 
     if not rows and not mistakes:
-        from saga_workers.start.start_limits import Tally
+        from saga_workers.start.tally import Tally
 
         return report_batch(Tally(0), run_options)
 
@@ -123,7 +125,9 @@ async def run_batch(
     from saga_workers.start.bulk_rows import DEFAULT_BULK_SIZE, BulkRowStarter
     from saga_workers.start.row_starts import RowStarter
     from saga_workers.start.single_rows import SingleRowStarter
-    from saga_workers.start.start_limits import StartGate, StartLimits, Tally
+    from saga_workers.start.start_gate import StartGate
+    from saga_workers.start.start_limits import StartLimits
+    from saga_workers.start.tally import Tally
 
     if options.bulk:
         client.ledger.require()
@@ -181,7 +185,7 @@ async def make_start_rows(
     starter: SagaStarter, rows: Sequence[InputRow], errors: Sequence[str], prefix: str
 ) -> list[StartRow]:
     """Check every row. Raises InvalidRows with file and line of the mistakes; two rows with one id are one."""
-    from saga_workers.start.start_limits import StartRow
+    from saga_workers.start.row_starts import StartRow
     from sagas.definition.saga_ids import check_saga_id
 
     found = list(errors)
@@ -208,7 +212,7 @@ async def make_start_rows(
 
 def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[StartRow]:
     """The rows of sagas to start again. Raises InvalidRows if an input does not fit the definition any more."""
-    from saga_workers.start.start_limits import StartRow
+    from saga_workers.start.row_starts import StartRow
 
     problems: list[str] = []
     rows: list[StartRow] = []

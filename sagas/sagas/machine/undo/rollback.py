@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify
+from sagas.machine import arguments, builtin_actions, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -19,7 +20,7 @@ from sagas.machine.locking import locks
 from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
 from sagas.machine.undo import savepoints
 from sagas.protocol import outcomes
-from sagas.protocol.messages import CancelCall, Finish, RecordState
+from sagas.protocol.messages import CancelCall
 from sagas.protocol.outcomes import Outcome
 
 
@@ -174,20 +175,9 @@ def finish_when_compensated(run: SagaRun) -> None:
     if not run.compensating or run.compensations_open:
         return
     if run.savepoint is None:
-        finish_rollback(run)
+        finish(run, completed=False)
     else:
         savepoints.run_again_after_wait(run)
-
-
-def finish_rollback(run: SagaRun) -> None:
-    """End the saga: everything is compensated, or closed by an operator."""
-    run.ended_at = run.now
-    run.cancel_timer("warn_after")
-    locks.release_at_end(run)
-    run.state = "RESIDUE" if run.residue else "COMPENSATED"
-    run.emit(RecordState(run.state, None, run.reason["kind"] if run.reason else None))
-    notify.notify_milestone(run, "residue" if run.residue else "compensated")
-    run.emit(Finish(run.state, False, None, run.reason))
 
 
 def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:

@@ -103,13 +103,13 @@ def _a_pivot_can_be_undone(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_residue(patch: pytest.MonkeyPatch) -> None:
-    whole = rollback.finish_rollback
+    whole = rollback.finish
 
-    def finish(run: SagaRun) -> None:
+    def finish(run: SagaRun, *, completed: bool) -> None:
         run.residue.clear()
-        whole(run)
+        whole(run, completed=completed)
 
-    patch.setattr(rollback, "finish_rollback", finish)
+    patch.setattr(rollback, "finish", finish)
 
 
 def _new_arguments_for_the_undo(patch: pytest.MonkeyPatch) -> None:

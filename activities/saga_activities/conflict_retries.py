@@ -1,4 +1,8 @@
-"""Limits the retries of a conflict: rows of other transactions are in the way, and may be gone soon or never."""
+"""Limits the retries of a conflict: rows of other transactions are in the way, and may be gone soon or never.
+
+``guard/sqlstates.py`` says which errors are conflicts (a unique key, a foreign key, an exclusion constraint). A step, a
+compensation, a confirm and a consumer have CONFLICT_ATTEMPTS transactions for one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from sagas.protocol.payloads import Invocation
 
 CONFLICT_INTERVALS = (1.0, 3.0)
 """Seconds before the second and the third transaction, after which a conflict is final."""
+
+CONFLICT_ATTEMPTS = len(CONFLICT_INTERVALS) + 1
 
 CONFLICT_TIME = 10.0
 """Seconds from the begin of the first transaction in which the last one has to begin."""
@@ -57,6 +63,6 @@ def schedule_conflict(outcome: Outcome, invocation: Invocation, number: int) -> 
     """
     if not outcome.conflict or invocation.own_retry:
         return outcome
-    if number > len(CONFLICT_INTERVALS):
+    if number >= CONFLICT_ATTEMPTS:
         return replace(outcome, retryable=False)
     return replace(outcome, retry_after=CONFLICT_INTERVALS[number - 1])
