@@ -53,7 +53,7 @@ steps:
 
 SENTENCES = {
     "params": "a: argument `run[0].params` of `sql`: expected a mapping, found 5",
-    "rows": 'a: argument `run[0].expect_rows` of `sql`: expected a whole number, found "x"',
+    "rows": 'a: argument `run[0].expect_rows` of `sql`: expected a number of rows, as in `expect_rows: 1`, found "x"',
     "emit": "a: argument `emit[0]` of `sql`: `topic` is missing",
     "outbox": "a: argument `events` of `outbox.emit`: expected a list, found 5",
     "publish": "a: argument `events[0].headers` of `kafka.publish`: expected a mapping, found 5",
