@@ -89,14 +89,18 @@ _NO_KEYS = "MySQL does not return the keys of inserted rows, as MariaDB does"
 
 @asynccontextmanager
 async def restoring_session(sql: SqlSession) -> AsyncIterator[None]:
-    """Let a session of MySQL or MariaDB write every value that a row may have; any other is left as it is."""
-    if sql.dialect not in ("mysql", "mariadb"):
+    """Let a session write every value that a row may have, as its image has it; it is read again afterwards."""
+    is_mysql = sql.dialect in ("mysql", "mariadb")
+    if is_mysql:
+        await sql.control(f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'")
+    sql.writes_images = True
+    try:
         yield
-        return
-    await sql.control(f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'")
-    yield
-    # After an error the transaction ends, and its session is cleaned.
-    await sql.control(f"SET SESSION sql_mode = '{SQL_MODE}'")
+    finally:
+        sql.writes_images = False
+    if is_mysql:
+        # After an error the transaction ends, and its session is cleaned.
+        await sql.control(f"SET SESSION sql_mode = '{SQL_MODE}'")
 
 
 async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableShape:

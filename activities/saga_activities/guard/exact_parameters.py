@@ -76,9 +76,17 @@ def text_needs_care(value: Any) -> bool:
 
 
 async def exact_parameters(
-    statement: str, dialect: str, parameters: Sequence[Parameters], query: Query, *, numbers_only: bool = False
+    statement: str,
+    dialect: str,
+    parameters: Sequence[Parameters],
+    query: Query,
+    *,
+    numbers_only: bool = False,
+    check_text: bool = True,
 ) -> Sequence[Parameters]:
     """The parameters as the driver takes them without a loss. ``numbers_only``: SQLAlchemy binds all other values.
+
+    ``check_text`` False: text is stored as the database stores it, and the caller reads it again.
 
     Raises :class:`InexactNumber` for a number or text that the database, or the column that it is assigned to, cannot
     hold, and UnusableParameter for a value that a column of JSON or an array would store as another one.
@@ -88,7 +96,9 @@ async def exact_parameters(
         _refuse_characters(name, value, dialect)
     careful = {name for name, value in given if needs_care(value)}
     formed = {
-        name for name, value in given if text_needs_care(value) or (not numbers_only and needs_form(value, dialect))
+        name
+        for name, value in given
+        if (check_text and text_needs_care(value)) or (not numbers_only and needs_form(value, dialect))
     }
     as_json_text = frozenset() if numbers_only else json_parameters(parse_sql(statement, dialect))
     if not careful and not formed and not as_json_text:
@@ -120,7 +130,7 @@ async def exact_parameters(
         columns = {target: column for target, column in columns.items() if column.kind != "json"}
     exact: list[Parameters] = []
     for values in parameters:
-        forms = _for_columns(values, assigned, columns, dialect)
+        forms = _for_columns(values, assigned, columns, dialect, check_text)
         bound = {**values, **forms}
         for name in (careful | formed) & bound.keys():
             form = bound[name] if name in forms else without_target(name, bound[name], dialect)
@@ -134,13 +144,14 @@ def _for_columns(
     assigned: Sequence[AssignedParameter],
     columns: Mapping[AssignedParameter, NumberColumn],
     dialect: str,
+    check_text: bool,
 ) -> dict[str, Any]:
     """The parameters in the form for the columns that they are assigned to; an upsert has several for each."""
     forms: dict[str, Any] = {}
     for target in assigned:
         name, column = target.parameter, columns.get(target)
         value = values.get(name)
-        if column is None:
+        if column is None or (isinstance(value, str) and column.kind != "json" and not check_text):
             continue
         form = column.checked(target, value, dialect)
         if not column.is_array:

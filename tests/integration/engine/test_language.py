@@ -308,7 +308,7 @@ async def test_on_failure_park_and_continue(env: Environment) -> None:
     async with env.serving(definition) as client:
         story = await run_saga(client, "failing")
         assert story["state"] == "PARKED"
-        assert states(story) == {"a": "DONE", "b": "NOTHING_TO_UNDO", "c": "PARKED"}
+        assert states(story) == {"a": "DONE", "b": "FAILED", "c": "PARKED"}
         assert story["parked"][0]["decisions"] == ["retry", "done", "skip", "compensate"]
         assert await env.effects() == ["a"]
         await client.cancel(story["id"], reason="enough")

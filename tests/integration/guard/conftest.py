@@ -16,7 +16,7 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities import conflicts
+from saga_activities import conflict_retries
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections, open_engine
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
@@ -33,7 +33,7 @@ from tests.unit.guard.model import State
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A conflict has its three transactions at once."""
-    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 0.02))
+    monkeypatch.setattr(conflict_retries, "CONFLICT_INTERVALS", (0.01, 0.02))
 
 
 EFFECTS = """

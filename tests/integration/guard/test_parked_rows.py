@@ -72,7 +72,8 @@ async def test_the_sql_restores_every_value(tables: Tables, statement: str, chan
             insert = f"insert into @t values ({id}, {driver}, {VALUES[tables.kind]})"
             await connection.exec_driver_sql(tables.named(insert), (note,))
     before = await tables.dump()
-    assert (await tables.do([statement])).kind == "done"
+    outcome = await tables.do([statement])
+    assert outcome.kind == "done", outcome
     await tables.sql(change)
     why, details = await parked(tables)
     assert "has been changed since by something without automatic compensation" in why

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.exc import DBAPIError, NotSupportedError
 
-from saga_activities import conflicts
+from saga_activities import conflict_retries
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
@@ -298,7 +298,7 @@ async def test_the_attempts_of_a_conflict(shop: GuardDatabase, monkeypatch: pyte
     call = invocation(new_address().saga_id, "do", "insert into stock values ('A', 1)")
     (outcome,) = await attempts(shop, call)
     assert (outcome.repeats, outcome.retryable) == (2, False)
-    monkeypatch.setattr(conflicts, "CONFLICT_INTERVALS", (0.01, 20.0))
+    monkeypatch.setattr(conflict_retries, "CONFLICT_INTERVALS", (0.01, 20.0))
     late = await dispatcher(shop).perform(call, attempt_number(1, left=100.0))
     assert (late.repeats, late.retryable) == (1, False), "the third would begin twenty seconds after the first"
     began = time.monotonic()
