@@ -71,7 +71,7 @@ def _outcome_of_step(step: Mapping[str, Any]) -> Any:
     """A definite no of an attempt after a lost one is not the only fact, so that the step is sealed: it comes to the
     same, and is told as what it would be without the lost attempt."""
     state, outcome = step["state"], step["outcome"]
-    if step["attempts"] != 1 and (state, outcome) == ("NOTHING_TO_UNDO", "unknown"):
+    if step["attempts"] != 1 and state == "NOTHING_TO_UNDO":
         state, outcome = {"Rejected": ("REJECTED", "rejected")}.get(step["error"]["type"], ("FAILED", "failed"))
     compensation = (step["compensation"] or {}).get("state")
     if state in ("REJECTED", "FAILED"):

@@ -23,7 +23,7 @@ from tests.integration.guard.conftest import GuardDatabase, clock, new_address, 
 
 EXACT = {"postgres": "numeric", "mariadb": "decimal(65, 30)", "sqlite": "numeric"}
 TABLE = """
-create table if not exists numbers (
+create table if not exists exact_numbers (
     id varchar(60) primary key, small smallint, big bigint, exact {exact}, price decimal(12, 2), ratio double precision,
     label varchar(200), doc {json}
 )
@@ -51,13 +51,13 @@ async def perform(database: GuardDatabase, run: str, **params: Any) -> Outcome:
 async def stored(database: GuardDatabase, column: str, id: str) -> Any:
     """The value as text: what the database itself says it holds."""
     as_text = {"postgres": f"{column}::text", "mariadb": f"cast({column} as char)", "sqlite": f"cast({column} as text)"}
-    ((value,),) = await database.rows(f"select {as_text[database.kind]} from numbers where id = :id", id=id)
+    ((value,),) = await database.rows(f"select {as_text[database.kind]} from exact_numbers where id = :id", id=id)
     return value
 
 
 async def insert(database: GuardDatabase, column: str, value: Any) -> tuple[Outcome, str]:
     id = uuid4().hex
-    return await perform(database, f"insert into numbers (id, {column}) values (:id, :v)", id=id, v=value), id
+    return await perform(database, f"insert into exact_numbers (id, {column}) values (:id, :v)", id=id, v=value), id
 
 
 # Out of the database
@@ -92,7 +92,7 @@ async def test_json_columns_keep_their_digits(numbers: GuardDatabase) -> None:
     assert outcome.kind == "done"
     text = str(await stored(numbers, "doc", id)).replace(" ", "")
     assert text == '{"a":123456789012345678.123456789012,"b":[1.10,9223372036854775808]}'
-    read = await perform(numbers, "select doc from numbers where id = :id", id=id)
+    read = await perform(numbers, "select doc from exact_numbers where id = :id", id=id)
     document = read.result[0]["doc"]
     parsed = document if numbers.kind == "postgres" else decode_json(document)
     assert parsed == {"a": THIRTY, "b": [Decimal("1.10"), 2**63]}
@@ -134,9 +134,10 @@ async def test_thirty_digits(numbers: GuardDatabase) -> None:
     if numbers.kind == "sqlite":
         assert outcome.failure is not None
         assert outcome.failure.message.startswith(
-            f"the parameter v is {THIRTY}, and the column exact of numbers (numeric) holds SQLite's integers of 64 bits"
+            f"the parameter v is {THIRTY}, and the column exact of exact_numbers (numeric) holds SQLite's integers of"
+            " 64 bits"
         )
-        assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+        assert await numbers.rows("select id from exact_numbers where id = :id", id=id) == []
         return
     assert outcome.kind == "done", outcome
     assert Decimal(await stored(numbers, "exact", id)) == THIRTY
@@ -164,16 +165,16 @@ async def test_more_digits_than_a_column_holds_are_refused(
     outcome, id = await insert(numbers, column, value)
     assert outcome.failure is not None, "it was stored"
     assert problem in outcome.failure.message
-    assert f"the column {column} of numbers" in outcome.failure.message
+    assert f"the column {column} of exact_numbers" in outcome.failure.message
     assert not outcome.retryable
-    assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+    assert await numbers.rows("select id from exact_numbers where id = :id", id=id) == []
 
 
 @pytest.mark.parametrize("value", [2**63, Decimal("0.12345678901234567890"), Decimal("1E+400"), Decimal("NaN")])
 async def test_more_digits_than_sqlite_holds_are_refused(numbers: GuardDatabase, value: Any) -> None:
     if numbers.kind != "sqlite":
         pytest.skip("the other databases refuse by the type of the column")
-    for run in ("insert into numbers (id, big) values (:id, :v)", "select :id as id where 1 < :v"):
+    for run in ("insert into exact_numbers (id, big) values (:id, :v)", "select :id as id where 1 < :v"):
         outcome = await perform(numbers, run, id=uuid4().hex, v=value)
         assert outcome.failure is not None
         assert "SQLite" in outcome.failure.message
@@ -194,10 +195,10 @@ async def test_more_digits_than_mariadb_holds_anywhere_are_refused(numbers: Guar
 @pytest.mark.parametrize(
     "run",
     [
-        "update numbers set price = price - :v where id = :id",
-        "update numbers set price = coalesce(price, 0) + :v where id = :id",
-        "update numbers set price = case when price > 1 then :v else 0 end where id = :id",
-        "insert into numbers (id, price) select :id, :v",
+        "update exact_numbers set price = price - :v where id = :id",
+        "update exact_numbers set price = coalesce(price, 0) + :v where id = :id",
+        "update exact_numbers set price = case when price > 1 then :v else 0 end where id = :id",
+        "insert into exact_numbers (id, price) select :id, :v",
     ],
 )
 async def test_an_amount_is_not_rounded_when_it_is_added(server_guard_database: GuardDatabase, run: str) -> None:
@@ -210,7 +211,7 @@ async def test_an_amount_is_not_rounded_when_it_is_added(server_guard_database: 
     assert "holds 2 digits after the point" in outcome.failure.message
     assert await stored(numbers, "price", id) == "10.00"
     rounded = await perform(
-        numbers, "update numbers set price = round(:v, 2) where id = :id", id=id, v=Decimal("0.005")
+        numbers, "update exact_numbers set price = round(:v, 2) where id = :id", id=id, v=Decimal("0.005")
     )
     assert rounded.kind == "done", "the author rounds"
 
@@ -230,14 +231,16 @@ async def test_lists_are_exact(numbers: GuardDatabase) -> None:
 
 @action("numbers.store", connection="shop")
 async def store(step: Step, id: str, price: Decimal, amount: Decimal) -> dict[str, Any]:
-    await step.sql.execute("insert into numbers (id, price, label) values (:id, :p, :l)", id=id, p=price, l=str(amount))
+    await step.sql.execute(
+        "insert into exact_numbers (id, price, label) values (:id, :p, :l)", id=id, p=price, l=str(amount)
+    )
     step.emit("numbers", key=id, value={"amount": amount})
-    return {"amount": amount, "price": await step.sql.scalar("select price from numbers where id = :id", id=id)}
+    return {"amount": amount, "price": await step.sql.scalar("select price from exact_numbers where id = :id", id=id)}
 
 
 @action("numbers.construct", connection="shop")
 async def construct(step: Step, id: str, price: Decimal) -> None:
-    table = sa.table("numbers", sa.column("id"), sa.column("price", sa.Numeric))
+    table = sa.table("exact_numbers", sa.column("id"), sa.column("price", sa.Numeric))
     await step.sql.execute(sa.insert(table).values(id=id, price=price))
 
 
@@ -262,7 +265,7 @@ async def test_a_statement_built_with_sqlalchemy_is_checked_too(numbers: GuardDa
     id = uuid4().hex
     outcome = await call(numbers, "numbers.construct", id=id, price=Decimal("0.12345678901234567890"))
     assert outcome.failure is not None, "it was rounded"
-    assert await numbers.rows("select id from numbers where id = :id", id=id) == []
+    assert await numbers.rows("select id from exact_numbers where id = :id", id=id) == []
     assert (await call(numbers, "numbers.construct", id=id, price=Decimal("1.25"))).kind == "done"
 
 
@@ -271,7 +274,7 @@ async def test_a_statement_built_with_sqlalchemy_is_checked_too(numbers: GuardDa
 
 async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(numbers: GuardDatabase) -> None:
     values = [Decimal("1.25"), Decimal("0.12345678901234567890"), Decimal("2.50")]
-    run = "insert into numbers (id, price) values (:id, :v)"
+    run = "insert into exact_numbers (id, price) values (:id, :v)"
     calls = []
     for value in values:
         saga_id = f"saga-{uuid4()}"
@@ -281,7 +284,7 @@ async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(
         calls.append(Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=guard))
     outcomes = await ChunkRunner(numbers.guard, BODIES).perform(calls, new_attempt())
     assert [outcome and outcome.kind for outcome in outcomes] == ["done", "failed", "done"]
-    written = [await numbers.rows("select price from numbers where id = :id", id=one.saga_id) for one in calls]
+    written = [await numbers.rows("select price from exact_numbers where id = :id", id=one.saga_id) for one in calls]
     assert [[Decimal(str(price)) for (price,) in rows] for rows in written] == [[values[0]], [], [values[2]]]
 
 
