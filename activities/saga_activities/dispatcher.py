@@ -29,14 +29,8 @@ from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation, arguments_hash, omitted
+from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash, omitted
 from sagas.text.exact_json import encode_json
-
-RECORD_RESULT = "saga.done"
-"""An operator's decision `done`: writes the row of the operation with the given result."""
-
-SKIP_RESTORE = "saga.skip"
-"""An operator's decision `skip` about an automatic compensation: its rows stay as they are."""
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 IDLE_TRANSACTION_TIMEOUT = 30.0

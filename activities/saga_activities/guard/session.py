@@ -114,9 +114,9 @@ class SqlSession:
         self._closed = False
         self._savepoints = 0
         self.used = False
-        """Whether a statement of an action has run, which may have left something in the session."""
+        """True once a statement of an action has run, which may have left something in the session."""
         self.writes_images = False
-        """Whether texts are images of rows, which the database itself has written and which are read again."""
+        """True while parameters are images of rows, which the database itself has written and which are read again."""
         self.first_error: BaseException | None = None
         self._created = self._begun = 0
 

@@ -17,16 +17,12 @@ from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, L
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
-from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, idempotency_key
 from sagas.text.exact_json import encode_json
 
 MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"
 SEAL = "saga.seal"
-RECORD_RESULT = "saga.done"
-"""Records an operator's `done` in the guard's row of the operation; an existing row takes precedence."""
-SKIP_RESTORE = "saga.skip"
-"""Records that an automatic compensation is skipped, so that no other undo leaves a row to it."""
 SKIP_RETRY = Retry(max_attempts=4, initial_interval=1.0, max_interval=4.0)
 """A database that is gone for good must not keep an operator from skipping."""
 

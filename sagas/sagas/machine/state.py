@@ -192,9 +192,10 @@ class InternalEvent:
 
 
 OUTPUT_STEP = "output"
+"""The pseudo-step that evaluates the saga's `output`."""
+
 MAX_SHOWN_ARGUMENTS = 4_096
 """Bytes of the new arguments of a decision that the view shows."""
-"""The pseudo-step that evaluates the saga's `output`."""
 
 FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
 

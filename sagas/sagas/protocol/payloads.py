@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 REJECTED_TYPE = "Rejected"
 ALREADY_COMPENSATED_TYPE = "AlreadyCompensated"
+RECORD_RESULT = "saga.done"
+"""The action that records an operator's `done` in the guard's row of the operation; an existing row wins."""
+
+SKIP_RESTORE = "saga.skip"
+"""The action that records the `skip` of an automatic compensation: its rows stay, and no other undo relies on it."""
+
 REFUSED_TYPE = "SagaRefused"
 """The failure of a refused start, message or call: nothing was run or changed. `Rejected` comes from a participant."""
 NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})

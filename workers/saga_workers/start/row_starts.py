@@ -67,7 +67,7 @@ class RowStarter(ABC):
         self._room = asyncio.Condition()
         self._running = 0
         self._waiting: set[asyncio.Task[Any]] = set()
-        """Those of the tasks that have started what they start."""
+        """Tasks that have started their rows, and only wait for the ends of the sagas."""
 
     async def start_all(self, rows: Sequence[StartRow]) -> None:
         """Start them in their order. Raises RPCError if the server cannot be reached, LedgerUnavailable."""
