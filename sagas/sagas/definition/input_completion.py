@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from sagas.definition.schema_nodes import SchemaNode
+from sagas.definition.schema_nodes import SchemaNode, always_applied, closure
 from sagas.definition.schema_patterns import charge
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, wants_integer
 from sagas.text.exact_numbers import is_whole
@@ -55,10 +55,10 @@ class _Walker:
                 if applied:
                     value[name] = self.complete(applied, value[name], depth + 1)
         elif isinstance(value, list):
-            lists = [self._of_element(nodes, value, at) for at in range(len(value))]
-            for at, applied in enumerate(lists):
+            lists = [self._of_element(nodes, value, index) for index in range(len(value))]
+            for index, applied in enumerate(lists):
                 if applied:
-                    value[at] = self.complete(applied, value[at], depth + 1)
+                    value[index] = self.complete(applied, value[index], depth + 1)
         else:
             return self._leaf(nodes, value)
         return value
@@ -71,22 +71,16 @@ class _Walker:
 
     def _applied(self, nodes: list[SchemaNode], value: Any, *, conditions: bool) -> list[SchemaNode]:
         """These and all schemas that apply with them to the same value."""
-        found: list[SchemaNode] = []
-        waiting, seen = list(reversed(nodes)), set[int]()
-        while waiting:
-            node = waiting.pop()
-            if id(node.schema) in seen or not self._matters(node):
-                continue
+
+        def following(node: SchemaNode) -> Iterator[SchemaNode]:
             charge()
-            seen.add(id(node.schema))
-            found.append(node)
-            waiting += node.referenced()
-            waiting += node.all_of()
+            yield from filter(self._matters, always_applied(node))
             if isinstance(value, dict):
-                waiting += [part for name, part in node.dependent_schemas() if name in value]
+                yield from (part for name, part in node.dependent_schemas() if name in value and self._matters(part))
             if conditions:
-                waiting += self._conditional(node, value)
-        return found
+                yield from filter(self._matters, self._conditional(node, value))
+
+        return list(closure(filter(self._matters, nodes), following))
 
     def _conditional(self, node: SchemaNode, value: Any) -> list[SchemaNode]:
         key = id(node.schema)
@@ -123,7 +117,7 @@ class _Walker:
 
     def _of_property(self, nodes: list[SchemaNode], value: dict[str, Any], name: str) -> list[SchemaNode]:
         charge(len(nodes))
-        found = [part for node in nodes for part in node.covering(name) if self._matters(part)]
+        parts = [part for node in nodes for part in node.covering(name) if self._matters(part)]
         for node in nodes:
             rest = node.part("unevaluatedProperties")
             if (
@@ -131,31 +125,31 @@ class _Walker:
                 and self._matters(rest)
                 and not any(part.covering(name) for part in self._evaluated_by(node, value))
             ):
-                found.append(rest)
-        return found
+                parts.append(rest)
+        return parts
 
     def _evaluated_by(self, node: SchemaNode, value: Any) -> list[SchemaNode]:
         """All that `unevaluatedProperties` and `unevaluatedItems` of a schema look at."""
         return _Everything(self.compiled, None)._applied([node], value, conditions=True)
 
-    def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
+    def _of_element(self, nodes: list[SchemaNode], value: list[Any], index: int) -> list[SchemaNode]:
         charge(len(nodes))
-        found = [part for node in nodes if (part := _element_part(node, at)) is not None and self._matters(part)]
+        parts = [part for node in nodes if (part := _element_part(node, index)) is not None and self._matters(part)]
         for node in nodes:
             rest = node.part("unevaluatedItems")
             if (
                 rest is not None
                 and self._matters(rest)
-                and not any(_element_part(part, at) for part in self._evaluated_by(node, value))
+                and not any(_element_part(part, index) for part in self._evaluated_by(node, value))
             ):
-                found.append(rest)
-        return found
+                parts.append(rest)
+        return parts
 
 
-def _element_part(node: SchemaNode, at: int) -> SchemaNode | None:
+def _element_part(node: SchemaNode, index: int) -> SchemaNode | None:
     """The part of `prefixItems`, or else `items`, which describes the elements after them."""
     prefix = node.prefix_items()
-    return prefix[at] if at < len(prefix) else node.part("items")
+    return prefix[index] if index < len(prefix) else node.part("items")
 
 
 class _Everything(_Walker):
@@ -180,12 +174,13 @@ class _Defaults(_Walker):
         return applied
 
     def _missing(self, nodes: list[SchemaNode], value: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, list[SchemaNode]] = {}
+        defaults: dict[str, list[SchemaNode]] = {}
         for node in nodes:
             for name, part in node.properties():
                 if name not in value:
-                    found.setdefault(name, []).extend(default_nodes(part))
-        return {name: copy.deepcopy(given[0].schema["default"]) for name, given in found.items() if same_default(given)}
+                    defaults.setdefault(name, []).extend(default_nodes(part))
+        agreed = {name: given[0] for name, given in defaults.items() if same_default(given)}
+        return {name: copy.deepcopy(part.schema["default"]) for name, part in agreed.items()}
 
     def _chosen(self, fitting: list[SchemaNode]) -> list[SchemaNode]:
         return fitting if len(fitting) == 1 else []
@@ -201,18 +196,12 @@ class _Defaults(_Walker):
 
 def default_nodes(node: SchemaNode) -> list[SchemaNode]:
     """The schemas that give a default to a missing value: this one, else those of its `$ref` and `allOf`."""
-    waiting, seen, found = [node], set[int](), list[SchemaNode]()
-    while waiting:
-        part = waiting.pop(0)
-        if id(part.schema) in seen or not isinstance(part.schema, dict):
-            continue
+
+    def following(part: SchemaNode) -> Iterator[SchemaNode]:
         charge()
-        seen.add(id(part.schema))
-        if "default" in part.schema:
-            found.append(part)
-        else:
-            waiting += [*part.referenced(), *part.all_of()]
-    return found
+        return iter(()) if "default" in part.schema else always_applied(part)
+
+    return [part for part in closure([node], following) if "default" in part.schema]
 
 
 def same_default(nodes: list[SchemaNode]) -> bool:
@@ -226,6 +215,7 @@ class _Integers(_Everything):
             int(value) if isinstance(value, Decimal) and is_whole(value) and any(map(wants_integer, nodes)) else value
         )
 
-    def _of_element(self, nodes: list[SchemaNode], value: list[Any], at: int) -> list[SchemaNode]:
+    def _of_element(self, nodes: list[SchemaNode], value: list[Any], index: int) -> list[SchemaNode]:
         containing = [part for node in nodes if (part := node.part("contains")) is not None and self._matters(part)]
-        return super()._of_element(nodes, value, at) + [one for one in containing if self.compiled.fits(one, value[at])]
+        fitting = [part for part in containing if self.compiled.fits(part, value[index])]
+        return super()._of_element(nodes, value, index) + fitting

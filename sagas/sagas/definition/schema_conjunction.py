@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, floor, gcd
+from math import ceil, floor, gcd, lcm
 from typing import Any, NamedTuple
 
 from sagas.definition.schema_messages import shown_value
 from sagas.definition.schema_mismatches import has_type
-from sagas.definition.schema_nodes import Path, SchemaNode
-from sagas.definition.schema_patterns import charge, matches_pattern
+from sagas.definition.schema_nodes import Path, SchemaNode, always_applied, closure
+from sagas.definition.schema_patterns import charge, matches_pattern, may_match
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
 from sagas.text.exact_numbers import comparable, is_equal
@@ -68,18 +68,13 @@ def certain_parts(nodes: Iterable[SchemaNode], dynamic: Mapping[str, list[Schema
 
     Where a `$dynamicRef` leads depends on the way to it, unless only one schema has the name. Raises TooComplex.
     """
-    waiting, seen, parts = list(nodes)[::-1], set[int](), list[SchemaNode]()
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part.schema, Mapping) or id(part.schema) in seen:
-            continue
-        seen.add(id(part.schema))
-        parts.append(part)
+
+    def following(part: SchemaNode) -> Iterable[SchemaNode]:
         charge()
         name = str(part.get("$dynamicRef")).partition("#")[2]
-        referenced = [] if len(dynamic.get(name, ())) > 1 else list(part.referenced())
-        waiting += [*part.all_of(), *referenced][::-1]
-    return parts
+        return part.all_of() if len(dynamic.get(name, ())) > 1 else always_applied(part)
+
+    return list(closure(nodes, following))
 
 
 def is_false(schema: Any) -> bool:
@@ -134,16 +129,16 @@ class Conjunction:
         """Each field that must be there, and the place that says so."""
         places: dict[str, Path] = {}
         for own, schema in self._with("required"):
-            for at, name in enumerate(_names(schema["required"])):
-                places.setdefault(name, ("required", at) if own else ())
+            for index, name in enumerate(_names(schema["required"])):
+                places.setdefault(name, ("required", index) if own else ())
         waiting = list(places)
         dependent = self._with("dependentRequired")
         while waiting and dependent:
             name = waiting.pop()
             for own, schema in dependent:
-                for at, other in enumerate(_names(schema["dependentRequired"].get(name))):
+                for index, other in enumerate(_names(schema["dependentRequired"].get(name))):
                     if other not in places:
-                        places[other] = ("dependentRequired", name, at) if own else ()
+                        places[other] = ("dependentRequired", name, index) if own else ()
                         waiting.append(other)
         return places
 
@@ -154,7 +149,7 @@ class Conjunction:
 
     def _with(self, keyword: str) -> list[tuple[bool, Mapping[str, Any]]]:
         """The schemas with a keyword, each with True if it is the first of all."""
-        return [(at == 0, schema) for at, schema in enumerate(self._schemas) if keyword in schema]
+        return [(index == 0, schema) for index, schema in enumerate(self._schemas) if keyword in schema]
 
     def _place(self, *keywords: str) -> Path:
         return next(((keyword,) for keyword in keywords if keyword in self._schemas[0]), ())
@@ -166,7 +161,7 @@ class Conjunction:
             return
         charge(sum(map(len, lists)))
         texts = [{_text(value) for value in listed} for listed in lists]
-        listed = [value for value in min(lists, key=len) if all(_text(value) in known for known in texts)]
+        listed = [value for value in min(lists, key=len) if all(_text(value) in other for other in texts)]
         keyword = "enum" if self._with("enum") and not self._place("const") else "const"
         place = self._place(keyword)
         if not listed:
@@ -239,10 +234,10 @@ class Conjunction:
                 yield _Bound(least, False, text, ("contains",) if own else ())
 
     def _most_items(self) -> Iterator[_Bound]:
-        for at, schema in enumerate(self._schemas):
+        for index, schema in enumerate(self._schemas):
             prefix = schema.get("prefixItems")
             prefix = prefix if isinstance(prefix, list) else []
-            place = next(((key,) for key in ("items", "prefixItems") if at == 0 and key in schema), ())
+            place = next(((key,) for key in ("items", "prefixItems") if index == 0 and key in schema), ())
             if is_false(schema.get("items")):
                 yield _Bound(len(prefix), False, f"`items: false` leaves {len(prefix)}", place)
             refused = next((number for number, part in enumerate(prefix) if is_false(part)), None)
@@ -291,10 +286,10 @@ class Conjunction:
             for first, others in _mapping(schema["dependentRequired"]).items():
                 if first in needed or self.forbids(first):
                     continue
-                for at, name in enumerate(_names(others)):
+                for index, name in enumerate(_names(others)):
                     if self.forbids(name):
                         message = f"`{first[:80]}` needs `{name[:80]}`, and another keyword forbids that"
-                        place = ("dependentRequired", first, at) if own else ()
+                        place = ("dependentRequired", first, index) if own else ()
                         yield Contradiction(message, frozenset(), place)
 
 
@@ -313,9 +308,8 @@ def _is_short(number: int | Decimal) -> bool:
     return number.is_finite() and abs(number.adjusted()) + len(number.as_tuple().digits) < _LONGEST
 
 
-def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
-    numerator = one.numerator * other.numerator // gcd(one.numerator, other.numerator)
-    return Fraction(numerator, gcd(one.denominator, other.denominator))
+def _common_multiple(first: Fraction, second: Fraction) -> Fraction:
+    return Fraction(lcm(first.numerator, second.numerator), gcd(first.denominator, second.denominator))
 
 
 def _forbids(schema: Mapping[str, Any], name: str) -> bool:
@@ -327,7 +321,7 @@ def _forbids(schema: Mapping[str, Any], name: str) -> bool:
     declared = _mapping(schema.get("properties"))
     patterns = _mapping(schema.get("patternProperties"))
     charge(len(patterns))
-    covering = [part for pattern, part in patterns.items() if _may_match(pattern, name)]
+    covering = [part for pattern, part in patterns.items() if may_match(pattern, name)]
     if name in declared:
         covering.append(declared[name])
     if covering:
@@ -345,15 +339,8 @@ def _refuses_name(schema: Mapping[str, Any], name: str) -> bool:
         (isinstance(listed, list) and name not in listed)
         or not is_equal(constant, name)
         or not shortest <= len(name) <= longest
-        or (isinstance(pattern, str) and not _may_match(pattern, name))
+        or (isinstance(pattern, str) and not may_match(pattern, name))
     )
-
-
-def _may_match(pattern: str, name: str) -> bool:
-    try:
-        return matches_pattern(pattern, name)
-    except UsageError:
-        return True  # RE2 does not read it, which is reported elsewhere
 
 
 def _does_match(pattern: str, name: str) -> bool:

@@ -16,8 +16,7 @@ from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.builtins.registry import PLANNED
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
-from sagas.definition.schema_patterns import matches_pattern
-from sagas.errors import UsageError
+from sagas.definition.schema_patterns import may_match
 from sagas.text.exact_numbers import is_equal, is_whole
 
 
@@ -49,7 +48,7 @@ class JsonNode:
         if isinstance(self._json, Mapping):
             return {str(name): JsonNode(value, f"{self.path}.{name}") for name, value in self._json.items()}
         if isinstance(self._json, list):
-            return [JsonNode(value, f"{self.path}[{at}]") for at, value in enumerate(self._json)]
+            return [JsonNode(value, f"{self.path}[{index}]") for index, value in enumerate(self._json)]
         return self._json
 
     def to_json(self) -> Any:
@@ -92,8 +91,8 @@ def mismatches(node: AnyNode, schema: Any, root: Mapping[str, Any]) -> Iterator[
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         yield from mismatches(node, root.get("$defs", {}).get(reference[8:]), root)
-    for one in schema.get("allOf", ()):
-        yield from mismatches(node, one, root)
+    for part in schema.get("allOf", ()):
+        yield from mismatches(node, part, root)
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
         yield from _best_option(node, options, root)
@@ -136,7 +135,7 @@ def _best_option(node: AnyNode, options: list[Any], root: Mapping[str, Any]) -> 
     tried = [list(mismatches(node, option, root)) for option in options]
     if not all(tried):
         return
-    deeper = [found for found in tried if found[0][0] is not node]
+    deeper = [problems for problems in tried if problems[0][0] is not node]
     if deeper:
         yield from min(deeper, key=len)
         return
@@ -154,7 +153,7 @@ def _value_mismatches(node: AnyNode, schema: Mapping[str, Any]) -> Iterator[tupl
     value = node.value
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
     if choices is not None and not any(is_equal(node.to_json(), choice) for choice in choices):
-        words = ", ".join(str(one) for one in choices)
+        words = ", ".join(map(str, choices))
         close = suggestion_help(value, map(str, choices)) if isinstance(value, str) else ""
         yield node, f"expected one of {words}, found {describe_node(node)}" + (f". {close}" if close else "")
     if isinstance(value, str):
@@ -179,12 +178,7 @@ def _value_mismatches(node: AnyNode, schema: Mapping[str, Any]) -> Iterator[tupl
 def _matches(pattern: str, text: str, *, own: bool) -> bool:
     """``own``: a pattern of the engine, which may use what RE2 does not support. One of an author that RE2 does not
     support is reported elsewhere."""
-    if own:
-        return re.search(pattern, text) is not None
-    try:
-        return matches_pattern(pattern, text)
-    except UsageError:
-        return True
+    return re.search(pattern, text) is not None if own else may_match(pattern, text)
 
 
 def _object_mismatches(

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.definition.schema_patterns import matches_pattern
-from sagas.errors import UsageError
+from sagas.definition.schema_patterns import may_match
 
 REFERENCES = ("$ref", "$dynamicRef")
 DATA_KEYWORDS = ("const", "enum", "default", "examples")
@@ -19,8 +18,10 @@ DATA_KEYWORDS = ("const", "enum", "default", "examples")
 
 Path = tuple[str | int, ...]
 
+SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose values are mappings of names to schemas."""
+
 _LISTS = ("allOf", "anyOf", "oneOf")
-_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class SchemaNode:
         from referencing.exceptions import Unresolvable
 
         try:
-            found = self.resolver.lookup(reference)
+            target = self.resolver.lookup(reference)
         except (Unresolvable, AttributeError, LookupError, TypeError, ValueError):
             return None  # the other errors come from documents that are not JSON Schema
-        return SchemaNode(found.contents, found.resolver)
+        return SchemaNode(target.contents, target.resolver)
 
     def all_of(self) -> Iterator[SchemaNode]:
         """The parts of `allOf`."""
@@ -88,10 +89,10 @@ class SchemaNode:
     def covering(self, name: str) -> list[SchemaNode]:
         """The schemas of one property: of `properties` and `patternProperties`, else `additionalProperties`."""
         declared = self.get("properties")
-        found = [self.child(declared[name])] if isinstance(declared, dict) and name in declared else []
-        found += [part for pattern, part in self.patterns() if _may_match(pattern, name)]
+        parts = [self.child(declared[name])] if isinstance(declared, dict) and name in declared else []
+        parts += [part for pattern, part in self.patterns() if may_match(pattern, name)]
         rest = self.part("additionalProperties")
-        return found if found or rest is None else [rest]
+        return parts if parts or rest is None else [rest]
 
     def _listed(self, keyword: str) -> Iterator[SchemaNode]:
         value = self.get(keyword)
@@ -120,6 +121,35 @@ def _resource(schema: Any) -> Any:
     return DRAFT202012.create_resource(schema)
 
 
+def closure(
+    nodes: Iterable[SchemaNode], following: Callable[[SchemaNode], Iterable[SchemaNode]]
+) -> Iterator[SchemaNode]:
+    """These schemas and all that ``following`` leads to, each mapping once, in the order of their places."""
+    waiting, seen = list(nodes)[::-1], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node.schema, dict) and id(node.schema) not in seen:
+            seen.add(id(node.schema))
+            yield node
+            waiting += list(following(node))[::-1]
+
+
+def always_applied(node: SchemaNode) -> Iterator[SchemaNode]:
+    """The subschemas that apply to every value to which this one applies."""
+    yield from node.referenced()
+    yield from node.all_of()
+
+
+def sometimes_applied(node: SchemaNode) -> Iterator[SchemaNode]:
+    """The subschemas that apply only to some of the values to which this one applies."""
+    for keyword in ("then", "else"):
+        if (part := node.part(keyword)) is not None:
+            yield part
+    for keyword in ("anyOf", "oneOf"):
+        yield from node.alternatives(keyword)
+    yield from (part for _, part in node.dependent_schemas())
+
+
 def same_value(node: SchemaNode) -> Iterator[SchemaNode]:
     """The subschemas that describe the same value, whether or not they apply to a given one."""
     yield from node.referenced()
@@ -131,16 +161,12 @@ def same_value(node: SchemaNode) -> Iterator[SchemaNode]:
     yield from (part for _, part in node.dependent_schemas())
 
 
-def elements(node: SchemaNode, at: int | None = None) -> Iterator[SchemaNode]:
-    """The subschemas that may describe elements of a list; ``at``: the element at this place."""
+def elements(node: SchemaNode, index: int | None = None) -> Iterator[SchemaNode]:
+    """The subschemas that may describe elements of a list, or its element ``index``."""
     prefix = node.prefix_items()
-    yield from prefix if at is None else prefix[at : at + 1]
-    rest = (
-        ("contains", "unevaluatedItems")
-        if at is not None and at < len(prefix)
-        else ("items", "contains", "unevaluatedItems")
-    )
-    for keyword in rest:
+    yield from prefix if index is None else prefix[index : index + 1]
+    in_prefix = index is not None and index < len(prefix)
+    for keyword in ("contains", "unevaluatedItems") if in_prefix else ("items", "contains", "unevaluatedItems"):
         if (part := node.part(keyword)) is not None:
             yield part
 
@@ -169,14 +195,7 @@ def reachable(roots: Iterable[SchemaNode], dynamic: Mapping[str, list[SchemaNode
 
     ``dynamic``: the :func:`dynamic_anchors`; which of several a reference leads to depends on the way to it.
     """
-    waiting, seen = list(roots), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node.schema) in seen or not isinstance(node.schema, dict):
-            continue
-        seen.add(id(node.schema))
-        yield node
-        waiting += [*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)]
+    return closure(roots, lambda node: (*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)))
 
 
 def leading_to(root: SchemaNode, wanted: Callable[[SchemaNode], bool]) -> frozenset[int]:
@@ -189,23 +208,23 @@ def leading_to(root: SchemaNode, wanted: Callable[[SchemaNode], bool]) -> frozen
             waiting.append(id(node.schema))
         for part in (*same_value(node), *all_inside(node), *dynamic_targets(node, dynamic)):
             sources.setdefault(id(part.schema), []).append(id(node.schema))
-    found: set[int] = set()
+    leading: set[int] = set()
     while waiting:
-        if (key := waiting.pop()) not in found:
-            found.add(key)
+        if (key := waiting.pop()) not in leading:
+            leading.add(key)
             waiting += sources.get(key, ())
-    return frozenset(found)
+    return frozenset(leading)
 
 
 def dynamic_anchors(root: SchemaNode) -> dict[str, list[SchemaNode]]:
     """The schemas with `$dynamicAnchor`, by its name."""
     if root.resolver is None:
         return {}
-    found: dict[str, list[SchemaNode]] = {}
+    anchors: dict[str, list[SchemaNode]] = {}
     for node, _ in subschemas(root):
         if isinstance(name := node.get("$dynamicAnchor"), str):
-            found.setdefault(name, []).append(node)
-    return found
+            anchors.setdefault(name, []).append(node)
+    return anchors
 
 
 def dynamic_targets(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -> list[SchemaNode]:
@@ -220,19 +239,13 @@ def subschemas(root: SchemaNode) -> Iterator[tuple[SchemaNode, Path]]:
     while waiting:
         node, path, named = waiting.pop()  # ``named``: the keys are names of the author's, not keywords
         if isinstance(node.schema, list):
-            waiting += [(node.child(part), (*path, at), False) for at, part in reversed(list(enumerate(node.schema)))]
+            parts = reversed(list(enumerate(node.schema)))
+            waiting += [(node.child(part), (*path, index), False) for index, part in parts]
         elif isinstance(node.schema, dict):
             if not named:
                 yield node, path
             waiting += [
-                (node.child(part), (*path, key), not named and key in _SCHEMA_MAPS)
+                (node.child(part), (*path, key), not named and key in SCHEMA_MAPS)
                 for key, part in reversed(list(node.schema.items()))
                 if named or key not in DATA_KEYWORDS
             ]
-
-
-def _may_match(pattern: str, name: str) -> bool:
-    try:
-        return matches_pattern(pattern, name)
-    except UsageError:
-        return True  # RE2 does not read it, which is reported elsewhere

@@ -54,6 +54,14 @@ def matches_pattern(pattern: str, text: str) -> bool:
         return False
 
 
+def may_match(pattern: str, text: str) -> bool:
+    """True if the pattern occurs in the text, and for a pattern that RE2 does not support, which `validate` reports."""
+    try:
+        return matches_pattern(pattern, text)
+    except UsageError:
+        return True
+
+
 def pattern_problem(pattern: str) -> str | None:
     """Why RE2 does not read the pattern; None if it does."""
     if len(pattern) > _PATTERN_LENGTH:

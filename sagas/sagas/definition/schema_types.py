@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from sagas.definition.schema_nodes import SchemaNode, inside, root_node
+from sagas.definition.schema_nodes import SchemaNode, always_applied, closure, inside, root_node, sometimes_applied
 from sagas.text.exact_numbers import is_whole
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
@@ -19,12 +19,13 @@ def types_at(schema: Any, path: Sequence[str]) -> frozenset[str]:
     """
     always, sometimes = [root_node(schema)], list[SchemaNode]()
     for name in path:
-        always, more = _together(always)
-        sometimes = [part for node in (*more, *sometimes) for part in _all_parts(node)]
+        always = list(closure(always, always_applied))
+        sometimes += [part for node in always for part in sometimes_applied(node)]
+        sometimes = list(closure(sometimes, lambda node: (*always_applied(node), *sometimes_applied(node))))
         always = [part for node in always for part in inside(node, name)]
         sometimes = [part for node in sometimes for part in inside(node, name)]
-    if (known := _meet([_types(node, ()) for node in always])) is not None:
-        return known
+    if (certain := _meet([_types(node, ()) for node in always])) is not None:
+        return certain
     possible = [types for node in sometimes if (types := _types(node, ())) is not None]
     return frozenset().union(*possible)
 
@@ -45,49 +46,18 @@ def json_types(value: Any) -> frozenset[str]:
     return frozenset({"null"})
 
 
-def _together(nodes: list[SchemaNode]) -> tuple[list[SchemaNode], list[SchemaNode]]:
-    """These with all that always apply with them, and those that apply sometimes."""
-    always, sometimes, seen = list[SchemaNode](), list[SchemaNode](), set[int]()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if id(node.schema) not in seen:
-            seen.add(id(node.schema))
-            always.append(node)
-            waiting += [*node.referenced(), *node.all_of()]
-            sometimes += _alternatives(node)
-    return always, sometimes
-
-
-def _alternatives(node: SchemaNode) -> list[SchemaNode]:
-    single = [part for keyword in ("then", "else") if (part := node.part(keyword)) is not None]
-    dependent = [part for _, part in node.dependent_schemas()]
-    return [*node.alternatives("anyOf"), *node.alternatives("oneOf"), *single, *dependent]
-
-
-def _all_parts(node: SchemaNode) -> list[SchemaNode]:
-    found, seen, waiting = list[SchemaNode](), set[int](), [node]
-    while waiting:
-        part = waiting.pop()
-        if id(part.schema) not in seen:
-            seen.add(id(part.schema))
-            found.append(part)
-            waiting += [*part.referenced(), *part.all_of(), *_alternatives(part)]
-    return found
-
-
 def _types(node: SchemaNode, around: tuple[int, ...]) -> frozenset[str] | None:
     """None if the schema allows every type. ``around``: the schemas that lead here, which may contain themselves."""
     if not isinstance(node.schema, Mapping) or id(node.schema) in around:
         return None
     around = (*around, id(node.schema))
-    found = [_declared(node)]
-    found += [_types(part, around) for part in (*node.referenced(), *node.all_of())]
+    together = [_declared(node)]
+    together += [_types(part, around) for part in always_applied(node)]
     for keyword in ("anyOf", "oneOf"):
         parts = [_types(part, around) for part in node.alternatives(keyword)]
         if parts and None not in parts:
-            found.append(frozenset().union(*(part for part in parts if part is not None)))
-    return _meet(found)
+            together.append(frozenset().union(*(part for part in parts if part is not None)))
+    return _meet(together)
 
 
 def _declared(node: SchemaNode) -> frozenset[str] | None:
@@ -100,6 +70,6 @@ def _declared(node: SchemaNode) -> frozenset[str] | None:
     return json_types(node.schema["const"]) if "const" in node.schema else None
 
 
-def _meet(found: list[frozenset[str] | None]) -> frozenset[str] | None:
-    known = [types for types in found if types is not None]
-    return _ALL.intersection(*known) if known else None
+def _meet(together: list[frozenset[str] | None]) -> frozenset[str] | None:
+    restricting = [types for types in together if types is not None]
+    return _ALL.intersection(*restricting) if restricting else None

@@ -1,4 +1,4 @@
-"""Which values of an input are `x-sensitive`. Whatever schema the validator may apply to a value counts."""
+"""Finds and hides the `x-sensitive` values of an input. Every schema that the validator may apply to a value counts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from sagas.definition.schema_nodes import (
     SchemaNode,
     all_inside,
+    closure,
     dynamic_anchors,
     dynamic_targets,
     elements,
@@ -76,8 +77,8 @@ def _hidden_scalars(value: Any, shown: Any) -> Iterator[str]:
                     yield str(name)
                 yield from _hidden_scalars(item, shown[name] if isinstance(shown, dict) else MASK)
         case list():
-            for at, item in enumerate(value):
-                yield from _hidden_scalars(item, shown[at] if isinstance(shown, list) else MASK)
+            for index, item in enumerate(value):
+                yield from _hidden_scalars(item, shown[index] if isinstance(shown, list) else MASK)
         case str() | int() | Decimal() if shown == MASK and not isinstance(value, bool):
             yield value_text(value)
 
@@ -122,33 +123,21 @@ class _Sensitivity:
             }
         if isinstance(value, list):
             return [
-                self._mask([part for node in described for part in elements(node, at)], item)
-                for at, item in enumerate(value)
+                self._mask([part for node in described for part in elements(node, index)], item)
+                for index, item in enumerate(value)
             ]
         return value
 
     def _same_value(self, nodes: list[SchemaNode]) -> list[SchemaNode]:
-        waiting, seen, found = list(nodes), set[int](), list[SchemaNode]()
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node.schema, Mapping) and id(node.schema) not in seen:
-                seen.add(id(node.schema))
-                found.append(node)
-                waiting += [*same_value(node), *dynamic_targets(node, self._dynamic)]
-        return found
+        return list(closure(nodes, lambda node: (*same_value(node), *dynamic_targets(node, self._dynamic))))
 
     def _describing(self, path: tuple[str, ...]) -> Iterator[tuple[SchemaNode, tuple[str, ...]]]:
         """Every schema that may describe the value at ``path`` or one that contains it, with the rest of the path."""
-        waiting, seen = [(self._root, path)], set[tuple[int, int]]()
-        while waiting:
-            node, rest = waiting.pop()
-            if not isinstance(node.schema, Mapping) or (id(node.schema), len(rest)) in seen:
-                continue
-            seen.add((id(node.schema), len(rest)))
-            yield node, rest
-            waiting += [(part, rest) for part in (*same_value(node), *dynamic_targets(node, self._dynamic))]
-            if rest:
-                waiting += [(part, rest[1:]) for part in _inside(node, rest[0])]
+        described = self._same_value([self._root])
+        yield from ((node, path) for node in described)
+        for depth, name in enumerate(path, start=1):
+            described = self._same_value([part for node in described for part in _inside(node, name)])
+            yield from ((node, path[depth:]) for node in described)
 
 
 def _inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:

@@ -12,12 +12,11 @@ from typing import Any
 
 from sagas.definition.schema_conjunction import KINDS, Conjunction, Contradiction, certain_parts, is_false
 from sagas.definition.schema_mismatches import JsonNode, mismatches
-from sagas.definition.schema_nodes import Path, SchemaNode
+from sagas.definition.schema_nodes import SCHEMA_MAPS, Path, SchemaNode
 from sagas.definition.schema_patterns import TooComplex, bounded, charge
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, compile_schema
 from sagas.errors import UsageError
 
-_SCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _NEGATED = ("not", "if")
 """Keywords below which a schema that nothing fits may be meant."""
 
@@ -56,7 +55,7 @@ def impossible_parts(
 
 def _is_negated(path: Path) -> bool:
     """Return whether a keyword leads there below which nothing has to fit; a property may have its name."""
-    return any(key in _NEGATED and (at == 0 or path[at - 1] not in _SCHEMA_MAPS) for at, key in enumerate(path))
+    return any(key in _NEGATED and (index == 0 or path[index - 1] not in SCHEMA_MAPS) for index, key in enumerate(path))
 
 
 class _Search:
@@ -72,9 +71,9 @@ class _Search:
     def visit_alone(self, wanted: Sequence[tuple[SchemaNode, Path]]) -> None:
         """Contradictions within a schema, without those that it refers to."""
         for node, path in wanted:
-            found = list(self._conjunction([node], [node]).contradictions())
-            self._report(found, path, [node])
-            if "default" in node.schema and not found:
+            contradictions = list(self._conjunction([node], [node]).contradictions())
+            self._report(contradictions, path, [node])
+            if "default" in node.schema and not contradictions:
                 self._check_default(node, path)
 
     def visit_together(self, wanted: Sequence[tuple[SchemaNode, Path]]) -> None:
@@ -95,9 +94,9 @@ class _Search:
             nodes, members, below = waiting.pop()
             if self._is_reported(members):
                 continue
-            found = list(self._conjunction(nodes, members).contradictions())
-            self._report(found, path, nodes, below)
-            if not found:
+            contradictions = list(self._conjunction(nodes, members).contradictions())
+            self._report(contradictions, path, nodes, below)
+            if not contradictions:
                 for name, covering in self._inside(members):
                     waiting.append((covering, certain_parts(covering, self._dynamic), (*below, name)))
 
@@ -119,7 +118,7 @@ class _Search:
     def _check_alternatives(self, node: SchemaNode, members: list[SchemaNode], path: Path) -> None:
         for part, keyword in ((part, keyword) for part in members for keyword in ("anyOf", "oneOf")):
             alternatives = part.alternatives(keyword)
-            if alternatives and all(self._is_excluded(one, node, members) for one in alternatives):
+            if alternatives and all(self._is_excluded(alternative, node, members) for alternative in alternatives):
                 message = f"no value fits: no part of `{keyword}` fits the other keywords that apply here"
                 self._report([Contradiction(message, KINDS, (keyword,) if part is node else ())], path, [node])
                 return
@@ -146,15 +145,17 @@ class _Search:
         ids = frozenset(id(part.schema) for part in members)
         return not self._reported.isdisjoint(ids) or any(group <= ids for group in self._reported_together)
 
-    def _report(self, found: list[Contradiction], path: Path, nodes: list[SchemaNode], below: Path = ()) -> None:
-        if not found:
+    def _report(
+        self, contradictions: list[Contradiction], path: Path, nodes: list[SchemaNode], below: Path = ()
+    ) -> None:
+        if not contradictions:
             return
         if len(nodes) == 1:
             self._reported.add(id(nodes[0].schema))
         else:
             self._reported_together.append(frozenset(id(node.schema) for node in nodes))
         where = f"in `{'.'.join('[]' if isinstance(key, int) else key[:80] for key in below)}`: " if below else ""
-        for reason in found:
+        for reason in contradictions:
             place = path if below else (*path, *reason.place)
             self.impossible.append(Impossible(place, where + reason.message, reason.kinds, path, below))
 

@@ -16,10 +16,13 @@ from sagas.definition.schema_nodes import (
     REFERENCES,
     Path,
     SchemaNode,
+    always_applied,
+    closure,
     dynamic_anchors,
     dynamic_targets,
     reachable,
     root_node,
+    sometimes_applied,
     subschemas,
 )
 from sagas.definition.schema_patterns import is_other_dialect, pattern_problem
@@ -75,7 +78,7 @@ def schema_problems(schema: Any) -> Iterator[Problem]:
     yield from _pattern_problems(parts)
     dynamic = dynamic_anchors(root)
     reached = {id(node.schema) for node in reachable([root], dynamic)}
-    used = {path[:at] for node, path in parts if id(node.schema) in reached for at in range(len(path) + 1)}
+    used = {path[:end] for node, path in parts if id(node.schema) in reached for end in range(len(path) + 1)}
     parts = [(node, path) for node, path in parts if not _in_unused_definition(path, used)]
     reached_parts = [(node, path) for node, path in parts if id(node.schema) in reached]
     yield from _format_problems(iter(reached_parts))
@@ -88,7 +91,7 @@ def schema_problems(schema: Any) -> Iterator[Problem]:
 
 def _in_unused_definition(path: Path, used: set[Path]) -> bool:
     """True below an entry of `$defs` that no `$ref` leads into."""
-    return any(path[at] in ("$defs", "definitions") and path[: at + 2] not in used for at in range(len(path) - 1))
+    return any(key in ("$defs", "definitions") and path[: index + 2] not in used for index, key in enumerate(path[:-1]))
 
 
 def _reference_problems(parts: list[tuple[SchemaNode, Path]]) -> Iterator[Problem]:
@@ -155,18 +158,6 @@ def _default_problems(
         yield "SAGA121", (*path, "default"), message
 
 
-def _always_together(node: SchemaNode, dynamic: Mapping[str, list[SchemaNode]]) -> list[SchemaNode]:
-    """The schemas that a value of this one has to fit, too: of its references and of `allOf`."""
-    waiting, seen, together = [node], set[int](), list[SchemaNode]()
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part.schema, Mapping) and id(part.schema) not in seen:
-            seen.add(id(part.schema))
-            together.append(part)
-            waiting += [*part.referenced(), *part.all_of(), *dynamic_targets(part, dynamic)]
-    return together
-
-
 class _DefaultPlaces:
     """The schemas whose defaults may be filled in, as :mod:`sagas.definition.input_completion` does it."""
 
@@ -187,30 +178,22 @@ class _DefaultPlaces:
 
     def _visit(self, node: SchemaNode, given: frozenset[str]) -> None:
         """``given``: the properties to which a schema around this one has given a default before."""
-        together = _always_together(node, self._dynamic)
+        # Which of several schemas a `$dynamicRef` leads to depends on the way to it; each of them may fill in defaults.
+        together = list(closure([node], lambda part: (*always_applied(part), *dynamic_targets(part, self._dynamic))))
         defaults: dict[str, list[SchemaNode]] = {}
         for part in together:
             for name, property in part.properties():
                 defaults.setdefault(name, []).extend(default_nodes(property))
         for name, nodes in defaults.items():
             filled = nodes and name not in given and same_default(nodes)
-            (self.filled if filled else self.conflicting).update(id(one.schema) for one in nodes)
+            (self.filled if filled else self.conflicting).update(id(part.schema) for part in nodes)
         given |= {name for name, nodes in defaults.items() if nodes}
         for part in together:
-            self._wait(given, *_alternatives(part))
+            self._wait(given, *sometimes_applied(part))
             self._wait(frozenset(), *(property for _, property in part.properties()), *_other_values(part))
 
     def _wait(self, given: frozenset[str], *nodes: SchemaNode) -> None:
         self._waiting += [(node, given) for node in nodes]
-
-
-def _alternatives(node: SchemaNode) -> Iterator[SchemaNode]:
-    for keyword in ("then", "else"):
-        if (part := node.part(keyword)) is not None:
-            yield part
-    for keyword in ("anyOf", "oneOf"):
-        yield from node.alternatives(keyword)
-    yield from (part for _, part in node.dependent_schemas())
 
 
 def _other_values(node: SchemaNode) -> Iterator[SchemaNode]:
@@ -254,9 +237,9 @@ def _is_valid_keyword(key: str, value: Any) -> bool:
     if key in _NUMBER_KEYWORDS:
         return isinstance(value, int | Decimal) and not isinstance(value, bool)
     if key in _SCHEMA_MAP_KEYWORDS:
-        return isinstance(value, dict) and all(_is_certainly_valid(one) for one in value.values())
+        return isinstance(value, dict) and all(map(_is_certainly_valid, value.values()))
     if key in _SCHEMA_LIST_KEYWORDS:
-        return isinstance(value, list) and bool(value) and all(_is_certainly_valid(one) for one in value)
+        return isinstance(value, list) and bool(value) and all(map(_is_certainly_valid, value))
     if key in _SCHEMA_KEYWORDS:
         return _is_certainly_valid(value)
     return (
@@ -269,8 +252,8 @@ def _is_valid_keyword(key: str, value: Any) -> bool:
 def _node_at(node: YamlNode, path: Path) -> YamlNode:
     for part in path:
         children = node.value
-        known = part in children if isinstance(children, dict) else isinstance(part, int) and part < len(children)
-        if not known:
+        exists = part in children if isinstance(children, dict) else isinstance(part, int) and part < len(children)
+        if not exists:
             break
         node = children[part]
     return node
