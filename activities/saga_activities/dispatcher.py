@@ -29,10 +29,9 @@ from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash, omitted
-from sagas.text.exact_json import encode_json
+from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
+from sagas.protocol.size_limits import limit_size
 
-MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 IDLE_TRANSACTION_TIMEOUT = 30.0
 """Seconds of idleness after which the guarded transaction of a prepared action ends: such an action works outside the
 database for minutes, and the attempt that replaces a frozen worker's waits no longer than this."""
@@ -253,12 +252,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     except Exception as error:  # noqa: BLE001 - becomes part of the outcome
         failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
         return Outcome("unknown", failure=Failure(failure_type, action_error_message(error)))
-    if op == "probe":
-        return probe_outcome(result)
-    size = len(encode_json(result))
-    if size > MAX_RESULT_BYTES:
-        return Outcome.done(omitted(size))
-    return Outcome.done(result)
+    return probe_outcome(result) if op == "probe" else Outcome.done(limit_size(result))
 
 
 def _time_left(attempt: AttemptContext) -> float:

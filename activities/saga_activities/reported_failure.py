@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import omitted
+from sagas.protocol.size_limits import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable, json_problem

@@ -47,12 +47,12 @@ from sagas.protocol.payloads import (
     encode_failure,
     encode_result,
 )
+from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
-from sagas.workflow.limits import STATE_LIMIT
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt whose action was not registered."""
@@ -332,10 +332,10 @@ class DefinitionLoader:
         packed = await self._read_machine(undo_of)
         if packed is None:
             raise RefusedError(f"the state of {undo_of} no longer exists, so it cannot be undone")
-        if len(packed) > STATE_LIMIT:
+        if len(packed) > MAX_STATE_CHARACTERS:
             raise RefusedError(
                 f"{undo_of} can only be undone by hand: its state has {len(packed):,} bytes, and Temporal accepts "
-                f"{STATE_LIMIT:,}"
+                f"{MAX_STATE_CHARACTERS:,}"
             )
         fields = request if isinstance(request, dict) else {}
         return {

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from sagas.settings import Settings
 
 
-_MAX_BYTES = 2_000_000
-"""Maximum size of a value that is sent with a signal or a decision, whose other fields need some room."""
-
-
 def operator_name(given: str | None) -> str | None:
     """``--as``, else SAGA_USER, else None: then the identity of the Temporal client is recorded."""
     return given or os.environ.get("SAGA_USER") or None
@@ -45,14 +41,15 @@ def json_option(text: str | None, option: str) -> Any:
     if text is None:
         return None
     from saga_cli.inputs import parse_json
+    from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
     from sagas.text.exact_json import encode_json
     from sagas.text.json_values import json_problem
 
     value = parse_json(text, option)
     if (problem := json_problem(value)) is not None:
         raise UsageError(f"{option} is not valid: {problem}")
-    if (size := len(encode_json(value))) > _MAX_BYTES:
-        raise UsageError(f"{option} has {size:,} bytes; Temporal accepts 2 MiB in one message")
+    if (size := len(encode_json(value))) > MAX_PAYLOAD_BYTES:
+        raise UsageError(size_problem(option, size))
     return value
 
 

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from saga_activities.bulk.guard_scripts import EntryScript
 from sagas.bulk.wire_format import encode_outcomes
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import encode_json
 
 MAX_RESULTS_BYTES = 1024 * 1024
 """Bytes of the results of one chunk, as JSON, unless a single one has more. The calls beyond are left to the next."""
-
-MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
-"""Temporal refuses payloads above 2 MiB; the headroom is for the envelope."""
 
 _TOO_LARGE = Outcome(
     "unknown", failure=Failure("ResultsTooLarge", "the results of its chunk are too large for one payload")

@@ -13,11 +13,9 @@ from uuid import UUID
 from pydantic_core import to_jsonable_python
 
 from saga_activities.result_columns import DatabaseInterval
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decimal_problem, decode_json, encode_json
 from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS
-
-MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
-"""Temporal refuses payloads above 2 MiB; the headroom is for the envelope of the result."""
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
@@ -128,8 +126,8 @@ def encode(result: Any) -> str | None:
     if isinstance(plain, dict) and MARKER_KEY in plain:
         raise UnusableResult(f"a result must not contain the key {MARKER_KEY!r}: it is reserved for the guard")
     data = encode_json(plain)
-    if len(data) > MAX_RESULT_BYTES:
-        raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_RESULT_BYTES} are allowed")
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     return data.decode()
 
 

@@ -40,13 +40,12 @@ from saga_activities.http.response import (
     classify_status,
     compile_result,
     definite_statuses,
-    limit_size,
     retry_after,
 )
 from saga_activities.http.settings import HttpSettings
 from sagas.definition.sensitivity import hide_texts
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import omitted
+from sagas.protocol.size_limits import limit_size, omitted
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
 

@@ -19,6 +19,7 @@ import httpx
 from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
 from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretSetting
 from sagas.errors import UsageError
+from sagas.settings.masking import MASK
 
 _MIN_MASKED_LENGTH = 6
 _MAX_MASKED_SECRETS = 64
@@ -81,7 +82,7 @@ class Credentials:
     def mask(self, text: str) -> str:
         """Replace every secret that this connection has used: a participant may echo what it received."""
         for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, "•••")
+            text = text.replace(secret, MASK)
         return text
 
     async def _access_token(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> str:

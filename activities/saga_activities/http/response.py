@@ -14,15 +14,12 @@ from typing import Any, Literal
 
 from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
 from sagas.expressions import ExpressionError, compile_expression
-from sagas.protocol.payloads import omitted
-from sagas.text.exact_json import encode_json
+from sagas.protocol.size_limits import omitted
 from sagas.text.json_values import parse_json
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Bytes. A larger body is not kept."""
 
-MAX_RESULT_BYTES = MAX_BODY_BYTES - 64 * 1024
-"""Bytes of a result as JSON. Temporal refuses payloads above 2 MiB, including the envelope."""
 
 MAX_RETRY_AFTER = 3600.0
 """Seconds. Longer delays that a participant asks for are cut to this."""
@@ -134,12 +131,6 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
             timestamp = timestamp.replace(tzinfo=UTC)
         seconds = (timestamp - now()).total_seconds()
     return min(max(seconds, 0.0), MAX_RETRY_AFTER)
-
-
-def limit_size(result: Any) -> Any:
-    """The result, or ``{"omitted": "size", "bytes": n}`` if it is too large to keep."""
-    size = len(encode_json(result))
-    return result if size <= MAX_RESULT_BYTES else omitted(size)
 
 
 # `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.

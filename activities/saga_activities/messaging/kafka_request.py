@@ -29,7 +29,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey, request_table
 from saga_activities.kafka.record_codec import (
@@ -46,7 +45,8 @@ from sagas.actions.step import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation, omitted
+from sagas.protocol.payloads import Invocation
+from sagas.protocol.size_limits import limit_size
 from sagas.settings.kafka import KafkaSettings
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -379,11 +379,8 @@ def decode_reply(topic: str, headers: Mapping[str, str], value: bytes | None) ->
         problem = f"is {outcome!r}" if outcome else "is missing"
         raise MalformedReply(f"the header {OUTCOME_HEADER} {problem}; it is one of {', '.join(REPLY_OUTCOMES)}")
     parsed = _parse_json(value)
-    text = encode_json(parsed if outcome == DONE else _refusal_data(parsed, outcome)).decode()
-    size = len(text.encode())
-    if size > MAX_RESULT_BYTES:
-        placeholder = omitted(size)
-        text = encode_json(placeholder if outcome == DONE else _refusal_data(placeholder, outcome)).decode()
+    kept = limit_size(parsed)
+    text = encode_json(kept if outcome == DONE else _refusal_data(kept, outcome)).decode()
     return Reply(key, outcome, text, topic, headers.get(REPLY_TOKEN_HEADER) or None)
 
 

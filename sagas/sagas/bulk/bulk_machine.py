@@ -17,8 +17,9 @@ from sagas.bulk.member import Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.expressions.limits import WorkMeter
-from sagas.machine.arguments import PAUSE
-from sagas.machine.machine import CancelResponse, Machine
+from sagas.machine.cancel import CancelResponse
+from sagas.machine.machine import Machine
+from sagas.machine.task_budget import PAUSE
 from sagas.protocol.messages import (
     AttemptsMade,
     Call,
@@ -36,6 +37,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import SagaView
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.text.exact_json import encode_json
 
 MAX_ARGUMENTS_BYTES = 1024 * 1024
@@ -43,9 +45,6 @@ MAX_ARGUMENTS_BYTES = 1024 * 1024
 
 MAX_CHUNK_ATTEMPTS = 5
 """Attempts of a chunk whose worker dies or hangs; then its sagas go on alone, so that one cannot block the others."""
-
-MAX_CALL_BYTES = 2 * 1024 * 1024 - 64 * 1024
-"""Bytes of the arguments of one call, as JSON; Temporal rejects an argument of 2 MiB by failing the workflow task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,11 +358,11 @@ class BulkMachine:
 
     def _start_call(self, member: Member, pending: PendingCall, at: float) -> None:
         call = pending.call
-        if pending.size <= MAX_CALL_BYTES:
+        if pending.size <= MAX_PAYLOAD_BYTES:
             member.calls[call.id] = pending
             self._perform_again(member, pending)
             return
-        message = f"the arguments of {call.action} have {pending.size:,} bytes; Temporal accepts {MAX_CALL_BYTES:,}"
+        message = size_problem(f"the arguments of {call.action}", pending.size)
         failed = Outcome("failed", failure=Failure("definition", message), attempt=1, retryable=False)
         self._apply(member, CallEnded(call.id, failed, at, 0))
 

@@ -20,10 +20,11 @@ from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.expressions.limits import WorkMeter
-from sagas.machine import arguments
-from sagas.machine.arguments import TASK_STEPS, DefinitionError
+from sagas.machine import arguments, state_budget
+from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
+from sagas.machine.task_budget import TASK_STEPS
 from sagas.protocol.messages import (
     Call,
     CallEnded,
@@ -154,11 +155,11 @@ class HappyPathSaga:
         if commands is None:
             self._saga = before
         else:
-            self._kept_bytes = arguments.budgeted_size(self._input)
+            self._kept_bytes = state_budget.budgeted_size(self._input)
         return commands
 
     def _call_done(self, point: PathPoint, event: CallEnded, work: WorkMeter) -> Sequence[Command] | None:
-        result, kept_bytes = arguments.fit_into_budget(self._kept_bytes, event.outcome.result)
+        result, kept_bytes = state_budget.fit_into_budget(self._kept_bytes, event.outcome.result)
         if result is not event.outcome.result or event.id in self._values:
             return None
         key = (event.id, event.at)

@@ -1,12 +1,11 @@
 """Evaluates the expressions of a definition (``with``, ``if``, ``for_each``, ``probe``, ``output`` …).
 
 A failing expression raises :class:`DefinitionError`. The step is then FAILED without a retry, because evaluation is
-deterministic. The module also keeps the budget for the values that a saga stores (rule 9).
+deterministic.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +18,9 @@ from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import WorkMeter
 from sagas.expressions.template_syntax import OPENING
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
-from sagas.protocol.messages import StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import idempotency_key, omitted
-from sagas.text.exact_json import encode_json, value_text
+from sagas.protocol.payloads import idempotency_key
+from sagas.text.exact_json import value_text
 from sagas.text.json_values import encodable
 
 DEFINITION_FAILURE = "definition"
@@ -290,23 +288,6 @@ def _definition_error(
     return DefinitionError(f"{'.'.join(place)}{field}: {message}")
 
 
-TASK_STEPS = 50_000
-"""Steps of expressions after which the rest of the work is left to the next workflow task."""
-
-PAUSE, PAUSE_SECONDS = "pause", 0.001
-"""The timer that continues the work."""
-
-
-def must_pause(run: SagaRun) -> bool:
-    """True if the rest of the work is left to a timer, which is started."""
-    if not run.work.exceeds(TASK_STEPS) or not run.may_pause:
-        return False
-    if not run.paused:
-        run.paused = True
-        run.emit(StartTimer(PAUSE, PAUSE_SECONDS, "spread the evaluation of expressions over several tasks"))
-    return True
-
-
 def publish_result(run: SagaRun, record: StepRecord) -> None:
     """Make a settled step visible to expressions. The cost does not depend on the number of steps."""
     step = run.plan.steps[record.id]
@@ -324,44 +305,3 @@ def overall_state(record: StepRecord) -> str:
         if entry.state not in ("DONE", "CONFIRMED") or record.items is None:
             return entry.state
     return "DONE" if record.settled else "RUNNING" if record.begun else "PENDING"
-
-
-# The size of every value is estimated once, when it is stored, and added up; the state is never serialised for this.
-# The compressed size is estimated without a compressor, whose output differs between versions: a replay on another
-# worker must come to the same decision. Integer arithmetic only, for the same reason.
-STATE_BUDGET = 3 * 512 * 1024
-"""Compressed bytes for the input, the lists of all for_each and all results together (1.5 MiB)."""
-
-ALWAYS_KEPT = 64
-"""Bytes of JSON up to which a value is always stored, because a placeholder would save nothing."""
-
-
-def estimated_size(data: bytes) -> int:
-    """An upper estimate of the compressed size of ``data``, in bytes.
-
-    Shannon's code (1948): a byte with relative frequency p takes ⌈log2 1/p⌉ bits. A real compressor also finds
-    repetitions, so it needs less.
-    """
-    total = len(data)
-    bits = sum(count * (-(-total // count) - 1).bit_length() for count in Counter(data).values())
-    return -(-bits // 8)
-
-
-def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
-    """Return the value to store and the new total of the budget in use.
-
-    A value that does not fit becomes ``{"omitted": "size", "bytes": n}``, where n is its size as JSON. The step is
-    still DONE: its effect exists, and the guard of a guarded step keeps the result.
-    """
-    text = encode_json(value)
-    if len(text) <= ALWAYS_KEPT:
-        return value, used + len(text)
-    more = estimated_size(text)
-    if used + more <= STATE_BUDGET:
-        return value, used + more
-    return omitted(len(text)), used + ALWAYS_KEPT
-
-
-def budgeted_size(value: Any) -> int:
-    """The budget taken by a value that is always stored (an input, the list of a for_each)."""
-    return estimated_size(encode_json(value))

@@ -20,7 +20,7 @@ from sagas.machine.internal_events import (
 from sagas.machine.locking import locks
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
-from sagas.protocol.messages import CancelCall, RecordState
+from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Outcome
 
 
@@ -90,12 +90,6 @@ def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
     return entry
 
 
-def must_wait_for_pivot(run: SagaRun) -> bool:
-    """True when a cancel would only be recorded, because the pivot decides."""
-    entry = undecided_pivot(run)
-    return entry is not None and (entry.flight is not None or entry.min_attempts > 0)
-
-
 def stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
     """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
     guarded = run.step(entry).do.guarded
@@ -106,9 +100,8 @@ def stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
             run.unpark(entry)
             run.post(LookUpEffect(entry, "pivot"))
     elif flight.kind == "call" and flight.call_kind == "do":
-        if guarded and not flight.cancelled:
-            flight.cancelled = True
-            run.emit(CancelCall(flight.id))
+        if guarded:
+            run.cancel_call(flight)
     elif flight.kind == "timer" and flight.call_kind == "do" and (guarded or never):
         run.end_timer_flight(flight)
         entry.resolved = never

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit
+from sagas.machine import arguments, builtin_actions, calls, commit, state_budget, task_budget
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -33,10 +33,10 @@ def start_ready_steps(run: SagaRun) -> None:
     if run.pending_cause is not None:
         return
     held: list[str] = []
-    while run.ready and not arguments.must_pause(run):
+    while run.ready and not task_budget.must_pause(run):
         ready, run.ready = sorted(run.ready, key=run.plan.order.__getitem__), []
         for id in ready:
-            if arguments.must_pause(run):
+            if task_budget.must_pause(run):
                 run.ready.append(id)
             elif locks.hold_back(run, id) or commit.must_wait_for_commit(run, id):
                 held.append(id)
@@ -58,7 +58,7 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
             record.running += 1
             return
         record.items = arguments.for_each_items(run, step)
-        run.kept_bytes += arguments.budgeted_size(record.items)
+        run.kept_bytes += state_budget.budgeted_size(record.items)
     except DefinitionError as error:
         entry = run.new_entry(record, None)
         record.running += 1
@@ -311,7 +311,7 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
 def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     """Mark the entry as done: its effect exists exactly once."""
     step = run.step(entry)
-    entry.result, run.kept_bytes = arguments.fit_into_budget(run.kept_bytes, result)
+    entry.result, run.kept_bytes = state_budget.fit_into_budget(run.kept_bytes, result)
     entry.outcome, entry.error = "done", None
     entry.state, entry.ended_at, entry.failure_kind = "DONE", run.now, "done"
     entry.resolved = False

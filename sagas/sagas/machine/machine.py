@@ -13,8 +13,21 @@ from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
-from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, parked
+from sagas.machine import (
+    arguments,
+    builtin_actions,
+    calls,
+    cancel,
+    commit,
+    decisions,
+    forward,
+    notify,
+    parked,
+    state_budget,
+    task_budget,
+)
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.cancel import external_cause
 from sagas.machine.decision_form import malformed_decision
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -56,10 +69,6 @@ from sagas.protocol.messages import (
 from sagas.protocol.outcomes import hide_in_failure
 from sagas.protocol.payloads import LOCK_ACTIVITY
 from sagas.protocol.saga_view import SagaView
-
-__all__ = ["CancelResponse", "Machine"]
-
-CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
 
 
 class Machine:
@@ -138,16 +147,9 @@ class Machine:
         """The labels for search. Raises DefinitionError when they cannot be evaluated for this input."""
         return arguments.evaluate_labels(self._run)
 
-    def cancel_response(self) -> CancelResponse:
+    def cancel_response(self) -> cancel.CancelResponse:
         """The response to a cancel request received now (rule 6)."""
-        run = self._run
-        if run.finished:
-            return "finished"
-        if run.committed or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
-            return "past the point of no return"
-        if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
-            return "already"
-        return "recorded" if commit.must_wait_for_pivot(run) else "accepted"
+        return cancel.cancel_response(self._run)
 
     def check_decision(self, decision: DecisionMade) -> str | None:
         """Why this decision is refused; None when it is accepted."""
@@ -239,7 +241,7 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
         case TimerFired():
             _timer_fired(run, event)
         case CancelRequested():
-            _cancel_requested(run, event)
+            cancel.cancel_requested(run, event)
         case SignalReceived():
             _signal_received(run, event)
         case DecisionMade():
@@ -257,7 +259,7 @@ def _saga_started(run: SagaRun) -> None:
     if run.started_at is not None:
         return
     run.started_at = run.now
-    run.kept_bytes = arguments.budgeted_size(run.input)
+    run.kept_bytes = state_budget.budgeted_size(run.input)
     locks.request_at_start(run)
     _commit_at_start(run)
     if run.definition.deadline is not None and not run.plan.forward_only:
@@ -326,7 +328,7 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
 
 
 def _timer_fired(run: SagaRun, event: TimerFired) -> None:
-    if event.id == arguments.PAUSE:
+    if event.id == task_budget.PAUSE:
         run.paused = False
         return
     if event.id in run.timers:
@@ -363,21 +365,7 @@ def _saga_timer_fired(run: SagaRun, id: str) -> None:
         run.overdue = True
         notify.notify_milestone(run, "overdue")
     else:
-        run.post(RequestRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
-
-
-def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
-    if event.kind == "parent":
-        run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
-    if event.kind == "terminated":
-        locks.doubt_release(run)
-    if run.finished or run.committed or run.cancel_requested:
-        return
-    run.cancel_requested = True
-    message = event.message or "a cancel was requested"
-    run.post(
-        RequestRollback(_external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {}))
-    )
+        run.post(RequestRollback(external_cause("deadline", "Deadline", "the deadline has passed", {})))
 
 
 def _signal_received(run: SagaRun, event: SignalReceived) -> None:
@@ -398,7 +386,7 @@ def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
     if rollback.undo_refusal(run) is None:
         run.ended_at = None
         run.undoing_finished = True
-        rollback.start_rollback(run, _external_cause("undone", "Undone", event.reason, {"who": event.who}))
+        rollback.start_rollback(run, external_cause("undone", "Undone", event.reason, {"who": event.who}))
 
 
 def _flight(run: SagaRun, id: str) -> tuple[Flight, LedgerEntry] | tuple[None, None]:
@@ -408,21 +396,17 @@ def _flight(run: SagaRun, id: str) -> tuple[Flight, LedgerEntry] | tuple[None, N
     return (None, None) if flight is None or entry is None else (flight, entry)
 
 
-def _external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, "step": None, "type": type, "message": message, "details": details}
-
-
 def _advance(run: SagaRun) -> bool:
     """False if the rest of the work is left to a timer."""
     while True:
         while run.agenda:
-            if arguments.must_pause(run):
+            if task_budget.must_pause(run):
                 return False
             _handle_internal_event(run, run.agenda.popleft())
         if run.finished or run.started_at is None:
             return True
         forward.start_ready_steps(run)
-        if run.paused and arguments.must_pause(run):
+        if run.paused and task_budget.must_pause(run):
             return False
         savepoints.give_up_if_parked(run)
         rollback.start_compensating(run)

@@ -15,10 +15,11 @@ from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition, StepState
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
-from sagas.protocol.messages import CancelTimer, Command, DecisionMade, RecordState, StartTimer
+from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import OutcomeKind, hide_in_value
-from sagas.protocol.payloads import entry_id, omitted
+from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
+from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import encode_json
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
@@ -389,6 +390,12 @@ class SagaRun:
         self.end_flight(flight)
         if flight.fires_at is not None:
             self.emit(CancelTimer(flight.id))
+
+    def cancel_call(self, flight: Flight) -> None:
+        """Request the end of a call in flight, once; its outcome still counts."""
+        if not flight.cancelled:
+            flight.cancelled = True
+            self.emit(CancelCall(flight.id))
 
     def _count_flight(self, flight: Flight, by: int) -> None:
         if flight.background:

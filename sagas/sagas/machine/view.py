@@ -12,6 +12,7 @@ from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
+from sagas.machine.calls import current_alternate
 from sagas.machine.locking import row_locks
 from sagas.machine.state import LedgerEntry, OperationState, SagaRun
 from sagas.machine.undo.rollback import undo_refusal
@@ -124,7 +125,7 @@ def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:
         error=_error(entry.error),
         started_at=format_timestamp(entry.started_at),
         ended_at=format_timestamp(entry.ended_at),
-        compensation=_operation_view(_compensation_action(step, entry), entry.undo),
+        compensation=_compensation_view(step, entry),
         confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
     )
 
@@ -133,14 +134,11 @@ def _error(error: dict[str, Any] | None) -> ErrorView | None:
     return None if error is None else ErrorView.from_json(error)
 
 
-def _compensation_action(step: StepDefinition, entry: LedgerEntry) -> str | None:
-    if step.compensate is None:
-        return "saga" if entry.undo is not None else None
+def _compensation_view(step: StepDefinition, entry: LedgerEntry) -> OperationView | None:
     if entry.undo is None:
-        return step.compensate.alternates[0].uses
-    if entry.undo.undoes_confirmed and step.compensate.confirmed is not None:
-        return step.compensate.confirmed.uses
-    return step.compensate.alternates[entry.undo.alternate].uses
+        return None
+    uses = "saga" if step.compensate is None else current_alternate(step, entry.undo).uses
+    return _operation_view(uses, entry.undo)
 
 
 def _operation_view(uses: str | None, operation: OperationState | None) -> OperationView | None:

@@ -296,11 +296,6 @@ def to_packed_text(compressed: bytes) -> str:
     return base64.b85encode(compressed).decode()
 
 
-def omitted(size: int) -> dict[str, Any]:
-    """The placeholder for a value whose JSON of ``size`` bytes is too large to keep."""
-    return {"omitted": "size", "bytes": size}
-
-
 def unpack_state(packed: str) -> dict[str, Any]:
     """The reverse of :func:`pack_state`."""
     return decompress_state(base64.b85decode(packed))

@@ -37,12 +37,13 @@ from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, pack_state
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
-from sagas.workflow.limits import PAYLOAD_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_summary
+from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, bounded_value, cancel_event
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
@@ -303,7 +304,7 @@ class BulkWorkflow:
     async def _send(self, name: str, request: Mapping[str, Any], lines: Sequence[str], summary: str) -> dict[str, Any]:
         """Perform an activity with states of sagas; one that no payload carries is described instead."""
         payload = json_payload({**request, "sagas": pack_states(lines)})
-        if len(payload.data) > PAYLOAD_LIMIT:
+        if len(payload.data) > MAX_PAYLOAD_BYTES:
             described = pack_states([self._describe(line) for line in lines])
             payload = json_payload({**request, "sagas": described})
         await self._wait_for_room(len(payload.data))

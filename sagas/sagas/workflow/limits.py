@@ -1,4 +1,4 @@
-"""Temporal's size limits, checked before a command is sent: Temporal rejects by failing the workflow task forever."""
+"""Keeps what a run sends to Temporal within its limits: views, summaries, outputs, and the commands of one task."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from temporalio.common import RawValue
 
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
-from sagas.protocol.payloads import omitted
 from sagas.protocol.saga_view import SagaView
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, omitted, size_problem
 from sagas.text.json_values import encodable
 from sagas.text.markdown import markdown_text
 from sagas.workflow.json_payloads import json_payload, raw_json
-
-PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
-"""Maximum bytes of one payload; Temporal rejects 2 MiB."""
 
 TASK_LIMIT = 1024 * 1024
 """Maximum bytes of commands in one workflow task; a gRPC message carries 4 MiB."""
@@ -26,9 +23,6 @@ TASK_LIMIT = 1024 * 1024
 COMMAND_WEIGHT = 8 * 1024
 """Minimum bytes that a command counts as: hundreds of starts in one task would reach the SDK's deadlock timeout (2 s)
 on a busy machine."""
-
-STATE_LIMIT = PAYLOAD_LIMIT - 64 * 1024
-"""Maximum characters of a packed machine in a payload; the rest of it is for the other fields."""
 
 VIEW_LIMIT = 512 * 1024
 """Maximum bytes of a view in a memo, a failure or a query result."""
@@ -47,8 +41,8 @@ def to_payload(value: Any, what: str) -> Payload:
     except (TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"{what} cannot be written as JSON: {error}") from None
     size = len(payload.data)
-    if size > PAYLOAD_LIMIT:
-        raise DefinitionError(f"{what} has {size:,} bytes; Temporal accepts {PAYLOAD_LIMIT:,}")
+    if size > MAX_PAYLOAD_BYTES:
+        raise DefinitionError(size_problem(what, size))
     return payload
 
 
@@ -66,7 +60,7 @@ def limit_output(output: Any) -> RawValue:
     """The output as a workflow result, or a placeholder with its size if it is too large for one."""
     payload = json_payload(output)
     size = len(payload.data)
-    return RawValue(payload) if size <= PAYLOAD_LIMIT else raw_json(omitted(size))
+    return RawValue(payload) if size <= MAX_PAYLOAD_BYTES else raw_json(omitted(size))
 
 
 def limit_summary(text: str) -> str:

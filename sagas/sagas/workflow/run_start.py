@@ -32,11 +32,12 @@ from sagas.protocol.payloads import (
     pack_state,
     unpack_state,
 )
+from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
-from sagas.workflow.limits import STATE_LIMIT, limit_summary
+from sagas.workflow.limits import limit_summary
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -236,7 +237,7 @@ def continuation_input(
 ) -> Any:
     """The input for continue-as-new; None when the state is too large."""
     state = pack_state(machine.snapshot())
-    if len(state) >= STATE_LIMIT:
+    if len(state) >= MAX_STATE_CHARACTERS:
         workflow.logger.warning("state of %d bytes exceeds the limit of continue-as-new, the run continues", len(state))
         return None
     return {

@@ -18,13 +18,13 @@ from saga_activities.bulk import chunk_runner
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
-from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
@@ -41,7 +41,7 @@ async def note(step: Step, how: str = "ok") -> Any:
         await asyncio.sleep(60)
     if how == "freezes":
         freeze()
-    return "x" * (MAX_RESULT_BYTES + 1) if how == "large" else "noted"
+    return "x" * (MAX_PAYLOAD_BYTES + 1) if how == "large" else "noted"
 
 
 @action("notes", connection="shop", batch=True)
@@ -53,7 +53,7 @@ async def notes(step: BatchStep, items: list[Item]) -> list[Any]:
         freeze()
     if items[0]["how"] == "slow":
         await asyncio.sleep(2.5)
-    return ["x" * (MAX_RESULT_BYTES + 1) if item["how"] == "large" else "noted" for item in items]
+    return ["x" * (MAX_PAYLOAD_BYTES + 1) if item["how"] == "large" else "noted" for item in items]
 
 
 def freeze() -> None:

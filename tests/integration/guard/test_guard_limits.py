@@ -13,8 +13,8 @@ import pytest
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
-from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from sagas.errors import Rejected
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 FROZEN_WORKER = """
@@ -143,7 +143,7 @@ async def test_a_result_that_is_too_large_is_refused_before_commit(guard_databas
 
     async def large(sql: SqlSession) -> str:
         await guard_database.body("applied")(sql)
-        return "x" * MAX_RESULT_BYTES
+        return "x" * MAX_PAYLOAD_BYTES
 
     outcome = await guard_database.guard.do(address, "h", large, **clock())
     assert (outcome.kind, outcome.retryable) == ("failed", False)

@@ -28,10 +28,10 @@ from sagas.actions import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import DEFINITION_HEADER, NOTIFICATION_WORKFLOW, OWNER_HEADER, SIGNATURE_HEADER
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.settings.model import WorkerSettings
 from sagas.settings.project import Project
-from sagas.workflow.limits import PAYLOAD_LIMIT
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
@@ -317,7 +317,7 @@ async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) ->
         ([{"text": "x"}] * 100, True),
         ([0] * MAX_TASK_VALUES, False),
         ([{"text": "x" * MAX_TASK_BYTES}], False),
-        ([{"text": "x" * PAYLOAD_LIMIT}], True),  # no activity could take it
+        ([{"text": "x" * MAX_PAYLOAD_BYTES}], True),  # no activity could take it
     ):
         assert trust.trusts_start("waiting", inputs, header, None) is at_once
     async with running_worker(shop.project) as client:

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from saga_activities.guard import EntryKey, result_codec
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 
 
 @dataclass
@@ -61,7 +62,7 @@ def test_a_number_that_json_does_not_have_is_named(value: Any, problem: str, fie
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), object(), {"saga:marker": "elsewhere"}, "x" * result_codec.MAX_RESULT_BYTES, {(1, 2): 3}]
+    "value", [float("nan"), object(), {"saga:marker": "elsewhere"}, "x" * MAX_PAYLOAD_BYTES, {(1, 2): 3}]
 )
 def test_refused(value: Any) -> None:
     with pytest.raises(result_codec.UnusableResult):

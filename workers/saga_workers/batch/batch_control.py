@@ -23,7 +23,7 @@ from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run, first_input, list_runs
 from sagas.bulk.wire_format import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
-from sagas.machine.machine import CancelResponse
+from sagas.machine.cancel import CancelResponse
 from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, input_digest
 from sagas.text.printable import printable_line

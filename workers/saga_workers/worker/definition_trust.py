@@ -23,13 +23,13 @@ from sagas.definition.loader import load_definitions
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
 from sagas.settings.definition_keys import decision_content, detached_content, signed_json
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
-from sagas.workflow.limits import PAYLOAD_LIMIT
 
 log = logging.getLogger("saga.worker")
 
@@ -46,7 +46,7 @@ def _is_left_to_activity(inputs: Sequence[Any], header: bytes, signature: Any) -
     size = len(encode_json(inputs))
     large = size > MAX_TASK_BYTES or json_problem(inputs, max_values=MAX_TASK_VALUES) is not None
     # As a string of JSON, the header has at most twice as many bytes.
-    return large and size + 2 * len(header) + len(signed_json(signature)) + 1024 < PAYLOAD_LIMIT
+    return large and size + 2 * len(header) + len(signed_json(signature)) + 1024 < MAX_PAYLOAD_BYTES
 
 
 class ProjectTrust:

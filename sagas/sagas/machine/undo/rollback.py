@@ -20,7 +20,6 @@ from sagas.machine.locking import locks
 from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
 from sagas.machine.undo import savepoints
 from sagas.protocol import outcomes
-from sagas.protocol.messages import CancelCall
 from sagas.protocol.outcomes import Outcome
 
 
@@ -82,9 +81,8 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     if entry is None:
         return
     if flight.kind == "call":
-        if flight.call_kind == "do" and not flight.cancelled:
-            flight.cancelled = True
-            run.emit(CancelCall(flight.id))
+        if flight.call_kind == "do":
+            run.cancel_call(flight)
     elif flight.kind == "saga":
         if not flight.cancelled:
             flight.cancelled = True

@@ -15,7 +15,7 @@ from sagas.bulk.happy_path import HappyPathSaga, why_not_on_happy_path
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Compensation, Definition, Operation, Retry, Savepoint, StepDefinition
 from sagas.expressions.limits import WorkMeter
-from sagas.machine import arguments
+from sagas.machine import state_budget, task_budget
 from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 
@@ -214,7 +214,7 @@ def test_sharing_changes_nothing_of_what_sagas_do(seeds: range) -> None:
 
 
 def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "TASK_STEPS", 3)
+    monkeypatch.setattr(task_budget, "TASK_STEPS", 3)
     monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
     for seed in range(150):
         live(seed)
@@ -222,7 +222,7 @@ def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeyp
 
 def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task's expressions have taken long when a call ends whose sibling is still open."""
-    monkeypatch.setattr(arguments, "TASK_STEPS", 3)
+    monkeypatch.setattr(task_budget, "TASK_STEPS", 3)
     monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
     do = Operation(uses="shop.take", with_={}, connection="shop")
     first = StepDefinition(id="a", name="A", kind="compensatable", do=do, guarantee="guarded")
@@ -240,7 +240,7 @@ def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.
 
 
 def test_a_result_beyond_the_budget_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "STATE_BUDGET", 120)
+    monkeypatch.setattr(state_budget, "STATE_BUDGET", 120)
     for seed in range(150):
         live(seed)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from sagas.bulk.bulk_machine import MAX_CALL_BYTES, BulkMachine, NewSaga, PerformChunk
+from sagas.bulk.bulk_machine import BulkMachine, NewSaga, PerformChunk
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, StepDefinition
 from sagas.protocol.outcomes import Outcome
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 
 
 def test_a_saga_with_too_large_arguments_fails_alone() -> None:
@@ -15,7 +16,7 @@ def test_a_saga_with_too_large_arguments_fails_alone() -> None:
     step = StepDefinition(id="keep", name="keep", kind="pivot", do=do, guarantee="guarded")
     definition = Definition(saga="keep", steps=(step,), digest="sha256:keep")
     bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
-    long = "x" * (MAX_CALL_BYTES // 2)
+    long = "x" * (MAX_PAYLOAD_BYTES // 2)
     commands = bulk.start([NewSaga("long", {"text": long}, {}), NewSaga("short", {"text": ""}, {})], 0.0)
     chunk = next(one for one in commands if isinstance(one, PerformChunk))
     assert [one.saga_id for one in chunk.calls] == ["short"]
@@ -26,4 +27,4 @@ def test_a_saga_with_too_large_arguments_fails_alone() -> None:
     assert (reason.kind, reason.type) == ("definition", "definition")
     assert "bytes; Temporal accepts" in (reason.message or "")
     state = json.dumps(bulk.members["long"].leave_happy_path().compact_snapshot())
-    assert len(state) < MAX_CALL_BYTES, "the input stays in it, the arguments do not"
+    assert len(state) < MAX_PAYLOAD_BYTES, "the input stays in it, the arguments do not"

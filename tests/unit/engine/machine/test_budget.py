@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sagas.machine.arguments import STATE_BUDGET, estimated_size, fit_into_budget
+from sagas.machine.state_budget import STATE_BUDGET, estimated_size, fit_into_budget
 from sagas.protocol.outcomes import Outcome
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 

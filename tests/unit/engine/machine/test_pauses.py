@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sagas.expressions.limits import WorkMeter
-from sagas.machine.arguments import PAUSE
 from sagas.machine.machine import Machine
+from sagas.machine.task_budget import PAUSE
 from sagas.protocol.messages import Call, CallEnded, CancelRequested, Command, Finish, Started, StartTimer, TimerFired
 from sagas.protocol.outcomes import Outcome
 from tests.unit.engine.machine.driver import saga, step

@@ -1,0 +1,48 @@
+"""A request to cancel the saga, and the causes of a rollback that come from outside (rules 5 and 6)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sagas.machine import commit
+from sagas.machine.internal_events import RequestRollback
+from sagas.machine.locking import locks
+from sagas.machine.state import SagaRun
+from sagas.protocol.messages import CancelRequested
+
+CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
+
+
+def cancel_response(run: SagaRun) -> CancelResponse:
+    """The response to a cancel request received now (rule 6)."""
+    if run.finished:
+        return "finished"
+    if run.committed or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
+        return "past the point of no return"
+    if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
+        return "already"
+    return "recorded" if _waits_for_pivot(run) else "accepted"
+
+
+def _waits_for_pivot(run: SagaRun) -> bool:
+    """True when a cancel would only be recorded, because the pivot decides (rule 5)."""
+    pivot = commit.undecided_pivot(run)
+    return pivot is not None and (pivot.flight is not None or pivot.min_attempts > 0)
+
+
+def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
+    """Request a rollback, unless the saga has ended, is past its commit point or is being cancelled."""
+    if event.kind == "parent":
+        run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
+    if event.kind == "terminated":
+        locks.doubt_release(run)
+    if run.finished or run.committed or run.cancel_requested:
+        return
+    run.cancel_requested = True
+    message = event.message or "a cancel was requested"
+    run.post(RequestRollback(external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
+
+
+def external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
+    """A cause of rollback that is no step: a cancel, the deadline, an undo."""
+    return {"kind": kind, "step": None, "type": type, "message": message, "details": details}

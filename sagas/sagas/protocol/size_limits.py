@@ -1,0 +1,33 @@
+"""The size of a value in one Temporal payload.
+
+Temporal refuses a payload of 2 MiB. A workflow that sends one fails its task again and again, so sizes are checked
+before anything is sent, and by every worker before it returns a result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sagas.text.exact_json import encode_json
+
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
+"""Bytes of arguments, of a result or an output as JSON. The rest of the 2 MiB is for the envelope around the value."""
+
+MAX_STATE_CHARACTERS = MAX_PAYLOAD_BYTES - 64 * 1024
+"""Characters of a packed machine in a payload; the rest of it is for the other fields."""
+
+
+def size_problem(what: str, size: int) -> str:
+    """The sentence about a value that is too large for a payload."""
+    return f"the size of {what} is {size:,} bytes; Temporal accepts {MAX_PAYLOAD_BYTES:,}"
+
+
+def limit_size(value: Any) -> Any:
+    """The value, or the placeholder for one that is too large for a payload."""
+    size = len(encode_json(value))
+    return value if size <= MAX_PAYLOAD_BYTES else omitted(size)
+
+
+def omitted(size: int) -> dict[str, Any]:
+    """The placeholder for a value whose JSON of ``size`` bytes is too large to keep."""
+    return {"omitted": "size", "bytes": size}
