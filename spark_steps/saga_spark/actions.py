@@ -23,7 +23,7 @@ from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
 from sagas.builtins.spark import PUBLISH, RECONCILE, SPARK, UNPUBLISH
-from sagas.builtins.sql_places import check_spark_sql
+from sagas.builtins.sql_places import check_sql
 from sagas.errors import Rejected, Unavailable, UsageError
 from sagas.protocol.payloads import Invocation
 
@@ -113,7 +113,7 @@ async def reconcile_step(
     Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for invalid arguments.
     """
     ComparisonSpec.parse(arguments)
-    check_spark_sql(RECONCILE, arguments)
+    check_sql(RECONCILE, arguments)
     sides = {name: Input.parse(name, arguments[name]) for name in SIDES}
     known: dict[str, Any] = {}
     for name, side in sides.items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sagas.builtins.spark import RECONCILE, SPARK
-from sagas.sql_text.parsed import parse_sql, shared_differences
+from sagas.builtins.sql_statements import parse_guarded, written_rows
+from sagas.sql_text.dialects import DATABASES, Dialect
+from sagas.sql_text.parsed import ParsedSql, parse_sql, shared_differences
 from sagas.sql_text.tokens import RefusedStatement
 
 Path = tuple[str | int, ...]
@@ -109,15 +112,41 @@ def _without_params(source: Mapping[str, Any], field: str, path: Path) -> Iterat
         yield SqlPlace(((*path, field),), None)
 
 
-def check_spark_sql(uses: str, arguments: Mapping[str, Any]) -> None:
-    """Compare the parameters of a step with its SQL before anything of it runs. Raises :class:`RefusedStatement`."""
+def possible_dialects(uses: str, place: SqlPlace) -> Sequence[Dialect]:
+    """The dialects that the statements may have; those of all databases if the place does not show which one it is."""
+    if place.connection is None:
+        return ("spark",)
+    return DATABASES if uses == "sql" else ("postgresql",)  # the only database from which Spark steps read
+
+
+def check_sql(uses: str, arguments: Mapping[str, Any], *, reads: bool = False) -> None:
+    """Check the SQL of a call and its parameters before anything of it runs. Raises :class:`RefusedStatement`.
+
+    ``reads``: the call must not write. Where the database is not known, what is wrong in all dialects is refused.
+    """
+    parse = parse_guarded if uses == "sql" else parse_sql
     for place in sql_places(uses, arguments):
-        check_parameters(place, arguments)
+        refusals = []
+        for dialect in possible_dialects(uses, place):
+            try:
+                _check(place, arguments, partial(parse, dialect=dialect), reads=reads)
+            except RefusedStatement as error:
+                refusals.append(error)
+            else:
+                break
+        else:
+            raise refusals[0]
 
 
-def check_parameters(place: SqlPlace, arguments: Mapping[str, Any]) -> None:
-    """Compare parameters and placeholders in one place of a Spark step. Raises :class:`RefusedStatement`."""
-    dialect = "spark" if place.connection is None else "postgresql"
+def check_query(place: SqlPlace, arguments: Mapping[str, Any]) -> None:
+    """Check the SQL of an input that PostgreSQL computes. Raises :class:`RefusedStatement`."""
+    _check(place, arguments, partial(parse_sql, dialect="postgresql"))
+
+
+def _check(
+    place: SqlPlace, arguments: Mapping[str, Any], parse: Callable[[str], ParsedSql], *, reads: bool = False
+) -> None:
+    """Compare parameters and placeholders both ways in one place. Raises :class:`RefusedStatement`."""
     given = value_at(arguments, place.params) if place.params else {}
     names = given if isinstance(given, Mapping) else {}
     if not place.statements and names:
@@ -125,12 +154,14 @@ def check_parameters(place: SqlPlace, arguments: Mapping[str, Any]) -> None:
     parsed = []
     for path in place.statements:
         try:
-            parsed.append(parse_sql(value_at(arguments, path), dialect))
+            parsed.append(parse(value_at(arguments, path)))
         except RefusedStatement as error:
             raise RefusedStatement(f"{_shown(path)}: {error.message}", help=error.help) from None
+        if reads and (keyword := written_rows(parsed[-1])) is not None:
+            raise RefusedStatement(f"{_shown(path)}: the step has `effect: none`, and {keyword} is a write")
     for at, differs in shared_differences(parsed, names, all_used=place.all_used):
         raise RefusedStatement(f"{_shown(place.statements[at])}: {differs.message}", help=differs.help)
 
 
 def _shown(path: Path) -> str:
-    return f"`{'.'.join(map(str, path))}`"
+    return f"`{''.join(f'[{part}]' if isinstance(part, int) else f'.{part}' for part in path).removeprefix('.')}`"

@@ -14,8 +14,10 @@ from sagas.builtins.messaging import EMITTERS, events_long_form
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT, misplaced_arguments
 from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, PLANNED
 from sagas.builtins.spark import SPARK, spark_long_form
+from sagas.builtins.sql_places import check_sql
 from sagas.definition.schema_mismatches import JsonNode, mismatches
 from sagas.errors import did_you_mean
+from sagas.sql_text.tokens import RefusedStatement
 
 _TOGETHER = "together"
 """The argument of `spark` that the engine adds for `publish: together`."""
@@ -52,6 +54,18 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
         return mistake.message
     for misplaced in misplaced_arguments(uses, given):
         return f"{misplaced.message}; {misplaced.help}"
+    return None
+
+
+def statement_problem(uses: str, arguments: Mapping[str, Any], *, reads: bool) -> str | None:
+    """Why the SQL in these arguments cannot be run, or does not go with its parameters; None: it can and does.
+
+    Attempts compare them themselves, in the dialect of the database.
+    """
+    try:
+        check_sql(uses, arguments, reads=reads)
+    except RefusedStatement as error:
+        return str(error)
     return None
 
 

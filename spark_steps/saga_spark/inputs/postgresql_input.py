@@ -23,7 +23,7 @@ from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem
 from saga_spark.sinks.postgresql.tables import check_table_name, where_clause
 from saga_spark.storage import create_folder, resolve_uri
-from sagas.builtins.sql_places import Path, SqlPlace, check_parameters
+from sagas.builtins.sql_places import Path, SqlPlace, check_query
 from sagas.errors import InfrastructureError, UsageError
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.tokens import RefusedStatement
@@ -115,7 +115,7 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     params = values.get("params") or {}
     try:
         fields: tuple[Path, ...] = tuple((name,) for name in _SQL if isinstance(values.get(name), str))
-        check_parameters(SqlPlace(fields, ("connection",), ("params",)), values)
+        check_query(SqlPlace(fields, ("connection",), ("params",)), values)
         parsed = parse_sql(values[field], "postgresql")
     except RefusedStatement as error:
         raise UnreadableInput(f"the SQL of an input cannot be run: {error.message}; {error.help or ''}") from None

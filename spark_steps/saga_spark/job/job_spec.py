@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.builtins.spark import CHECK_KINDS, FIXED_CONF, SPARK
-from sagas.builtins.sql_places import check_spark_sql
+from sagas.builtins.sql_places import check_sql
 from sagas.errors import UsageError
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "overwrite_where", "merge"]
@@ -131,7 +131,7 @@ class Job:
         """Parse the arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one message."""
         if "job" not in arguments:
             raise UsageError("a spark step needs `job` or `sql`")
-        check_spark_sql(SPARK, arguments)
+        check_sql(SPARK, arguments)
         for name, value in FIXED_CONF.items():
             if str(arguments.get("conf", {}).get(name, value)) != value:
                 raise UsageError(f"conf: {name} must stay {value}, because staged files rely on it; remove it")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sagas.builtins.spark import RECONCILE, SPARK
-from sagas.builtins.sql_places import Path, SqlPlace, sql_places
+from sagas.builtins.sql_places import Path, SqlPlace, possible_dialects, sql_places
 from sagas.builtins.sql_statements import parse_guarded, written_rows
 from sagas.definition.diagnostics import Positioned, Report
 from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
 from sagas.definition.parser.yaml_nodes import MAX_COUNTED, YamlNode
-from sagas.sql_text.dialects import DATABASES, Dialect
+from sagas.sql_text.dialects import Dialect
 from sagas.sql_text.parsed import (
     ParametersDiffer,
     ParsedSql,
@@ -88,12 +88,9 @@ def node_at(node: YamlNode, path: Path) -> YamlNode | None:
 
 def dialects_of(project: ProjectContext, written: WrittenSql) -> Sequence[Dialect]:
     """The dialect of the statements; all, if the connection's URL is not known here."""
-    if written.place.connection is None:
-        return ("spark",)
-    if written.operation.operation.uses != "sql":
-        return ("postgresql",)  # the only database from which Spark steps read; the connection has a check of its own
-    dialect = project.dialect(written.connection)
-    return (dialect,) if dialect is not None else DATABASES
+    possible = possible_dialects(written.operation.operation.uses, written.place)
+    dialect = project.dialect(written.connection) if len(possible) > 1 else None
+    return possible if dialect is None else (dialect,)
 
 
 @dataclass(frozen=True, slots=True)
