@@ -10,13 +10,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sagas.actions.registry import Action
+from sagas.actions.registry import Action, result_schema
 from sagas.actions.signature import Parameter
 from sagas.definition.input_completion import with_integers
 from sagas.definition.input_schema import exact_value, has_whole_decimal
 from sagas.definition.schema_messages import closest_error, describe_types, sentence
 from sagas.definition.schema_patterns import bounded
-from sagas.definition.schema_validation import compile_schema
+from sagas.definition.schema_validation import canonical_schema, compile_schema
 from sagas.errors import UsageError
 
 _PLAIN = {"string": str, "integer": int, "boolean": bool}
@@ -49,6 +49,22 @@ def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for parameter in signature.missing(arguments):
         raise ValueError(f"{action.name} needs the argument {parameter.name!r}")
     return bound
+
+
+def returned_problem(action: Action, result: Any) -> str | None:
+    """Why the action cannot have returned this result; None if it can, or has no return annotation to compare with."""
+    if (schema := result_schema(action)) is None:
+        return None
+    compiled = compile_schema(canonical_schema(schema))
+    try:
+        with bounded():
+            errors = compiled.first_errors(exact_value(result), 1)
+    except RecursionError:
+        return "the result is nested too deeply for the return annotation"
+    if not errors:
+        return None
+    error = closest_error(errors[0])
+    return f"{_place('result', error.absolute_path)}: {sentence(error, hide_value=True)}"
 
 
 class _WrongValue(Exception):

@@ -19,7 +19,6 @@ from sagas.machine import (
     calls,
     cancel,
     commit,
-    decisions,
     forward,
     notify,
     parked,
@@ -28,7 +27,8 @@ from sagas.machine import (
 )
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.cancel import external_cause
-from sagas.machine.decision_form import malformed_decision
+from sagas.machine.decisions import carrying_out, rules
+from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -155,7 +155,7 @@ class Machine:
         """Why this decision is refused; None when it is accepted."""
         if decision.step == LOCK_ACTIVITY:
             return malformed_decision(decision) or locks.skip_refusal(self._run, decision)
-        return decisions.decision_refusal(self._run, decision)
+        return rules.decision_refusal(self._run, decision)
 
     def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> None:
         """Record for the view that an operator has paused or resumed the saga, which the machine knows nothing of."""
@@ -293,13 +293,13 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         case "seal":
             effect_lookup.seal_ended(run, entry, outcome, flight.purpose)
         case "write":
-            decisions.manual_result_ended(run, entry, outcome, flight.purpose, event.attempts)
+            carrying_out.manual_result_ended(run, entry, outcome, flight.purpose, event.attempts)
         case "undo-mark":
             rollback.undo_mark_ended(run, entry, outcome)
         case "undo":
             rollback.undo_ended(run, entry, outcome, event.attempts)
         case "skip":
-            decisions.skip_recorded(run, entry, outcome)
+            carrying_out.skip_recorded(run, entry, outcome)
         case "confirm" | "confirm-mark":
             commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:
@@ -378,8 +378,8 @@ def _signal_received(run: SagaRun, event: SignalReceived) -> None:
 def _decision_made(run: SagaRun, event: DecisionMade) -> None:
     if event.step == LOCK_ACTIVITY:
         locks.skip_wait(run, event)
-    elif decisions.decision_refusal(run, event) is None:
-        decisions.receive_decision(run, event)
+    elif rules.decision_refusal(run, event) is None:
+        carrying_out.receive_decision(run, event)
 
 
 def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
@@ -453,9 +453,9 @@ def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
 
 def _carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     try:
-        decisions.carry_out(run, entry, decision)
+        carrying_out.carry_out(run, entry, decision)
     except DefinitionError as error:
-        decisions.park_again(run, entry, error)
+        carrying_out.park_again(run, entry, error)
 
 
 def _end_phase(run: SagaRun) -> None:

@@ -14,7 +14,7 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
-from sagas.machine.decisions import possible_decisions
+from sagas.machine.decisions.rules import possible_decisions
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked

@@ -7,14 +7,13 @@ annotation of the action and, where there is none, their use in expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from sagas.definition.input_schema import both, resolve_reference
-from sagas.definition.model import Definition, StepDefinition
-from sagas.definition.parser.operation_builder import unwrap
-from sagas.expressions import Expression, ExpressionError, compile_value
+from sagas.definition.model import Definition
+from sagas.definition.step_expressions import expressions_in, step_expressions
 from sagas.expressions.nodes import (
     Binary,
     Comprehension,
@@ -125,15 +124,15 @@ def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[s
     """A sample result for every step of a definition. ``schemas``: JSON Schema of the result, by action."""
     wishes = {step.id: _ExpectedShape() for step in definition.steps}
     reader = _ShapeReader(wishes)
-    for expression in _expressions_in(definition.output):
+    for expression in expressions_in(definition.output):
         reader.read(expression.node)
     for step in definition.steps:
         scope: dict[str, _ExpectedShape] = {}
-        for expression in _expressions_in(step.for_each):
+        for expression in expressions_in(step.for_each):
             items = reader.read(expression.node)
             if items is not None:
                 scope["item"] = items.element()
-        for expression in _expressions(step):
+        for _, expression in step_expressions(step):
             reader.read(expression.node, scope)
     results: dict[str, Any] = {}
     for step in definition.steps:
@@ -243,31 +242,3 @@ class _ShapeReader:
         for child in node.children():
             self.read(child, scope)
         return None
-
-
-def _expressions(step: StepDefinition) -> Iterator[Expression]:
-    """Every expression of a step that may read a result, or an item of its `for_each`."""
-    sources: list[Any] = [step.do.with_, step.confirm.with_ if step.confirm else None]
-    if step.if_ is not None:
-        sources.append("${{ " + unwrap(step.if_) + " }}")
-    if step.compensate is not None:
-        sources += [alternate.with_ for alternate in step.compensate.alternates]
-        sources.append(step.compensate.confirmed.with_ if step.compensate.confirmed else None)
-    for source in sources:
-        yield from _expressions_in(source)
-
-
-def _expressions_in(value: Any) -> Iterator[Expression]:
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            # `result` of http is an expression over its response, written without ${{ }}.
-            if not (key == "result" and isinstance(one, str) and "${{" not in one):
-                yield from _expressions_in(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _expressions_in(one)
-    elif isinstance(value, str) and "${{" in value:
-        try:
-            yield from (expression for _, expression in compile_value(value).expressions)
-        except ExpressionError:
-            return  # the run itself reports it, at the right step

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from sagas.machine.decision_form import malformed_decision
+from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.locking.locks import describe_keys
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY

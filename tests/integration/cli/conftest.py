@@ -21,9 +21,17 @@ from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.unit.cli.view_schema import problems
 
 ACTIONS = """
+from dataclasses import dataclass
 from pathlib import Path
 
 from sagas import Rejected, action
+
+
+@dataclass
+class Reservation:
+    id: str
+    nights: int = 1
+
 
 BROKEN = Path(__file__).parent / "broken"
 
@@ -35,6 +43,11 @@ async def work(mode: str = "ok") -> dict:
     if mode == "retry" and (Path(__file__).parent / "down").exists():
         raise ConnectionError("the airline does not answer")
     return {"mode": mode}
+
+
+@action("reserve")
+async def reserve() -> Reservation:
+    raise Rejected("the hotel is full")
 
 
 @action("unwork")

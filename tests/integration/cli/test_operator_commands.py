@@ -168,6 +168,38 @@ async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, 
     assert (await cli.saga("watch", id)).code == 0
 
 
+RESULTS = """saga: results
+steps:
+  - {id: hotel, uses: reserve, compensate: unwork, on_failure: park}
+  - {id: car, uses: work, with: {mode: reject}, compensate: unwork, on_failure: park}
+  - {id: flight, uses: work, with: {mode: "${{ steps.car.result.code.short }}"}, compensate: unwork}
+"""
+
+
+async def test_a_result_is_compared_with_what_the_step_returns_and_others_read(cli: CommandLine) -> None:
+    id = fresh("results")
+    (cli.folder / "results.saga.yaml").write_text(RESULTS)
+    started = await cli.saga("start", "results", "--id", id, "--wait")
+    assert started.code == 4, started
+    reads = "which step flight reads: `steps.car.result.code.short`"
+    for step, written, code, problem in (
+        ("hotel", '{"id": 5}', 2, "--result does not fit: reserve: result.id: the value is not a string"),
+        ("hotel", '{"nights": 2}', 2, "--result does not fit: reserve: result: "),
+        ("hotel", '{"id": "h-1"}', 0, "accepted"),
+        ("car", None, 9, f"--result is null without the field `code`, {reads}"),
+        ("car", '{"id": "c-1"}', 9, f"--result lacks `code`, {reads}"),
+        ("car", '{"code": {}}', 9, f"--result lacks `code.short`, {reads}"),
+        ("car", '{"code": {"short": "ok"}}', 0, "accepted"),
+    ):
+        options = () if written is None else ("--result", written)
+        answer = await cli.saga("resolve", id, step, "done", "--reason", "booked by phone", *options)
+        assert (answer.code, problem in answer.err + answer.out) == (code, True), answer
+        if code == 0:
+            # Once the hotel is done, the car parks.
+            await cli.saga("watch", id, "--until", "parked")
+    assert (await cli.saga("--json", "show", id)).json["state"] == "COMPLETED"
+
+
 async def test_what_will_be_refused_needs_no_confirmation(cli: CommandLine) -> None:
     id = fresh("ask")
     await cli.saga("start", "ask", "--id", id)

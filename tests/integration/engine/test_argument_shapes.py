@@ -120,6 +120,14 @@ async def refuses(client: Client, id: str) -> None:
         ({"run": 5}, "argument `run` of `sql`: expected a string"),
         ({"run": "select 1", "connection": "nowhere"}, "`connection` is what the definition says and cannot change"),
         ({}, "`sql` needs the argument `run`"),
+        (
+            {"run": "insert into shapes values (:n)", "params": {"m": 7}},
+            "`run`: the statement has the placeholder `:n`, and no parameter of this name is given; add `n` to the",
+        ),
+        (
+            {"run": [{"sql": "delete from shapes", "params": {"m": 7}}]},
+            "`run[0].sql`: the parameter `m` is given, and the statement has no placeholder `:m`",
+        ),
     ):
         request = {"step": "a", "decision": "retry", "reason": "r", "who": "ada", "with": arguments}
         keys = client.project.settings.definition_keys()

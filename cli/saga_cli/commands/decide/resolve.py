@@ -20,6 +20,7 @@ from sagas.text.shell import saga_command
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
     from saga_workers.views.parked import ParkedOperation
+    from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
     from sagas.settings.definition_keys import DefinitionKeys
 
@@ -132,14 +133,14 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
         async with noting_silence("question"):
-            await _check_arguments(locator, settings, saga_id, decision)
+            await _check_answer(locator, settings, saga_id, decision)
             return await preview_decision(locator, saga_id, decision)
 
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
         from saga_workers.interventions import resolve
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
-        await _check_arguments(locator, settings, saga_id, decision)
+        await _check_answer(locator, settings, saga_id, decision)
         print_target(settings)
         keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
         async with noting_silence("decision"):
@@ -167,26 +168,39 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
     return 0
 
 
-async def _check_arguments(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
-    """Raise UsageError if the step's action, which this project has, does not take the new arguments."""
-    if decision["with"] is None or settings.config_file is None:
+async def _check_answer(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
+    """Raise UsageError if the step's action, which this project has, does not take the new arguments, or does not
+    return such a result.
+    """
+    if (decision["with"] is None and decision["result"] is None) or settings.config_file is None:
         return
     from saga_workers.views.saga_view import read_view
-    from sagas.definition.action_arguments import bind
+    from sagas.definition.action_arguments import bind, returned_problem
     from sagas.settings.project import Project
 
-    view = await read_view(locator, saga_id)
-    op = next((one.op for one in view.parked if one.step == decision["step"]), None)
-    step = next((one for one in view.steps if one.id == decision["step"]), None)
-    if step is None or op not in ("do", "undo"):
-        return
-    uses = step.uses if op == "do" else step.compensation and step.compensation.uses
+    op, uses = _decided_action(await read_view(locator, saga_id), decision["step"])
     action = Project(settings).actions.get(uses or "")
+    if action is None:
+        return
+    if decision["with"] is None:
+        if op == "do" and (problem := returned_problem(action, decision["result"])) is not None:
+            raise UsageError(f"--result does not fit: {uses}: {problem}", help=saga_command("actions", uses))
+        return
     try:
-        if action is not None:
-            bind(action, decision["with"])
+        bind(action, decision["with"])
     except ValueError as error:
         raise UsageError(f"--with does not fit: {error}", help=saga_command("actions", uses)) from None
+
+
+def _decided_action(view: SagaView, entry: str) -> tuple[str, str | None]:
+    """The operation of an entry that a decision is about, which is parked or retried, and its action."""
+    step = next((step for step in view.steps if step.id == entry), None)
+    if step is None:
+        return "do", None
+    for op, operation in (("undo", step.compensation), ("confirm", step.confirmation)):
+        if operation is not None and operation.state in ("RUNNING", "PARKED"):
+            return op, operation.uses
+    return "do", step.uses
 
 
 def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKeys | None:
@@ -220,7 +234,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def preview(one: ParkedOperation) -> dict[str, Any]:
             decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
-            await _check_arguments(locator, settings, one.saga_id, decision)
+            await _check_answer(locator, settings, one.saga_id, decision)
             return {"next": await preview_decision(locator, one.saga_id, decision)}
 
         return await ask_each(found, preview, saga_of=lambda one: one.saga_id)
@@ -228,7 +242,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     async def decide_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def decide(one: ParkedOperation) -> dict[str, Any]:
             decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
-            await _check_arguments(locator, settings, one.saga_id, decision)
+            await _check_answer(locator, settings, one.saga_id, decision)
             await resolve(locator, one.saga_id, decision, _signing_keys(settings, decision))
             return {}
 

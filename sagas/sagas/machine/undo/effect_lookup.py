@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, calls, decisions, forward
+from sagas.machine import arguments, calls, forward
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.decisions import carrying_out
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -187,22 +188,22 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
         and verdict == "unknown"
         and forward.decision_still_counts(run, entry.decision)
     ):
-        decisions.carry_out(run, entry, entry.decision)
+        carrying_out.carry_out(run, entry, entry.decision)
     elif run.phase == "backward":
         decision = entry.decision
         forward.leave_to_rollback(run, entry)
         if decision is not None and decision.get("op") == "undo" and verdict in ("done", "unknown"):
-            decisions.carry_out(run, entry, decision)
+            carrying_out.carry_out(run, entry, decision)
     elif purpose == "pivot":
         _continue_pivot(run, entry, verdict)
     elif verdict == "done":
         forward.mark_done(run, entry, entry.result)
     elif purpose == "skip":
-        decisions.skip_entry(run, entry)
+        carrying_out.skip_entry(run, entry)
     elif purpose == "again":
-        decisions.start_next_generation(run, entry)
+        carrying_out.start_next_generation(run, entry)
     elif purpose == "compensate":
-        decisions.give_up_pivot(run, entry)
+        carrying_out.give_up_pivot(run, entry)
     elif verdict == "late":
         run.post(EntrySettled(entry, False))
         run.post(RequestRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))

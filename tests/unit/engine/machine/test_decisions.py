@@ -157,6 +157,24 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"run": "select 1", "expect_rows": "1"}, "argument `expect_rows` of `sql`: expected a number of rows"),
         ({"run": "select 1", "rejected": "gone"}, "`rejected` has no effect without `expect_rows`"),
         ({"run": "select 1", "connection": "bank"}, "`connection` is what the definition says and cannot change"),
+        ({"sql": "select 1"}, "`sql` has no argument `sql`; it takes connection, run, params"),
+        (
+            {"run": "update a set n = :x", "params": {"y": 1}},
+            "--with does not fit: `run`: the statement has the placeholder `:x`, and no parameter of this name is",
+        ),
+        ({"run": "select :x"}, "add `x` to the parameters"),
+        ({"run": "select :x", "params": {"x": 1}}, None),
+        ({"run": {"sql": "select :x", "params": {"x": 1}}}, None),
+        ({"run": {"sql": "select :x"}, "params": {"x": 1}}, None),
+        ({"run": {"sql": "select :x", "params": {}}}, "`run.sql`: the statement has the placeholder `:x`"),
+        ({"run": "select 1", "params": {"x": 1}}, "`run`: the parameter `x` is given, and the statement has no"),
+        ({"run": [{"sql": "select 1"}, {"sql": "select :x"}]}, "`run[1].sql`: the statement has the placeholder `:x`"),
+        ({"run": [{"sql": "select :x"}], "params": {"x": 1}}, "`params` next to a list of statements has no effect"),
+        ({"run": "commit"}, "`run`: COMMIT is refused in a guarded step: it controls the transaction"),
+        ({"run": "select 1; select 2"}, "several statements in one string are refused; write a list of statements"),
+        # as only some databases read it
+        ({"run": "select n::text from a where m = :m", "params": {"m": 1}}, None),
+        ({"run": "select `a:n` from a where m = :m", "params": {"m": 1}}, None),
     ],
 )
 def test_arguments_of_a_built_in_action_must_fit(arguments: dict[str, Any], refusal: str | None) -> None:
@@ -169,6 +187,43 @@ def parked_builtin(uses: str, with_: dict[str, Any], on: str | None = None) -> M
     """The step `b`, which uses a built-in action, is rejected and parked."""
     built_in = step("b", on_failure="park", on=on, do=op(uses, with_, on=on))
     return MachineDriver(saga(step("a"), built_in), answers={"b": ["rejected", "done"]}).run()
+
+
+@pytest.mark.parametrize(
+    ("uses", "original", "arguments", "refusal"),
+    [
+        ("act.b", {}, {"run": "select :x"}, None),
+        (
+            "spark",
+            {"sql": "select 1", "output": {"table": "t"}},
+            {"sql": "select :x as x", "output": {"table": "t"}},
+            "`job.sql`: the statement has the placeholder `:x`",
+        ),
+        (
+            "spark",
+            {"sql": "select 1", "output": {"table": "t"}},
+            {
+                "sql": "select * from a",
+                "inputs": {"a": {"connection": "shop", "query": "select 1", "params": {"x": 1}}},
+                "output": {"table": "t"},
+            },
+            "`inputs.a.query`: the parameter `x` is given",
+        ),
+    ],
+)
+def test_statements_of_other_actions(
+    uses: str, original: dict[str, Any], arguments: dict[str, Any], refusal: str | None
+) -> None:
+    refused = parked_builtin(uses, original, on="shop").refusal("b", "retry", arguments=arguments)
+    assert refused is None if refusal is None else refusal in (refused or "")
+
+
+def test_new_statements_of_a_read_only_read() -> None:
+    read = step("b", kind="read", on_failure="park", compensate=None, do=op("sql", {"connection": "shop", "run": "x"}))
+    driver = MachineDriver(saga(step("a"), read), answers={"b": "rejected"}).run()
+    refused = driver.refusal("b", "retry", arguments={"run": "update a set n = 1"})
+    assert refused == "--with does not fit: `run`: the step has `effect: none`, and UPDATE is a write"
+    assert driver.refusal("b", "retry", arguments={"run": "select n from a"}) is None
 
 
 HTTP = {"connection": "bank", "method": "POST", "path": "/charges", "json": {"amount": 5}}

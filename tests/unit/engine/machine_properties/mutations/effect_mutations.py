@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, calls, commit, decisions
+from sagas.machine import arguments, calls, commit
+from sagas.machine.decisions import rules
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.machine.undo import effect_lookup, rollback
@@ -95,7 +96,7 @@ def _give_up_on_infrastructure(patch: pytest.MonkeyPatch) -> None:
 
 
 def _every_decision_is_allowed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "decision_refusal", lambda run, decision: None)
+    patch.setattr(rules, "decision_refusal", lambda run, decision: None)
 
 
 def _a_pivot_can_be_undone(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, builtin_actions, calls, commit, decisions, forward, notify, snapshot
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify, snapshot
+from sagas.machine.decisions import carrying_out, rules
 from sagas.machine.internal_events import StartAttempt
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.machine.undo import rollback
@@ -41,7 +42,7 @@ def _a_mistake_in_an_undo_undoes(patch: pytest.MonkeyPatch) -> None:
         whole(run, entry)
         if entry.id in run.parked:
             run.unpark(entry)
-            decisions.mark_compensated_manually(run, entry)
+            carrying_out.mark_compensated_manually(run, entry)
 
     patch.setattr(rollback, "_send_undo", ask)
 
@@ -59,8 +60,10 @@ def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
-    whole = decisions.carry_out
-    patch.setattr(decisions, "carry_out", lambda run, entry, output: whole(run, entry, {**output, "arguments": None}))
+    whole = carrying_out.carry_out
+    patch.setattr(
+        carrying_out, "carry_out", lambda run, entry, output: whole(run, entry, {**output, "arguments": None})
+    )
 
 
 def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +71,7 @@ def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
         entry.override, entry.arguments, entry.decision = output.get("arguments"), None, None
         run.post(StartAttempt(entry))
 
-    patch.setattr(decisions, "_retry_forward", retry)
+    patch.setattr(carrying_out, "_retry_forward", retry)
 
 
 def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
@@ -187,11 +190,11 @@ def _late_is_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def _decide_at_any_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_retried_for_long", lambda run, entry, op, at: entry.flight is not None)
+    patch.setattr(rules, "_retried_for_long", lambda run, entry, op, at: entry.flight is not None)
 
 
 def _other_arguments_while_an_attempt_is_in_flight(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_unsafe_retry", lambda run, decision, entry, op: None)
+    patch.setattr(rules, "_unsafe_retry", lambda run, decision, entry, op: None)
 
 
 def _whoever_cannot_be_told_is_a_reason(patch: pytest.MonkeyPatch) -> None:

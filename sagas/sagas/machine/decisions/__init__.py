@@ -1,0 +1,1 @@
+"""Operators' decisions: which are possible, which answers fit, and how they are carried out."""
