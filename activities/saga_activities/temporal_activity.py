@@ -31,6 +31,7 @@ from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
+from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_schema import validate_input
@@ -72,10 +73,12 @@ class SagaActivities:
         observers: Sequence[AttemptObserver] = (),
         locks: LockActivities | None = None,
         bulk: BulkActivities | None = None,
+        is_parked: IsParked | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
         self._bulk = bulk
+        self._is_parked = is_parked
         self._loader = loader
         self._verify_start = verify_start
         self._observers = tuple(observers)
@@ -115,6 +118,8 @@ class SagaActivities:
                 watching.enter_context(watcher(watched))
             attempt = _attempt_context(watched.saga, watched.traceparent)
             ended = await self._perform(invocation, attempt, watched)
+            if self._is_parked is not None:
+                ended = await with_parked_owner(ended, self._is_parked)
             outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
         return _temporal_result(outcome, invocation, attempt.number)
 

@@ -67,7 +67,14 @@ class AlreadyCompensated(Exception):
 
 
 class InfrastructureError(Exception):
-    """A database or a network failed; the attempt is retried and says nothing about the business."""
+    """A database or a network failed; the attempt is retried and says nothing about the business.
+
+    ``details`` are shown with the attempt.
+    """
+
+    def __init__(self, *args: object, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(*args)
+        self.details = details or {}
 
 
 class Unavailable(InfrastructureError):

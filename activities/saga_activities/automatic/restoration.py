@@ -43,7 +43,7 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
-        raise InfrastructureError(f"{error}, so it cannot be restored yet") from error
+        raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
     images = await pass_on(sql, entry_key, images, [row["row_change"] for row in stored])
     first, last = net_images(images)
     try:

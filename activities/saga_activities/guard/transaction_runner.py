@@ -277,7 +277,7 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
         case InfrastructureError():
             return Outcome(
                 "failed",
-                failure=Failure("Infrastructure", str(error)),
+                failure=Failure("Infrastructure", str(error), error.details),
                 infrastructure=True,
                 counted=not isinstance(error, Unavailable),
             )

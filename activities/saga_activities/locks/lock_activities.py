@@ -16,6 +16,7 @@ from saga_activities.automatic import row_locks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
+from saga_activities.locks.parked_holders import IsParked, reported_blockers
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
 
@@ -31,6 +32,10 @@ ObserveWait = Callable[[str, float], None]
 """Called with the name of the saga, and the seconds that it waited for its locks."""
 
 
+async def _nobody_knows(saga_id: str) -> bool:
+    return False
+
+
 class LockActivities:
     """The lock requests and releases that one worker carries out."""
 
@@ -39,10 +44,12 @@ class LockActivities:
         databases: DatabaseConnections,
         signal: SignalGranted,
         observe_wait: ObserveWait = lambda saga, seconds: None,
+        is_parked: IsParked | None = None,
     ) -> None:
         self._databases = databases
         self._signal = signal
         self._observe_wait = observe_wait
+        self._is_parked = is_parked or _nobody_knows
         self._tables: dict[str, LockTable] = {}
 
     async def perform(
@@ -73,9 +80,8 @@ class LockActivities:
         answer: Answer = outcome.result
         if answer.waited is not None:
             self._observe_wait(attempt.saga, answer.waited)
-        return Outcome.done(
-            {"answer": answer.answer, "blockers": [blocker._asdict() for blocker in answer.blockers]}, attempt=None
-        )
+        blockers = await reported_blockers(answer.blockers, self._is_parked)
+        return Outcome.done({"answer": answer.answer, "blockers": blockers}, attempt=None)
 
     async def _release(self, request: Mapping[str, Any], attempt: AttemptContext) -> Outcome:
         owner = request["owner"]

@@ -81,7 +81,12 @@ def _locks(run: SagaRun) -> LocksView | None:
     if locks is None:
         return None
     blockers = tuple(
-        LockBlockerView(key=blocker["key"], owner=blocker["owner"], since=format_timestamp(blocker["since"]) or "")
+        LockBlockerView(
+            key=blocker["key"],
+            owner=blocker["owner"],
+            since=format_timestamp(blocker["since"]) or "",
+            parked=blocker.get("parked"),
+        )
         for blocker in locks.blockers
     )
     since = format_timestamp(locks.held_at if locks.held_at is not None else locks.requested_at)

@@ -131,7 +131,8 @@ class LocksAnswered:
     """The lock database has answered an ``AcquireLocks``.
 
     ``granted``: all keys are held. ``waiting``: the request has its place in the order of arrival; ``blockers`` are the
-    keys that others hold or wait for before it (``key``, ``owner``, and ``since`` in seconds since the epoch).
+    keys that others hold or wait for before it (``key``, ``owner``, ``since`` in seconds since the epoch, and
+    ``parked`` if that is known of the owner).
     ``refused``: nothing is held and nothing waits. ``late``: the locks of this request were released before.
     """
 

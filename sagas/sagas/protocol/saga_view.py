@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_type_hints
 
 from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.outcomes import OutcomeKind
+from sagas.protocol.waits import parked_hint
 from sagas.text.records import Read, field_readers
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
@@ -235,6 +236,7 @@ class LockBlockerView(JsonView):
     key: str
     owner: Annotated[str, "the id of that saga, or of its root saga"]
     since: Annotated[Timestamp, "since when it holds the key or waits for it"]
+    parked: Annotated[bool | None, "true if it was parked when this saga last asked for its locks", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +360,8 @@ class SagaView(JsonView):
             return f"waits for {', '.join(locks.keys[:3])}{' …' if len(locks.keys) > 3 else ''}"
         first, more = locks.waits_for[0], len(locks.waits_for) - 1
         others = f" and {more} more" if more else ""
-        return f"waits for {first.key}, held by {first.owner} since {first.since}{others}"
+        hint = f"; {parked_hint(first.owner)}" if first.parked else ""
+        return f"waits for {first.key}, held by {first.owner} since {first.since}{others}{hint}"
 
     @property
     def pause_text(self) -> str | None:

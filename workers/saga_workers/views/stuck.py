@@ -29,6 +29,7 @@ from saga_workers.temporal.temporal_runs import (
 from saga_workers.views.answering import DUE, Workers, timed_out
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
+from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
 from saga_workers.views.saga_view import QUERY_TIMEOUT, parse_activity_id, read_view, view_at
@@ -70,11 +71,12 @@ async def list_stuck(
     prepared = prepared or {}
     temporal = locator.temporal
     workers = Workers(temporal)
+    holders = ParkedHolders(locator, workers)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def look(run: RunInfo) -> SagaView | None:
         async with gate:
-            return await _inspect_run(locator, run, workers, web_ui)
+            return await _inspect_run(locator, run, workers, holders, web_ui)
 
     found = 0
     seen: set[str] = set()
@@ -159,14 +161,18 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     if workflow is None:
         return view
     shown = {step.id for step in view.steps}
-    return _with_reasons(view, await temporal_reasons(locator.temporal, workflow, workers, shown)) or view
+    reasons = await temporal_reasons(locator.temporal, workflow, workers, shown)
+    reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
+    return _with_reasons(view, reasons) or view
 
 
 def _with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
     return replace(view, stuck=tuple(reasons)) if reasons else None
 
 
-async def _inspect_run(locator: Locator, run: RunInfo, workers: Workers, web_ui: str | None) -> SagaView | None:
+async def _inspect_run(
+    locator: Locator, run: RunInfo, workers: Workers, holders: ParkedHolders, web_ui: str | None
+) -> SagaView | None:
     temporal = locator.temporal
     described = await describe_run(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
@@ -176,6 +182,7 @@ async def _inspect_run(locator: Locator, run: RunInfo, workers: Workers, web_ui:
     if described.run.running:
         shown = {step.id for step in view.steps}
         reasons = await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
+        reasons += await holders.reasons(view, reasons)
     elif view.state == "TERMINATED" and terminated_reasons(view):
         definition = await read_definition(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []

@@ -39,6 +39,7 @@ from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
+from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
@@ -129,7 +130,8 @@ class SagaPlugin(SimplePlugin):
             self.metrics.observe_attempt,
             *([self._tracing.trace_attempt] if self._tracing else ()),
         ]
-        locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited)
+        parked = partial(is_parked, Locator(client, NoLedger()))
+        locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited, parked)
         task_queue = config.get("task_queue") or self._project.settings.temporal.task_queue
         detach = SagaDetacher(client, task_queue, self._project.settings.definition_keys())
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
@@ -142,6 +144,7 @@ class SagaPlugin(SimplePlugin):
             watchers,
             locks,
             bulk,
+            parked,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.

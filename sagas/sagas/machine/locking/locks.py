@@ -19,6 +19,7 @@ from sagas.machine.locking import row_locks
 from sagas.machine.state import LockState, SagaRun
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
+from sagas.protocol.waits import parked_hint
 
 LIMIT, QUESTION = "locks", "locks-question"
 """The timers: the end of `wait`, and the next question if no signal comes."""
@@ -163,7 +164,8 @@ def _refusal(locks: LockState) -> str:
         return f"{describe_keys(locks.keys)} not obtained in time"
     first, more = _described(locks.blockers[0]), len(locks.blockers) - 1
     others = f" and {more} more" if more else ""
-    return f"{first['key']} is held by {first['owner']} since {first['since']}{others}"
+    hint = f"; {parked_hint(first['owner'])}" if first.get("parked") else ""
+    return f"{first['key']} is held by {first['owner']} since {first['since']}{others}{hint}"
 
 
 def describe_keys(keys: tuple[str, ...]) -> str:

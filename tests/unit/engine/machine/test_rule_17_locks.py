@@ -251,3 +251,12 @@ def test_a_saga_without_locks_says_nothing_about_them() -> None:
     assert "locks" not in driver.story
     assert "locks" not in driver.machine.snapshot()
     assert driver.released == []
+
+
+def test_who_waits_for_a_parked_saga_is_told_so() -> None:
+    driver = answer(MachineDriver(locked(wait=5.0)).start(), "waiting", {**BLOCKER, "parked": True})
+    hint = "; that saga is parked and waits for an operator: saga show checkout-12"
+    assert (driver.view.lock_wait or "").endswith(hint)
+    assert driver.story["locks"]["waits_for"][0]["parked"] is True
+    driver.wait(5)
+    assert driver.story["reason"]["message"] == f"order-7 is held by checkout-12 since 2023-11-14T22:12:20.000Z{hint}"
