@@ -150,7 +150,7 @@ async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, 
     for written, problem in (
         ("[1]", "--with must be a JSON object"),
         ('{"mode": NaN}', "--with cannot be read: NaN is not a JSON number"),
-        (f"@{tmp_path / 'large.json'}", "--with has 3,000,011 bytes"),
+        (f"@{tmp_path / 'large.json'}", "the size of --with is 3,000,011 bytes"),
         ('{"mood": "ok"}', "--with does not fit: work takes no argument 'mood'; it takes mode"),
         ('{"mode": 5}', "--with does not fit: work: argument mode: the value is not a string"),
     ):
