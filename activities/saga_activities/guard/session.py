@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from sqlalchemy import CursorResult, Executable
+from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
@@ -17,7 +18,8 @@ from sqlalchemy.sql.expression import ClauseElement
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.exact_parameters import exact_parameters, needs_care, text_needs_care
+from saga_activities.guard.exact_parameters import exact_parameters, text_needs_care
+from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.result_columns import check_names, mysql_reader
 from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError, UsageError
@@ -272,7 +274,7 @@ class SqlSession:
         if isinstance(statement, ParsedSql):
             exact = await self.exact(statement.source, rows)
             return exact[0] if isinstance(parameters, Mapping) else exact
-        if _needs_check(statement, rows):
+        if _needs_check(statement, rows, self._dialect):
             await self._check_construct(statement, rows)
         return parameters
 
@@ -281,6 +283,7 @@ class SqlSession:
         names = list(rows[0]) if rows else None
         dialect: Any = type(self._connection.dialect)
         named = dialect(paramstyle="named")
+        named.bind_typing = BindTyping.NONE  # the casts would be taken for the author's own
         compiled = clause.compile(dialect=named, column_keys=names or None)
         values = [{**compiled.params, **row} for row in rows or [{}]]
         await self.exact(str(compiled), values, numbers_only=True)
@@ -369,7 +372,7 @@ def _given_parameters(
     return first
 
 
-def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -> bool:
     values = [value for row in rows for value in row.values()]
     values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
-    return any(needs_care(value) or text_needs_care(value) for value in values)
+    return any(needs_care(value) or text_needs_care(value, dialect) for value in values)

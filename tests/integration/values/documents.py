@@ -54,11 +54,17 @@ _characters = st.characters(exclude_categories=["Cs"])
 FAMOUS_TEXTS = (
     *("\0", "a\0b", "1234567 ", "12345678   ", "123456789"),
     *("12.345", "32767.5", "9007199254740993", "12345678901234567890", "1e-30", "1e400"),
+    *("2026-01-01 10:00:00", "2026-01-01 10:00:00.123", "2026-01-01 10:00:00.1234567", "2026-01-01 23:59:59.9999"),
 )
 """Texts of which a column may store only a part, or another number."""
 
+_times = st.tuples(st.just("2026-01-01 10:00:00."), st.text("0123456789", min_size=1, max_size=9)).map("".join)
+_blanks = st.tuples(st.text("abc ", max_size=8), st.sampled_from(["", " ", "  "])).map("".join)
+
 strings = st.one_of(
     st.sampled_from(FAMOUS_TEXTS),
+    _times,
+    _blanks,
     st.sampled_from(
         [
             "",

@@ -120,10 +120,11 @@ def _sqlite(path: str, value: Json, id: str) -> Passed | None:
     return Passed(f"steps.{id}.result[0].v", value, _sql("sqlite", "select :v as v", path, id))
 
 
+_KEPT = "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8), c char(8), t {})"
 TABLES = {
-    "postgres": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8))",
-    "mariadb": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8))",
-    "sqlite": "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8), r real)",
+    "postgres": _KEPT.format("timestamp(3)"),
+    "mariadb": _KEPT.format("datetime(3)"),
+    "sqlite": _KEPT.format("datetime, r real"),
 }
 
 
@@ -131,7 +132,7 @@ def _column(database: str, column: str) -> Pass:
     """A column takes the value whole, or refuses it: nothing is cut, rounded or read as another number."""
 
     def through(path: str, value: Json, id: str) -> Passed | None:
-        if not isinstance(value, Number | str) or (column != "v" and isinstance(value, str) and not is_number(value)):
+        if not isinstance(value, Number | str) or not _reads(column, value):
             return None
         insert = (
             f'{{sql: "insert into kept (saga, step, {column}) values (:saga, :step, :v)",'
@@ -150,6 +151,31 @@ def _column(database: str, column: str) -> Pass:
     return through
 
 
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
+
+
+def _reads(column: str, value: Number | str) -> bool:
+    """Whether the column may take the value: one of numbers none of text, and one of times only times."""
+    if column == "t":
+        return isinstance(value, str) and _TIME.fullmatch(value) is not None
+    return column in ("v", "c") or isinstance(value, Number) or is_number(value)
+
+
+def _stored_time(text: str, database: str) -> tuple[str, Ending]:
+    matched = _TIME.fullmatch(text)
+    assert matched is not None
+    if database == "sqlite":
+        return text, "passes"
+    fraction = (matched[2] or "").rstrip("0")
+    stored = matched[1].replace(" ", "T") + (f".{fraction.ljust(6, '0')}" if fraction else "")
+    return stored, "refused" if len(fraction) > 3 else "passes"
+
+
+def _stored_characters(text: str, database: str) -> str:
+    """The text as char(8) gives it back: PostgreSQL fills it up with blanks, MariaDB takes them off."""
+    return {"postgres": text.ljust(8), "mariadb": text.rstrip(" "), "sqlite": text}[database]
+
+
 def is_number(text: str) -> bool:
     """Text that a column of numbers may read as one."""
     return re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", text) is not None
@@ -157,9 +183,13 @@ def is_number(text: str) -> bool:
 
 def _as_stored(value: Json, database: str, column: str) -> tuple[Json, Ending]:
     """What the column gives back, and whether it must take the value."""
-    if column == "v":
+    if column == "t":
+        assert isinstance(value, str)
+        return _stored_time(value, database)
+    if column in ("v", "c"):
         text = value if isinstance(value, str) else value.plain
         fits = database == "sqlite" or (len(text) <= 8 and not (database == "postgres" and "\0" in text))
+        text = _stored_characters(text, database) if column == "c" and fits else text
         return text, "refused" if not fits else "passes" if isinstance(value, str) else "either"
     if isinstance(value, str):
         stored, ending = _as_stored(Number(value), database, column)
@@ -223,7 +253,7 @@ PASSES: dict[str, Pass] = {
     **{
         f"{type} column of {database}": _column(database, column)
         for database in TABLES
-        for column, type in (("s", "smallint"), ("n", "numeric"), ("v", "varchar"))
+        for column, type in (("s", "smallint"), ("n", "numeric"), ("v", "varchar"), ("c", "char"), ("t", "timestamp"))
     },
     "real column of sqlite": _column("sqlite", "r"),
 }

@@ -1,0 +1,102 @@
+"""Columns of times and dates: which part of a value they would drop without an error.
+
+PostgreSQL rounds digits after the second that a column does not hold, MariaDB cuts them off; a date drops a time of
+day, a time the date, and a column without a time zone of PostgreSQL the offset from UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from typing import Any
+
+_CLOCK = re.compile(
+    r"(?P<clock>\d+:\d{2}(?::\d{2})?|(?<=T)\d{2,6}|(?<=^\d{8})\d{6}(?!\d))(?:[.,](?P<fraction>\d+))?"
+    r"\s*(?P<zone>[+-]\d{1,2}(?::?\d{2}){0,2}|(?!(?:UTC|GMT)\b)[A-Za-z]{3,}[\w/]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A time of day in ISO 8601, as SQL and MySQL write it, and what follows it."""
+
+_DATE = re.compile(r"\d([-/.])\d{1,2}\1\d|\d{8}T|^\d{14}", re.ASCII)
+
+_SECONDS = re.compile(r"(?::\d{2}[.,](\d+)|\d[.,](\d+)\s*s(?:ec(?:ond)?s?)?\b)", re.ASCII | re.IGNORECASE)
+"""The digits after the second in an interval."""
+
+
+def time_text(value: Any) -> str | None:
+    """The text of a value of which a column of times may hold only a part; None for any other value."""
+    match value:
+        case str() if _CLOCK.search(value) or _SECONDS.search(value):
+            return value
+        case datetime() | time():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTime:
+    """What a column of times holds. ``digits`` are those after the second; ``is_interval``: it has a length of time."""
+
+    digits: int = 0
+    date: bool = False
+    clock: bool = False
+    zone: bool = False
+    is_interval: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """What the column would drop of a value; None if it holds all of it, or if its database refuses it."""
+        if (text := time_text(value)) is None:
+            return None
+        if self.is_interval:
+            seconds = _SECONDS.search(text)
+            return None if seconds is None else self._rounded(seconds[1] or seconds[2])
+        if (clock := _CLOCK.search(text)) is None:
+            return None
+        fraction = clock["fraction"] or ""
+        if not self.clock:
+            is_midnight = not (clock["clock"] + fraction).strip(":0")
+            return None if is_midnight else "holds a date and would drop the time of day"
+        if not self.date and _DATE.search(text):
+            return "holds a time of day and would drop the date"
+        # The driver sends a time of Python with its zone, and the database converts it.
+        zone = clock["zone"] if isinstance(value, str) and not self.zone else None
+        if zone is not None and zone.strip("+-:0"):
+            return f"holds no time zone and would drop {zone}"
+        return self._rounded(fraction)
+
+    def _rounded(self, fraction: str) -> str | None:
+        if len(fraction.rstrip("0")) <= self.digits:
+            return None
+        return f"holds {self.digits} digits after the second and would drop the others"
+
+
+_HELD = {
+    "date": HeldTime(date=True),
+    "time": HeldTime(clock=True),
+    "timetz": HeldTime(clock=True, zone=True),
+    "timestamp": HeldTime(date=True, clock=True),
+    "timestamptz": HeldTime(date=True, clock=True, zone=True),
+    "interval": HeldTime(is_interval=True),
+}
+
+
+def postgresql_time(base: str, modifier: int) -> HeldTime | None:
+    """What a column of this type and type modifier holds; None for a type that has no times."""
+    digits = modifier & 0xFFFF  # an interval has its fields in the bits above
+    return _with_digits(_HELD.get(base), 6 if modifier < 0 or digits > 6 else digits)
+
+
+def mysql_time(base: str, digits: int | None) -> HeldTime | None:
+    """What a column of this type of MySQL and MariaDB holds; they refuse offsets, or convert them."""
+    if base in ("datetime", "timestamp"):
+        return _with_digits(_HELD["timestamptz"], digits or 0)
+    return _with_digits(_HELD.get(base), digits or 0) if base in ("date", "time") else None
+
+
+def _with_digits(held: HeldTime | None, digits: int) -> HeldTime | None:
+    if held is None or not (held.clock or held.is_interval):
+        return held
+    return HeldTime(digits, held.date, held.clock, held.zone, held.is_interval)
