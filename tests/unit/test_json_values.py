@@ -97,3 +97,12 @@ def test_what_is_printed_is_json_for_every_reader() -> None:
     read = json.loads(printed, parse_constant=refuse)
     assert read == {"a": ["NaN", {"b": "Infinity"}], "c": "-Infinity", "d": "\ud800", "Infinity": 1.5}
     assert "\\ud800" in printed
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": ({"1": "b", 1: "a"},)}]])
+def test_keys_with_one_name_are_no_json(value: Any) -> None:
+    assert "have the same name in JSON" in str(json_problem(value))
+
+
+def test_numbers_in_tuples_are_checked() -> None:
+    assert json_problem({"a": (1, float("nan"))}) == "nan is not a JSON number"

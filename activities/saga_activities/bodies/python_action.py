@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from saga_activities.concurrency import uncancellable
-from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from saga_activities.guard.result_codec import UnusableResult, require_names, to_json_value
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind
@@ -78,6 +78,7 @@ def _with_exact_numbers(value: Any) -> Any:
         case int() | float() | Decimal() | timedelta() | bytes() | bytearray() | memoryview():
             return value
         case Mapping():
+            require_names(value.keys(), _key)
             return {_key(key): _with_exact_numbers(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset() | deque() | Iterator():
             return [_with_exact_numbers(item) for item in value]
@@ -96,7 +97,10 @@ def _numbers_of(native: Any, written: Any) -> Any:
     match native, written:
         case (Decimal(), str()) if str(native) == written:
             return native
-        case dict(), dict() if len(native) == len(written):
+        case dict(), dict():
+            require_names(native.keys(), _key)
+            if len(native) != len(written):
+                return written
             return {
                 key: _numbers_of(own, item) for own, (key, item) in zip(native.values(), written.items(), strict=True)
             }

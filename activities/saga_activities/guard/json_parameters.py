@@ -15,6 +15,7 @@ from typing import Any
 from sagas.errors import UsageError
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import json_problem
 
 _SCALAR = re.compile(r'\s*(?:"|-?[0-9]|(?:true|false|null)\s*\Z)')
 _JSON_TYPES = ("json", "jsonb")
@@ -71,6 +72,8 @@ def as_json(name: str, value: Any) -> str | None:
     """The text of a value as JSON; null stays SQL's NULL. Raises UnusableParameter."""
     if value is None:
         return None
+    if (problem := json_problem(value, half_pairs=True)) is not None:
+        raise UnusableParameter(f"the parameter {name} cannot be written as JSON: {problem}")
     try:
         return encode_json(value).decode()
     except (TypeError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from saga_activities.result_columns import DatabaseInterval
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decimal_problem, decode_json, encode_json
-from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS
+from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, names_problem
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
@@ -67,6 +67,7 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
                 " PostgreSQL, hex(x) on MySQL, MariaDB and SQLite, and x.hex() in Python"
             )
         case Mapping():
+            require_names(value.keys(), _json_key)
             return _object(value.items(), depth)
         case Sequence() | Set():
             return [_item(number, item, depth) for number, item in enumerate(value)]
@@ -91,6 +92,12 @@ def json_number(value: int | float | Decimal) -> int | Decimal:
     if (problem := decimal_problem(number)) is not None:
         raise UnusableResult(f"a result cannot be stored: {problem}")
     return number
+
+
+def require_names(keys: Collection[Any], name: Callable[[Any], str]) -> None:
+    """Raises :class:`UnusableResult` if two keys have one ``name``."""
+    if (problem := names_problem(keys, name)) is not None:
+        raise UnusableResult(f"a result cannot be stored: {problem}")
 
 
 def _object(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any
 
@@ -40,8 +41,27 @@ def json_problem(
             return f"{one} is not a JSON number"
         if not half_pairs and _has_half_pair(one):
             return "it contains half a surrogate pair"
-        if isinstance(one, dict | list):
+        if isinstance(one, dict) and (problem := names_problem(one)) is not None:
+            return problem
+        if isinstance(one, dict | list | tuple):
             waiting += [(child, depth + 1) for child in (one.values() if isinstance(one, dict) else one)]
+    return None
+
+
+def names_problem(keys: Collection[Any], name: Callable[[Any], str] = str) -> str | None:
+    """Why the keys of an object of Python cannot all be names in JSON, as 1 and "1" cannot; None if they can.
+
+    ``name``: the name of a key.
+    """
+    if all(isinstance(key, str) for key in keys):
+        return None
+    named: dict[str, Any] = {}
+    for key in keys:
+        other = named.setdefault(name(key), key)
+        if other is not key:
+            return (
+                f"the keys {other!r:.60} and {key!r:.60} of one object have the same name in JSON: rename one of them"
+            )
     return None
 
 

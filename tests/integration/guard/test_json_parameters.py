@@ -250,3 +250,27 @@ async def test_an_array_of_arrays(guard_database: GuardDatabase) -> None:
     outcome = await _sql(guard_database, f"insert into {name} (v) values (:v)", {"v": [[1, 2], [3, 4]]})
     assert outcome.kind == "done", outcome
     assert await guard_database.rows(f"select v from {name}") == [([[1, 2], [3, 4]],)]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({1: "a", "1": "b"}, "the keys 1 and '1' of one object have the same name in JSON"),
+        ({"a": (1, float("nan"))}, "nan is not a JSON number"),
+        ([{"a": float("inf")}], "inf is not a JSON number"),
+    ],
+)
+async def test_what_json_cannot_hold_is_refused(guard_database: GuardDatabase, value: Any, problem: str) -> None:
+    """A writer of JSON would keep the later key, and write null for the number."""
+    name = f"j_{uuid4().hex[:12]}"
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(f"create table {name} (v json)")
+
+    async def body(sql: SqlSession | None) -> None:
+        assert sql is not None
+        await sql.execute(f"insert into {name} (v) values (:v)", v=value)
+
+    outcome = await guard_database.guard.do(new_address(), "h", body, **clock())
+    assert outcome.failure is not None
+    assert f"the parameter v cannot be written as JSON: {problem}" in outcome.failure.message
+    assert (outcome.retryable, await guard_database.rows(f"select v from {name}")) == (False, [])

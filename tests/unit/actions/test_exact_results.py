@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -80,6 +81,30 @@ def test_a_result_keeps_its_digits(value: Any, text: str) -> None:
 def test_a_result_without_a_json_number_is_refused(value: Any) -> None:
     with pytest.raises(UnusableResult, match="JSON has no such number"):
         jsonable(value)
+
+
+class Counts(BaseModel):
+    by_size: dict[int | str, int]
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ({1: "a", "1": "b"}, "1 and '1'"),
+        ({"rows": [{"1": "b", 1: "a"}]}, "'1' and 1"),
+        ({True: "a", "true": "b"}, "True and 'true'"),
+        (Counts(by_size={1: 2, "1": 3}), "1 and '1'"),
+        (Done({"result": {Decimal("1.0"): "a", "1.0": "b"}}), "Decimal('1.0') and '1.0'"),
+    ],
+)
+def test_keys_with_one_name_are_refused(value: Any, keys: str) -> None:
+    """The later of them would replace the earlier."""
+    with pytest.raises(UnusableResult, match=re.escape(f"the keys {keys} of one object have the same name in JSON")):
+        jsonable(value)
+
+
+def test_keys_of_other_types_become_names() -> None:
+    assert jsonable({1: "a", "2": "b", datetime(2026, 5, 1): "c"}) == {"1": "a", "2": "b", "2026-05-01T00:00:00": "c"}
 
 
 @action("typed")
