@@ -9,6 +9,7 @@ from typing import Any
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.python_action import ActionNotRegistered, bind_arguments, jsonable, run_python_action
 from saga_activities.bodies.sql_action import restore_body, sql_body
+from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.session import SqlSession
 from saga_activities.messaging.outbox import (
     MAX_MESSAGE_BYTES,
@@ -84,8 +85,13 @@ class ActionBodies:
         async def run(sql: SqlSession | None) -> Any:
             try:
                 result, events = await perform(action, bound, invocation, attempt, sql)
+                if sql is not None:
+                    sql.check_statements()
             except (Rejected, AlreadyCompensated):
                 raise
+            except (UsageError, UnusableResult) as error:
+                kind = UsageError if isinstance(error, UsageError) else UnusableResult
+                raise kind(f"step {invocation.entry}: {action.place}: {error}") from error
             except Exception:
                 # The outcome keeps only the message; debugging needs the traceback.
                 attempt.logger.debug("%s raised an error", name, exc_info=True)
@@ -116,8 +122,6 @@ class ActionBodies:
             _heartbeat=attempt.heartbeat,
             _sql=sql if sql is None or action.asynchronous else sql.sync(),
             _hold_refusal=_hold_refusal(action, invocation),
-            _no_sql=f"step {invocation.entry}: {action.place} has no database for step.sql and step.emit; "
-            f'declare it with @action("{action.name}", connection=…)',
         )
         return await run_python_action(action, step, arguments, self._threads), step.events
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sagas.actions import load_modules
+from sagas.actions.signature import function_place
 from sagas.actions.step import Event
 from sagas.builtins.messaging import MAX_SOURCE_TOPIC, TOPIC_NAME, first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
@@ -45,6 +46,11 @@ class Consumer:
     @cached_property
     def asynchronous(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def place(self) -> str:
+        """The function and its file, for messages."""
+        return function_place(self.function) or f"the consumer {self.name}"
 
 
 @dataclass(frozen=True)

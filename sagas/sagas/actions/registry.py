@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, get_type_hints
 
-from sagas.actions.signature import ANY_ARGUMENTS, Signature, read_signature, without_a_name
+from sagas.actions.signature import ANY_ARGUMENTS, Signature, function_place, read_signature, without_a_name
 from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
 
@@ -58,14 +58,8 @@ class Action:
 
     @property
     def place(self) -> str:
-        """The function and its file, for messages: ``the function charge in payments.py``."""
-        function: Any = inspect.unwrap(self.function)
-        code = getattr(function, "__code__", None)
-        return (
-            f"the action {self.name}"
-            if code is None
-            else f"the function {code.co_name} in {Path(code.co_filename).name}"
-        )
+        """The function and its file, for messages."""
+        return function_place(self.function) or f"the action {self.name}"
 
     @property
     def summary(self) -> str:

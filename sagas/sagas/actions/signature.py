@@ -7,6 +7,7 @@ import keyword
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 from sagas.actions.step import Step
@@ -17,6 +18,12 @@ ENVELOPE = "_saga"
 """The argument, next to those of ``with``, that carries the call's envelope to every participant."""
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+def function_place(function: Callable[..., Any]) -> str | None:
+    """A function and its file, for messages: ``the function charge in payments.py``; None if it has no code."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else f"the function {code.co_name} in {Path(code.co_filename).name}"
 
 
 @dataclass(frozen=True)

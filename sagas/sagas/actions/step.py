@@ -48,7 +48,6 @@ class Step:
     _heartbeat: Callable[[Any], None]
     _sql: Any = None
     _hold_refusal: str | None = None
-    _no_sql: str = "this action has no database: add connection=… to its @action(…)"
     events: list[Event] = field(default_factory=list)
     forward_key: str = ""
 
@@ -56,7 +55,7 @@ class Step:
     def sql(self) -> Any:
         """The guard's transaction; see saga_activities.guard.session. Raises UsageError without ``connection=``."""
         if self._sql is None:
-            raise UsageError(self._no_sql)
+            raise UsageError("it has no database for step.sql and step.emit; declare it with @action(…, connection=…)")
         return self._sql
 
     def heartbeat(self, details: Any = None) -> None:

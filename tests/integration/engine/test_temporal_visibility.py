@@ -49,7 +49,7 @@ async def test_a_completed_saga_costs_one_event_more_than_a_hand_written_workflo
             await client.temporal.execute_workflow(HandWritten.run, id=queue, task_queue=queue)
         theirs = await events(client, queue)
     kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in ours]
-    assert len(ours) == len(theirs) + 1, kinds
+    assert len(ours) == len(theirs) + 1, "\n".join(kinds)
     assert kinds.count("WORKFLOW_PROPERTIES_MODIFIED") == 1, "the memo at close, which `show` reads without a worker"
     assert "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES" not in kinds
 

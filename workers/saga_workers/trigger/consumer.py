@@ -36,6 +36,7 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.consumers import Consumer, Message
 from sagas.actions.step import Event
 from sagas.builtins.messaging import TOPIC_NAME
+from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.text.printable import printable
@@ -133,7 +134,11 @@ class ConsumerRunner:
         found = await inbox.record(sql, self._inbox_entry(record), "DONE")
         if found is not None:
             return found
-        result = jsonable(await self._call_handler(message, threads, sql))
+        try:
+            result = jsonable(await self._call_handler(message, threads, sql))
+            sql.check_statements()
+        except UsageError as error:
+            raise UsageError(f"{self._consumer.place}: {error}") from error
         for event in message.events:
             await self._emit(sql, event, record)
         await self._reply(sql, record, "done", result)
