@@ -200,6 +200,20 @@ async def test_a_result_is_compared_with_what_the_step_returns_and_others_read(c
     assert (await cli.saga("--json", "show", id)).json["state"] == "COMPLETED"
 
 
+async def test_who_has_not_the_actions_of_the_project_can_decide(cli: CommandLine) -> None:
+    id = fresh("results")
+    (cli.folder / "results.saga.yaml").write_text(RESULTS)
+    assert (await cli.saga("start", "results", "--id", id, "--wait")).code == 4
+    settings = (cli.folder / "saga.toml").read_text()
+    (cli.folder / "saga.toml").write_text(settings.replace('"./actions.py"', '"./actions.py", "./elsewhere.py"'))
+    words = ("resolve", id, "hotel", "done", "--reason", "booked by phone", "--result", '{"id": 5}')
+    answer = await cli.saga(*words)
+    assert answer.code == 0, answer
+    why = "the action file ./elsewhere.py was not found"
+    assert f"the answer is not compared with the signature of reserve: {why}" in answer.err
+    await cli.saga("cancel", id, "--reason", "not wanted")
+
+
 async def test_what_will_be_refused_needs_no_confirmation(cli: CommandLine) -> None:
     id = fresh("ask")
     await cli.saga("start", "ask", "--id", id)

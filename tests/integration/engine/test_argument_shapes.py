@@ -43,6 +43,15 @@ steps:
   - {id: a, uses: sql, on_failure: park, compensate: auto,
      with: {connection: shop, run: 'insert into shapes values (:n)', params: {n: "${{ 6 / input.x }}"}}}
 """
+READ = """
+saga: shape-read
+input: {type: object, required: [x]}
+steps:
+  - {id: a, uses: sql, on_failure: park, compensate: {uses: sql, with: {connection: shop, run: delete from shapes}},
+     with: {connection: shop, run: 'insert into shapes values (:n) returning n', params: "${{ input.x }}"}}
+  - {id: b, uses: sql, pivot: true,
+     with: {connection: shop, run: 'insert into shapes values (:n)', params: {n: "${{ steps.a.result[0].n }}"}}}
+"""
 DONE = """
 saga: shape-done
 input: {type: object, required: [x]}
@@ -75,7 +84,7 @@ async def test_wrong_shapes_are_one_sentence(
     }
     project = make_project(
         tmp_path,
-        {**sagas, "divided": MISTAKEN, "done": DONE},
+        {**sagas, "divided": MISTAKEN, "done": DONE, "read": READ},
         [],
         address=temporal.address,
         connections={"shop": url},
@@ -108,10 +117,27 @@ async def test_wrong_shapes_are_one_sentence(
             story = await finished(client, stories["params"]["id"])
             assert (story["state"], story["operator"][-1]["arguments"]) == ("COMPLETED", new)
             assert database.execute("select n from shapes").fetchall() == [(7,)]
+            await reads_the_result_that_was_given(client, (await run("read"))["id"])
+            assert database.execute("select n from shapes").fetchall() == [(7,), (8,)]
             done = await run("done")
             with pytest.raises(RefusedError, match="cannot be undone: its pivot a is done"):
                 await client.undo(done["id"], reason="r", who="ada")
             await client.close()
+
+
+async def reads_the_result_that_was_given(client: Client, id: str) -> None:
+    """A result of `sql` is a list of rows with the columns that the next step reads, or the decision is refused."""
+    request = {"step": "a", "decision": "done", "reason": "r", "who": "ada"}
+    for given, sentence in (
+        (None, "--result is null, not a list, and step b reads: `steps.a.result[0].n`"),
+        ({"n": 8}, "--result is an object, not a list, and step b reads: `steps.a.result[0].n`"),
+        ([], "--result is an empty list, and step b reads: `steps.a.result[0].n`"),
+        ([{"m": 8}], "--result lacks `[].n`, which step b reads: `steps.a.result[0].n`"),
+    ):
+        with pytest.raises(RefusedError, match=re.escape(sentence)):
+            await client.resolve(id, {**request, "result": given})
+    await client.resolve(id, {**request, "result": [{"n": 8}]})
+    assert (await finished(client, id))["state"] == "COMPLETED"
 
 
 async def refuses(client: Client, id: str) -> None:

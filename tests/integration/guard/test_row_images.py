@@ -167,7 +167,9 @@ async def test_the_reason_names_the_saga_that_changed_the_row(shop: Shop) -> Non
     await shop.do("update stock set free = 2 where sku = 'a'", saga="second", step="other")
     refused = await shop.undo()
     assert (refused.kind, refused.infrastructure) == ("failed", True)
-    assert f"locked by the saga second-{shop.id}, so it cannot be restored yet" in str(refused.failure)
+    assert refused.failure is not None
+    assert f"locked by the saga second-{shop.id}, so it cannot be restored yet" in refused.failure.message
+    assert refused.failure.details["owner"] == f"second-{shop.id}"
     await shop.release("second")
     outcome = await shop.undo()
     assert f"changed since by step other of the saga second-{shop.id}" in str(outcome.park_reason)
