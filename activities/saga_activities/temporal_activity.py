@@ -272,16 +272,28 @@ def _temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> A
     """Return the result or raise the error that Temporal records."""
     if outcome.kind == "done":
         return encode_result(outcome, number)
-    raise to_application_error(outcome, number, invocation.intervals) from None
+    raise to_application_error(
+        outcome, number, invocation.intervals, doubted=_is_doubted(outcome, invocation, number)
+    ) from None
 
 
-def to_application_error(outcome: Outcome, number: int, intervals: Sequence[float] = ()) -> SagaApplicationError:
+def _is_doubted(outcome: Outcome, invocation: Invocation, number: int) -> bool:
+    """True for a rejection after an attempt that may have had an effect, or still be in progress."""
+    definite = invocation.guard is not None or invocation.remembers_rejections
+    return outcome.kind == "rejected" and not definite and number > 1 and not outcome.nothing_before
+
+
+def to_application_error(
+    outcome: Outcome, number: int, intervals: Sequence[float] = (), *, doubted: bool = False
+) -> SagaApplicationError:
     """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
 
-    Expected outcomes are benign: no stack trace in the log for a rejection.
+    A ``doubted`` rejection is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace in the
+    log for a rejection.
     """
     # An uncounted attempt is returned to the saga at once: Temporal would count it.
-    final = outcome.kind in ("rejected", "late") or not outcome.retryable or not outcome.counted
+    hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
+    final = (hopeless and not doubted) or not outcome.counted
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
     wait = None
     if not final:

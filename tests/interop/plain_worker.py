@@ -44,7 +44,8 @@ class Loyalty:
         if argument["points"] > LIMIT:
             self.refusals[key] = f"more than {LIMIT} points at once"
         if key in self.refusals:
-            raise ApplicationError(self.refusals[key], type="Rejected", non_retryable=True)
+            detail = {"attempt": activity.info().attempt}  # the first attempt is a definite no
+            raise ApplicationError(self.refusals[key], detail, type="Rejected", non_retryable=True)
         if key not in self.answers:
             customer = argument["customer"]
             self.points[customer] = self.points.get(customer, 0) + argument["points"]

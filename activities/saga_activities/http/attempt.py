@@ -37,12 +37,12 @@ from saga_activities.http.response import (
     HttpResponse,
     ResultError,
     check_patterns,
-    classify_status,
     compile_result,
     definite_statuses,
     retry_after,
 )
 from saga_activities.http.settings import HttpSettings
+from sagas.builtins.http_statuses import classify_status
 from sagas.definition.sensitivity import hide_texts
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.size_limits import limit_size, omitted
@@ -182,12 +182,13 @@ class _HttpAttempt:
             + (f": `{shown(body, MAX_QUOTED_BODY)}`" if body else ""),
             {"status": response.status} | ({"body": body[:MAX_EXCERPT]} if body else {}),
         )
+        delay = retry_after(response)
         match classify_status(response.status, arguments):
             case "done":
                 return self._done(response, to_result)
             case "rejected":
-                return Outcome("rejected", failure=replace(failure, type="Rejected"), attempt=self.number)
-        delay = retry_after(response)
+                rejected = replace(failure, type="Rejected")
+                return Outcome("rejected", failure=rejected, attempt=self.number, retry_after=delay)
         if definite := definite_statuses(response.status, arguments):
             help = f"; if this answer is a definite no, write `rejected: [{definite}]`"
             failure = replace(failure, message=failure.message + help)

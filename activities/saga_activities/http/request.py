@@ -20,8 +20,6 @@ from sagas.text.json_values import MAX_DEPTH, json_problem
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
-DEFAULT_DONE = ("2xx",)
-DEFAULT_REJECTED = (409, 422)
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_DEPTH = 10 * MAX_DEPTH
 """A definition may nest values of its own around an input."""

@@ -5,14 +5,15 @@ The outcome of the attempt is decided in ``attempt``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
-from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
+from saga_activities.http.request import InvalidRequestError
+from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.protocol.size_limits import omitted
 from sagas.text.json_values import parse_json
@@ -28,8 +29,6 @@ MAX_EXCERPT = 500
 _PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
 """Statuses of 4xx that another attempt may not get: credentials, a conflict, a lock, a limit of calls."""
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
-
-StatusClass = Literal["done", "rejected", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,49 +68,19 @@ class HttpResponse:
         return seen
 
 
-def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
-    """Return whether this status is in ``done`` or ``rejected``; ``done`` takes precedence."""
-    if status_matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
-        return "done"
-    if status_matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
-        return "rejected"
-    return "other"
-
-
 def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
     """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the caller."""
     if not 400 <= status <= 499 or status in _PASSING:
         return ""
-    return ", ".join(sorted({str(one) for one in (*_patterns(arguments, "rejected", DEFAULT_REJECTED), status)}))
+    return ", ".join(sorted({str(one) for one in (*written_statuses(arguments, "rejected"), status)}))
 
 
 def check_patterns(arguments: Mapping[str, Any]) -> None:
     """Raises InvalidRequestError if ``done`` or ``rejected`` holds something that is not a status."""
     for name in ("done", "rejected"):
-        for pattern in _patterns(arguments, name, ()):
-            if _status_range(pattern) is None:
+        for pattern in written_statuses(arguments, name):
+            if status_range(pattern) is None:
                 raise InvalidRequestError(f"`{name}` contains {pattern!r}; write a status (201) or a class (2xx)")
-
-
-def status_matches(status: int, patterns: Iterable[Any]) -> bool:
-    """True when one of the patterns (``201``, ``2xx``) covers the status."""
-    return any((interval := _status_range(p)) is not None and interval[0] <= status <= interval[1] for p in patterns)
-
-
-def _patterns(arguments: Mapping[str, Any], name: str, default: Sequence[Any]) -> Sequence[Any]:
-    value = arguments.get(name)
-    if value is None:
-        return default
-    return value if isinstance(value, list | tuple) else [value]
-
-
-def _status_range(pattern: Any) -> tuple[int, int] | None:
-    text = str(pattern).strip().lower()
-    if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
-        return int(text[0]) * 100, int(text[0]) * 100 + 99
-    if text.isdecimal() and 100 <= int(text) <= 599:
-        return int(text), int(text)
-    return None
 
 
 def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
@@ -120,7 +89,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
     Source: RFC 9110 section 10.2.3, a number of seconds or a date.
     """
     value = response.headers.get("retry-after", "").strip()
-    if value.isdecimal():
+    if value.isascii() and value.isdecimal():
         seconds = float(value)
     else:
         try:

@@ -21,7 +21,7 @@ from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
 _FIELDS = {
-    *("auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"),
+    *("auth", "verify", "idempotency", "headers", "idempotent", "remembers_rejections", "settle", "signing_secret"),
     *("allow_plain_http", "allowed_hosts"),
 }
 

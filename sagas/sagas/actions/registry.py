@@ -43,6 +43,7 @@ class Action:
     connection: str | None = None
     rejects: bool = True
     idempotent: bool = True
+    remembers_rejections: bool = False
     seals: bool = False
     holds: bool = False
     batch: bool = False
@@ -89,6 +90,7 @@ def action(
     connection: str | None = None,
     rejects: bool = True,
     idempotent: bool = True,
+    remembers_rejections: bool = False,
     seals: bool = False,
     holds: bool = False,
     batch: bool = False,
@@ -101,6 +103,8 @@ def action(
             ``step.sql`` is that transaction.
         rejects: False promises that it never raises Rejected, so it may follow the pivot without a warning.
         idempotent: False means that the participant does not honour ``step.key``.
+        remembers_rejections: True promises that after a rejection no attempt with that key has an effect, not even one
+            that was sent earlier. Otherwise, without ``connection``, a rejection after an unknown attempt is retried.
         seals: for probes: once the probe returns Absent, the participant refuses the key.
         holds: it may call ``step.emit(…, hold=True)``; requires ``connection``.
         batch: the function is ``async def name(step: BatchStep, items: list[Item])`` and returns a result, or an
@@ -136,7 +140,9 @@ def action(
                 help="name every argument, or take **kwargs; a decorator keeps the signature with functools.wraps",
             )
         setattr(
-            function, ACTION_ATTRIBUTE, Action(name, function, connection, rejects, idempotent, seals, holds, batch)
+            function,
+            ACTION_ATTRIBUTE,
+            Action(name, function, connection, rejects, idempotent, remembers_rejections, seals, holds, batch),
         )
         return function
 

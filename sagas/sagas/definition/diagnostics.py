@@ -252,6 +252,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a probe that can never have a result",
         "map its response with `done` and `absent`, or let the action return Done(result), Absent or Unknown",
     ),
+    "SAGA223": _warning(
+        "a rejection that may mean that an earlier request is in progress",
+        "write `remembers_rejections` at the step or its connection: `true` if such a status is final for the key; "
+        "`false` if not: after an attempt without an answer it is then retried, and the step is undone in the end",
+    ),
     "SAGA241": _error("a savepoint that has no effect", "write it on a step before the pivot that others follow"),
     "SAGA250": _error(
         "`locks` without a database", "name an SQL connection: `connection` under `[locks]` or `[ledger]` of saga.toml"

@@ -67,7 +67,9 @@ class Operation:
     ``connection`` is the SQL connection whose database holds the guard row, None for an unguarded action.
     ``local`` is True if the action is registered in this project (a Python action, ``sql``, ``http``, …); otherwise the
     action is foreign: a worker, perhaps in another language, serves it on ``task_queue``.
-    ``idempotent``: the participant honours the key. ``seals``: a probe seals the key when it answers.
+    ``idempotent``: the participant honours the key. ``remembers_rejections``: after it has rejected a key, no attempt
+    of that key has or will have an effect, so a rejection is definite whatever was sent before.
+    ``seals``: a probe seals the key when it answers.
     ``holds`` (forward actions only): True if its events with `hold` wait for the commit point; False if they are
     published immediately, because the step does not run before the commit point; None if it has no such events.
     ``images`` (forward actions only): the rows that it changes are stored for `compensate: auto`.
@@ -84,6 +86,7 @@ class Operation:
     connection: str | None = None
     local: bool = True
     idempotent: bool = True
+    remembers_rejections: bool = False
     rejects: bool = True
     seals: bool = False
     holds: bool | None = None

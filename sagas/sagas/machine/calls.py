@@ -253,6 +253,7 @@ def _new_call(
         "fairness_key": _fairness_key_or_none(run, entry, flight),
         "local": engine or action.local,
         "cancellable": op in ("do", "probe"),
+        "remembers_rejections": not action.guarded and (action.remembers_rejections or is_read(step) or op == "probe"),
         "own_retry": action.own_retry and not _retried_without_limit(run, step, op),
         "hidden": run.plan.sensitive_texts(run.input),
     }
@@ -337,6 +338,17 @@ def count_attempts(
     )
 
 
+def end_operation_call(operation: OperationState, action: Action, outcome: Outcome, attempts: int | None) -> None:
+    """Add the attempts of a compensation or confirm that has ended, and what they tell, to those before."""
+    before = operation.min_attempts
+    count_attempts(operation, outcome, attempts, action.retry)
+    if outcomes.hides_earlier_attempts(outcome, attempts, action.retry):
+        count_hidden_attempt(operation)
+        operation.outcome = "unknown"
+    elif not outcome.not_started:
+        operation.outcome = outcomes.merge_outcome(action, outcome, before, operation.outcome)
+
+
 def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
     """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
     operation.min_attempts += 1
@@ -360,9 +372,8 @@ def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int, *,
     operation = _counting(entry, flight)
     if operation is None:
         return
-    if isinstance(operation, LedgerEntry):
-        clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
-        operation.outcome = "unknown" if unsure or not clean else "failed"
+    clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
+    operation.outcome = "unknown" if unsure or not clean else "failed"
     operation.min_attempts += attempts
     if operation.attempts is not None:
         operation.attempts += attempts

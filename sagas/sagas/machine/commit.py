@@ -189,13 +189,15 @@ def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
 def confirm_ended(
     run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, mark: bool = False
 ) -> None:
-    """Handle the end of a confirm. It is retried without limit; only a rejection or non-retryable failure parks it."""
+    """Handle the end of a confirm. It is retried without limit; only a definite rejection or a non-retryable failure
+    parks it.
+    """
     confirm = entry.confirm
     assert confirm is not None
     action = run.step(entry).confirm
     assert action is not None
     if not mark:
-        calls.count_attempts(confirm, outcome, attempts, action.retry)
+        calls.end_operation_call(confirm, action, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:
@@ -208,7 +210,8 @@ def confirm_ended(
         return
     if outcome.failure is not None:
         confirm.error = outcome.failure.to_json()
-    hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
+    doubted = outcome.kind == "rejected" and confirm.outcome == "unknown" and not action.guarded
+    hopeless = not doubted and (outcome.kind in ("rejected", "late") or not outcome.retryable)
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
         run.park(entry, "confirm", outcome.park_reason or arguments.failure_message(entry, "confirm"))
         return

@@ -175,6 +175,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     single = calls.is_single_attempt(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
+    doubted = outcome.kind == "rejected" and entry.outcome == "unknown" and not step.do.guarded
     if outcome.kind == "done":
         mark_done(run, entry, outcome.result)
     elif outcome.kind == "late":
@@ -189,11 +190,11 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         run.park(entry, "do", outcome.park_reason)
     elif step.pivot:
         commit.pivot_attempt_ended(run, entry, outcome, before)
-    elif single and outcome.kind == "unknown":
+    elif single and (outcome.kind == "unknown" or doubted):
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
-        _failed_after_commit(run, entry, outcome)
-    elif single and outcome.retryable and outcome.kind == "failed" and calls.may_retry(run, entry):
+        _failed_after_commit(run, entry, outcome, doubted)
+    elif (doubted or (single and outcome.retryable and outcome.kind == "failed")) and calls.may_retry(run, entry):
         calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
@@ -278,9 +279,9 @@ def mark_nothing_to_undo(entry: LedgerEntry) -> None:
         entry.undo.state = "NOTHING_TO_UNDO"
 
 
-def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome, doubted: bool) -> None:
     """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
-    if outcome.kind == "rejected" or not outcome.retryable:
+    if not outcome.retryable and not doubted:
         run.park(entry, "do", arguments.failure_message(entry, "do"))
         return
     if not run.retrying_recorded:

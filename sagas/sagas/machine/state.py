@@ -60,12 +60,13 @@ class LockState:
 class OperationState:
     """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``min_attempts`` is a lower bound.
 
-    ``retry_baseline``: attempts that no longer count after an operator's retry. ``guard_decided``: the step's guard
-    has decided; the action itself runs on another connection. ``undoes_confirmed``: ``compensate.confirmed`` is in
-    use instead of an alternate.
+    ``outcome`` joins those of all attempts of its key. ``retry_baseline``: attempts that no longer count after
+    an operator's retry. ``guard_decided``: the step's guard has decided; the action itself runs on another connection.
+    ``undoes_confirmed``: ``compensate.confirmed`` is in use instead of an alternate.
     """
 
     state: OperationStatus = "PENDING"
+    outcome: OutcomeKind | None = None
     attempts: int | None = 0
     min_attempts: int = 0
     retry_baseline: int = 0

@@ -350,6 +350,14 @@ def _idempotent_meaning(_old: Any, new: bool) -> str:
     return "its participant recognises a repeated key" if new else "its participant may have the effect of a key twice"
 
 
+def _remembers_meaning(_old: Any, new: bool) -> str:
+    return (
+        "its rejection holds for every attempt"
+        if new
+        else "its rejection after an attempt without an answer is not believed"
+    )
+
+
 def _for_each_meaning(old: Any, new: Any) -> str:
     return (
         "it runs once"
@@ -432,6 +440,7 @@ _OPERATION_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
     ("heartbeat", _text("a silent attempt is given up after a different time"), _never),
     ("retry", _text("it is retried differently"), _never),
     ("idempotent", _idempotent_meaning, _is_gone),
+    ("remembers_rejections", _remembers_meaning, _is_gone),
     ("rejects", lambda _old, new: "it may reject" if new else "it never rejects", _never),
     ("seals", lambda _old, new: "its answer seals the key" if new else "its answer does not seal the key", _is_gone),
     ("two_phase", _text("its transaction is prepared, or committed, at a different time"), _always),

@@ -198,6 +198,14 @@ def describe_confirm(step: StepDefinition) -> str | None:
     return f"made final by {step.confirm.uses}{released}"
 
 
+def _rejection_sentence(step: StepDefinition) -> str:
+    if not step.do.rejects:
+        return ""
+    if step.do.remembers_rejections:
+        return " A rejection is final, also after an attempt without an answer."
+    return " A rejection after an attempt without an answer is retried, because that attempt may be in progress."
+
+
 def describe_undo_after_failure(step: StepDefinition) -> str:
     """Return what undoes the step after another one has failed, which is always before the commit point."""
     if step.compensate is None:
@@ -243,7 +251,8 @@ def explain_guarantee(step: StepDefinition) -> str:
     if step.do.guarded:
         return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
     if step.do.idempotent:
-        return "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
+        key = "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
+        return f"{key}{_rejection_sentence(step)}"
     if step.probe is not None:
         return f"The participant does not honour the key; {step.probe.operation.uses} is called before any retry."
     return "The participant does not honour the key: after a lost response it is unknown whether it took effect."

@@ -134,9 +134,9 @@ def merge_outcome(
     """Return what is known about the effect after this outcome: the attempts of earlier calls had the outcome
     ``before``, if that is known.
 
-    A participant that honours the key stores a rejection under it, so its rejection holds for every attempt. *failed*
-    is a statement about that attempt only (its transaction was rolled back, or it failed before the call), so it
-    implies nothing about an earlier one.
+    A rejection, like *failed*, is a statement about that attempt only, and implies nothing about an earlier one: a 409
+    after a timeout may mean that the first request is still in progress. It holds for every attempt if the participant
+    is declared to remember its rejections.
     """
     if outcome.park_reason is not None and outcome.kind != "done":
         return "unknown"
@@ -147,7 +147,7 @@ def merge_outcome(
     clean = attempts_before == 0 or before in ("rejected", "failed")
     if clean and execution == "remote" and (outcome.nothing_before or outcome.attempt == 1):
         return outcome.kind
-    if outcome.kind == "rejected" and not operation.guarded and operation.idempotent:
+    if outcome.kind == "rejected" and not operation.guarded and operation.remembers_rejections:
         return "rejected"
     return "unknown"
 

@@ -76,6 +76,7 @@ STARTED_AT_MEMO = "saga-started-at"
 class Invocation:
     """One call as the worker receives it. ``timeout`` is in seconds; ``intervals`` are the delays before attempt 2, 3 …
 
+    ``remembers_rejections``: a rejection holds for all attempts of the key.
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
     ``reads``: the database must refuse every write of the action.
     ``own_retry``: the author has written its `retry`, which then applies to every failure.
@@ -94,6 +95,7 @@ class Invocation:
     guard: GuardSpec | None = None
     earlier_attempts: int = 0
     at_most_once: bool = False
+    remembers_rejections: bool = False
     ignores_cancel: bool = False
     beats: bool = False
     reads: bool = False
@@ -126,6 +128,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["earlier_attempts"] = call.earlier_attempts
         if call.at_most_once:
             envelope["at_most_once"] = True
+        if call.remembers_rejections:
+            envelope["remembers_rejections"] = True
         if not call.cancellable:
             envelope["deaf"] = True
         if beats:
@@ -157,6 +161,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         guard=None if guard is None else decode_guard(guard),
         earlier_attempts=envelope.get("earlier_attempts", 0),
         at_most_once=envelope.get("at_most_once", False),
+        remembers_rejections=envelope.get("remembers_rejections", False),
         ignores_cancel=envelope.get("deaf", False),
         beats=envelope.get("beats", False),
         reads=envelope.get("reads", False),

@@ -162,6 +162,14 @@ HTTP_CONNECTION = SettingsTable(
             '"Idempotency-Key"',
         ),
         Setting("idempotent", "boolean", "`false`: the service does not honour the key", "true", "true"),
+        Setting(
+            "remembers_rejections",
+            "boolean",
+            "`true`: after it has rejected a key, no request with that key has an effect, not even one that was sent "
+            "earlier; see [rejections](../how-to/call-http.md#rejections)",
+            "false",
+            "false",
+        ),
         Setting("settle", "duration", "how long a late effect may still appear; default: the step's timeout", '"30s"'),
         Setting("headers", "table", "fixed, public headers of every request", '{ accept = "application/json" }', "{}"),
         Setting(

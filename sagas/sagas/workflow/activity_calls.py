@@ -81,7 +81,7 @@ class ActivityCalls:
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
             outcome = activity_outcome(error)
-            if outcome.kind == "unknown" and outcome.attempt is None:
+            if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
         except asyncio.CancelledError:
             if call.id not in self._cancelling:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from saga_activities.http.request import InvalidRequestError, build_request, encode_key, redirect_target
-from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, classify_status, retry_after
+from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, retry_after
+from sagas.builtins.http_statuses import classify_status
 
 BASE = "https://crm.example.com/v1/"
 

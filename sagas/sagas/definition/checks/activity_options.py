@@ -62,7 +62,7 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
 
 
 _ACTIVITY_FIELDS = ("timeout", "heartbeat", "retry", "task_queue", "priority", "fairness_key")
-_UNGUARDED_FIELDS = ("idempotent", "settle", "probe")
+_UNGUARDED_FIELDS = ("idempotent", "remembers_rejections", "settle", "probe")
 
 
 def check_no_effect_fields(draft: SagaDraft, report: Report) -> None:

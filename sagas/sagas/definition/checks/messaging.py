@@ -152,7 +152,10 @@ def _check_request_heartbeat(step: StepDraft, operation: OperationDraft, report:
 
 
 def _check_request_fields(step: StepDraft, report: Report) -> None:
-    because = {"idempotent": "because a command is written once, whatever is retried"}
+    because = {
+        "idempotent": "because a command is written once, whatever is retried",
+        "remembers_rejections": "because all attempts wait for the reply to one command",
+    }
     if has_reply_probe(step.step):
         because["settle"] = "because the reply is looked up where it is recorded"
     for field, why in because.items():

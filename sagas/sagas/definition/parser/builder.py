@@ -41,6 +41,7 @@ from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.operation_builder import (
     NO_OP_ACTIONS,
     BuildContext,
+    DeclaredPromises,
     guard_only_operation,
     is_automatic,
     reply_probe,
@@ -89,7 +90,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
 
 def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:
     uses = parsed.get("uses", "")
-    idempotent = parsed.values.get("idempotent")
+    declared = DeclaredPromises(parsed.values.get("idempotent"), parsed.values.get("remembers_rejections"))
     is_job = is_spark_job(uses)
     written_timeout = parsed.get("timeout") or context.default("timeout")
     timeout = written_timeout or _default_timeout(uses)
@@ -103,7 +104,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         retry=context.default("retry"),
         heartbeat=context.default("heartbeat") or (min(JOB_HEARTBEAT, timeout / 2) if is_job else None),
         task_queue=queue,
-        idempotent=idempotent,
+        declared=declared,
     )
     reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
     kind = _step_kind(parsed, reads, after_commit)
@@ -125,7 +126,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
             retry=context.default("retry"),
             heartbeat=None,
             task_queue=queue,
-            idempotent=idempotent,
+            declared=declared,
         )
         if operation.uses in NO_OP_ACTIONS:
             operation = guard_only_operation(do, operation.uses)
@@ -145,7 +146,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     compensate, confirm = with_held_event_operations(do, arguments, compensate, confirm)
     probe = parsed.get("probe")
     condition = parsed.get("if")
-    facts = context.action_traits(uses, arguments, idempotent, queue is not None)
+    facts = context.action_traits(uses, arguments, declared, queue is not None)
     step = StepDefinition(
         id=parsed.get("id"),
         name=parsed.get("name") or parsed.get("id"),
@@ -305,7 +306,7 @@ def _notification_operation(form: ParsedMapping, context: BuildContext) -> Opera
         retry=None,
         heartbeat=None,
         task_queue=context.default("task_queue"),
-        idempotent=None,
+        declared=DeclaredPromises(),
     )
     return Operation(
         uses=uses,

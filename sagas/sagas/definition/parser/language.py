@@ -144,6 +144,11 @@ STEP = MappingType(
         Field("confirm", CONFIRM, "what makes a tentative effect final at the commit point"),
         Field("probe", PROBE, "how to find out whether an unknown attempt took effect"),
         Field("idempotent", Boolean(), "false: the participant does not honour the idempotency key"),
+        Field(
+            "remembers_rejections",
+            Boolean(),
+            "true: after a rejection no attempt with the same key has an effect, not even an earlier one",
+        ),
         Field("settle", Duration(zero=True), "how long a late effect may still appear, default the timeout"),
         Field("check", CHECK, "a read that runs, with those of all other steps, before the first effect"),
         Field("pivot", Boolean(), "true: the point of no return"),

@@ -68,12 +68,21 @@ def build_retry(parsed: ParsedMapping | None) -> Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredPromises:
+    """What a step declares about its participant; None where the connection or the action decides."""
+
+    idempotent: bool | None = None
+    remembers_rejections: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ActionTraits:
     """Static facts about the action of a call."""
 
     connection: str | None = None
     local: bool = True
     idempotent: bool = True
+    remembers_rejections: bool = False
     rejects: bool = True
     seals: bool = False
     settle: float | None = None
@@ -129,19 +138,27 @@ class BuildContext:
         return arguments
 
     def action_traits(
-        self, uses: str, arguments: Mapping[str, Any], idempotent: bool | None, has_own_queue: bool
+        self, uses: str, arguments: Mapping[str, Any], declared: DeclaredPromises, has_own_queue: bool
     ) -> ActionTraits:
-        """The static facts of a call. ``idempotent`` is what the step declares about its participant, or None."""
+        """The static facts of a call."""
+        idempotent, remembers = declared.idempotent, declared.remembers_rejections
         action = self.project.actions.get(uses)
         if action is not None:
-            honoured = action.idempotent and idempotent is not False
-            guarded = action.connection is not None
-            return ActionTraits(action.connection, True, honoured or guarded, action.rejects, action.seals)
+            return ActionTraits(
+                action.connection,
+                idempotent=(action.idempotent and idempotent is not False) or action.connection is not None,
+                remembers_rejections=action.remembers_rejections if remembers is None else remembers,
+                rejects=action.rejects,
+                seals=action.seals,
+            )
         builtin = BUILTINS.get(uses)
         if builtin is None:
             # A foreign action, or an unknown one, which the checks report.
             return ActionTraits(
-                None, local=not has_own_queue, idempotent=idempotent is not False, rejects=has_own_queue
+                local=not has_own_queue,
+                idempotent=idempotent is not False,
+                remembers_rejections=bool(remembers),
+                rejects=has_own_queue,
             )
         rejects = may_reject(uses, arguments)
         connection = arguments.get("connection")
@@ -153,6 +170,7 @@ class BuildContext:
             settle = table.get("settle")
             return ActionTraits(
                 idempotent=honours if idempotent is None else idempotent,
+                remembers_rejections=table.get("remembers_rejections", False) if remembers is None else remembers,
                 rejects=rejects,
                 settle=parse_duration(settle) if isinstance(settle, str) else None,
             )
@@ -161,7 +179,8 @@ class BuildContext:
             return ActionTraits((self.project.kafka.outbox if self.project.kafka else None) or "kafka", rejects=rejects)
         if uses == SPARK:
             return ActionTraits((self.project.spark.ledger if self.project.spark else None) or "spark", rejects=rejects)
-        return ActionTraits(rejects=rejects)
+        # All attempts of a request wait for the reply to one command, so a reply is definite.
+        return ActionTraits(remembers_rejections=uses == messaging.REQUEST, rejects=rejects)
 
     def build_operation(
         self,
@@ -173,12 +192,12 @@ class BuildContext:
         retry: ParsedMapping | None,
         heartbeat: float | None,
         task_queue: str | None,
-        idempotent: bool | None,
+        declared: DeclaredPromises,
     ) -> Operation:
         """The operation of ``parsed``. ``arguments`` None means those of the forward call, ``forward``, frozen."""
         uses = parsed.get("uses", "")
         queue = parsed.get("task_queue", task_queue)
-        facts = self.action_traits(uses, forward if arguments is None else arguments, idempotent, queue is not None)
+        facts = self.action_traits(uses, forward if arguments is None else arguments, declared, queue is not None)
         return Operation(
             uses=uses,
             with_=arguments,
@@ -189,6 +208,7 @@ class BuildContext:
             connection=facts.connection,
             local=facts.local,
             idempotent=facts.idempotent,
+            remembers_rejections=facts.remembers_rejections and facts.idempotent,
             rejects=facts.rejects,
             seals=facts.seals,
             own_retry=parsed.get("retry") is not None,

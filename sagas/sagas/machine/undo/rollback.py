@@ -19,7 +19,6 @@ from sagas.machine.internal_events import (
 from sagas.machine.locking import locks
 from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
 from sagas.machine.undo import savepoints
-from sagas.protocol import outcomes
 from sagas.protocol.outcomes import Outcome
 
 
@@ -255,12 +254,9 @@ def undo_ended(
     """Handle the end of a compensation."""
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
-    before = undo.min_attempts
     if counted:
-        retry = step.do.retry if step.compensate is None else calls.current_alternate(step, undo).retry
-        calls.count_attempts(undo, outcome, attempts, retry)
-        if outcomes.hides_earlier_attempts(outcome, attempts, retry):
-            calls.count_hidden_attempt(undo)
+        action = step.do if step.compensate is None else calls.current_alternate(step, undo)
+        calls.end_operation_call(undo, action, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
@@ -276,7 +272,7 @@ def undo_ended(
     elif is_nested(step) and step.compensate is None:
         run.park(entry, "undo", arguments.failure_message(entry, "undo"))
     else:
-        _undo_failed(run, entry, outcome, before)
+        _undo_failed(run, entry, outcome)
 
 
 def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
@@ -300,7 +296,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     run.post(CompensationSettled(entry))
 
 
-def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
     action = calls.current_alternate(step, undo)
@@ -314,11 +310,11 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
     if outcome.infrastructure:
         _schedule_undo(run, entry, action.retry.max_interval)
         return
-    harmless = outcomes.merge_outcome(action, outcome, before) in ("rejected", "failed")
-    if harmless:
+    if undo.outcome in ("rejected", "failed"):
         if not undo.undoes_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
             undo.alternate += 1
-            undo.min_attempts, undo.retry_baseline, undo.arguments, undo.override = 0, 0, None, None
+            undo.outcome, undo.min_attempts, undo.retry_baseline = None, 0, 0
+            undo.arguments, undo.override = None, None
             _send_undo(run, entry)
         else:
             run.park(entry, "undo", arguments.failure_message(entry, "undo"))

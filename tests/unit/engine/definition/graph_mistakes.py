@@ -101,6 +101,21 @@ GRAPH_MISTAKES = [
     ),
     *(
         Mistake(
+            "SAGA223",
+            about,
+            saga(
+                f"  - {{id: a, uses: ⟦http, with: {{connection: bank, method: POST, path: /a{statuses}}},"
+                " compensate: {uses: shop.tell, with: {}}}\n"
+            ),
+        )
+        for about, statuses in (
+            ("a conflict by default", ""),
+            ("locked", ", rejected: [423]"),
+            ("a class", ", rejected: [4xx]"),
+        )
+    ),
+    *(
+        Mistake(
             "SAGA222",
             about,
             saga(f"  - {{id: a, uses: bank.charge, with: {{amount: '1'}}, pivot: true, probe: {{{probe}}}}}\n"),

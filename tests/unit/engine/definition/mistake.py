@@ -58,7 +58,12 @@ ACTIONS = Actions(
 
 KAFKA = KafkaResources("shop")
 SPARK = SparkResources("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
-CONNECTIONS = {"shop": {"kind": "sql"}, "crm": {"kind": "http"}, "old": {"kind": "http", "idempotency": "none"}}
+CONNECTIONS = {
+    "shop": {"kind": "sql"},
+    "crm": {"kind": "http", "remembers_rejections": False},
+    "bank": {"kind": "http"},
+    "old": {"kind": "http", "idempotency": "none"},
+}
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,8 @@ def test_recovery_forward_refuses_cancel_and_parks_on_rejection() -> None:
         ("shop", "rejected", 2, "unknown"),  # attempt 1 may still have happened
         ("shop", "failed", 2, "unknown"),
         ("shop", "rejected", None, "unknown"),  # the number is unknown
-        (None, "rejected", 2, "rejected"),  # the participant remembers refusals under the key
+        (None, "rejected", 2, "unknown"),  # the first attempt may be in progress
+        (None, "rejected", None, "unknown"),
         (None, "failed", 2, "unknown"),  # the engine's own outcome for that attempt only
         ("shop", "unknown", None, "unknown"),
     ],

@@ -110,7 +110,10 @@ class Environment:
     def _decide_outcome(self, flight: Flight, outcome: Outcome, at: float) -> CallEnded | None:
         call = flight.call
         limit = 1 if call.at_most_once else call.retry.max_attempts
-        final = outcome.kind in ("done", "rejected", "late") or not outcome.retryable or not outcome.counted
+        definite = call.guard is not None or call.remembers_rejections or not call.local
+        doubted = outcome.kind == "rejected" and not definite and flight.attempt > 1 and not outcome.nothing_before
+        hopeless = outcome.kind in ("done", "rejected", "late") or not outcome.retryable
+        final = (hopeless and not doubted) or not outcome.counted
         if final or flight.attempt >= limit or (call.retry.give_up_after is not None and self.chance(30)):
             return _ended(call, outcome, at)
         flight.held = None
@@ -198,8 +201,8 @@ class Environment:
             if call.op == "undo":
                 self._forget_unkeyed(call)
             outcome = self.participant.run(call, action)
-            if outcome.kind == "rejected" and call.op != "do":
-                # A rejection applies to all attempts before it, though an operator may retry.
+            if outcome.kind == "rejected" and call.op != "do" and call.remembers_rejections:
+                # Its rejection applies to all attempts before it, though an operator may retry.
                 self.zombies = [z for z in self.zombies if z.call.key != call.key]
             return outcome
         base = self.databases.setdefault(call.guard.connection, Database(call.guard.connection))

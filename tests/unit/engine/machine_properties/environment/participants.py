@@ -50,7 +50,8 @@ class Participant:
             outcome = Outcome.done(action(call.action))
         except RolledBack as rolled:
             outcome = rolled.outcome
-        remembered = ("done", "rejected") if call.op == "do" else ("done",)  # a confirm may be repeated
+        # An operator may repeat a rejected confirm.
+        remembered = ("done", "rejected") if call.op == "do" and call.remembers_rejections else ("done",)
         if keyed and outcome.kind in remembered:
             self.answers[call.key] = outcome
         return outcome

@@ -184,6 +184,7 @@ class _Maker:
             connection=HOME if kind == "guarded" else None,
             local=kind != "foreign",
             idempotent=kind != "keyless",
+            remembers_rejections=kind in ("keyed", "foreign") and self.choices.chance(50),
             task_queue="elsewhere" if kind == "foreign" else None,
             heartbeat=self.choices.pick((None, None, 3.0)),
             rejects=rejects,

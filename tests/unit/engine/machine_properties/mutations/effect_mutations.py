@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.model import Operation
 from sagas.machine import arguments, calls, commit
 from sagas.machine.decisions import rules
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.machine.undo import effect_lookup, rollback
 from sagas.protocol import outcomes, payloads
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome, OutcomeKind
 
 Mutation = tuple[Callable[[pytest.MonkeyPatch], None], set[str]]
 """What is taken out of the running machine, and the rules of which one has to be found broken."""
@@ -22,6 +23,15 @@ Mutation = tuple[Callable[[pytest.MonkeyPatch], None], set[str]]
 
 def _last_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outcomes, "merge_outcome", lambda operation, outcome, *before: outcome.kind)
+
+
+def _every_rejection_is_remembered(patch: pytest.MonkeyPatch) -> None:
+    whole = outcomes.merge_outcome
+
+    def merge(operation: Operation, outcome: Outcome, *before: Any) -> OutcomeKind:
+        return whole(replace(operation, remembers_rejections=True), outcome, *before)
+
+    patch.setattr(outcomes, "merge_outcome", merge)
 
 
 def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
@@ -135,6 +145,7 @@ def _endless_retries(patch: pytest.MonkeyPatch) -> None:
 
 EFFECTS: dict[str, Mutation] = {
     "judge by the last attempt": (_last_word, {"I2", "I3", "I4", "I9"}),
+    "every participant remembers its rejections": (_every_rejection_is_remembered, {"I2", "I3", "I4", "I9"}),
     "an unknown step is not undone": (_unknown_is_not_undone, {"I2", "I9"}),
     "a pivot is given up by its last word": (_pivot_by_its_last_word, {"rule 5", "I2", "I9", "I10"}),
     "compensate everything at once": (_all_compensations_at_once, {"I9"}),
