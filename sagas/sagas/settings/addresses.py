@@ -106,6 +106,19 @@ def require_host_port(setting: str, text: str) -> None:
     _require_addresses(setting, "must be host:port", [text])
 
 
+def split_listen_address(option: str, text: str) -> tuple[str, int]:
+    """Host and port to listen on: without a host this machine alone, with port 0 a free one.
+
+    Raises WrongSetting for what is not `host:port`; ``option`` names where it was written.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host or "127.0.0.1"
+    problem = _problem(f"{host}:{1 if port == '0' else port}" if colon else text, needs_port=True)
+    if problem is not None:
+        raise WrongSetting(option, f"must be host:port: {problem}", help=f"for example {option} 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
 def require_brokers(setting: str, text: str) -> None:
     """Raises WrongSetting for what is not `host:port`, or a list of them with commas between; each may name the
     protocol of its listener.

@@ -228,9 +228,17 @@ async def test_hundreds_of_concurrent_requests() -> None:
 
 async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
     nothing = http_app([])
-    for address in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ""):
-        with pytest.raises(UsageError, match="--listen takes HOST:PORT"):
+    host, port_, none = "its host is empty", "its port is no number from 1 to 65535", "it has no port"
+    wrong = {
+        **{"127.0.0.1": none, "": host, "127.0.0.1:x": port_, "127.0.0.1:70000": port_, "127.0.0.1:-1": port_},
+        **{"127.0.0.1:": port_, "a b:80": host, "::1:80": host, "[::1:80": host, "[nowhere]:80": host},
+        "http://127.0.0.1:80": "it begins with a protocol",
+    }
+    for address, problem in wrong.items():
+        with pytest.raises(UsageError, match=f"--listen must be host:port: {problem}"):
             HttpServer(address, nothing, option="--listen", description="the endpoint")
+    for address in ("[::1]:0", "127.0.0.1:0", ":0", "localhost:65535"):
+        HttpServer(address, nothing, option="--listen", description="the endpoint")
     port = free_port()
     first = HttpServer(f"{HOST}:{port}", nothing, option="--listen", description="the endpoint")
     async with first:

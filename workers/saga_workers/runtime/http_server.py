@@ -29,6 +29,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import Server
 
 from sagas.errors import UsageError
+from sagas.settings.addresses import split_listen_address
 from sagas.text.exact_json import readable_json
 from sagas.text.json_values import without_half_pairs
 
@@ -133,10 +134,7 @@ class HttpServer:
     """Listens on ``address`` (HOST:PORT) while it is open. ``option`` names the source of the address in errors."""
 
     def __init__(self, address: str, app: ASGIApp, *, option: str, description: str) -> None:
-        host, _, port = address.rpartition(":")
-        if not port.isdecimal() or int(port) > 65_535:
-            raise UsageError(f"{option} takes HOST:PORT, not {address!r}", help=f"for example {option} 127.0.0.1:8080")
-        self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
+        self._host, self._port = split_listen_address(option, address)
         self._option = option
         self._description = description
         self._sockets: list[socket.socket] = []
