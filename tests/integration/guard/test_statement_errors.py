@@ -48,13 +48,27 @@ POSTGRES_TABLES = (
     "create materialized view refreshed as select 1 as a with no data",
     "create function refuse(code text) returns void language plpgsql as $$ begin"
     " raise exception 'no' using errcode = code; end $$",
+    "create table seat (n int)",
+    "create function refuse_seat() returns trigger language plpgsql as $$ begin"
+    " raise exception 'row 7 is Ada''s: no'; end $$",
+    "create trigger refuses_seat before insert on seat for each row execute function refuse_seat()",
 )
-MARIADB_TABLES = ("create table amount_row (amount numeric(5,2), at date)",)
+MARIADB_TABLES = (
+    "create table amount_row (amount numeric(5,2), at date)",
+    "create table seat (n int)",
+    "create trigger refuses_seat before insert on seat for each row"
+    " signal sqlstate '45000' set message_text = 'row 7 is Ada''s: no'",
+)
 SQLITE_TABLES = (
     "create table amount_row (amount int) strict",
     "create table numbered (id integer primary key)",
     "create table refusing (n int)",
     "create trigger refuses before insert on refusing begin select raise(abort, 'no'); end",
+    "create table seat (n int)",
+    "create trigger refuses_seat before insert on seat begin select"
+    " case new.n when 1 then raise(abort, 'row 7 is Ada''s: no')"
+    " when 2 then raise(fail, 'row 7 is Ada''s: no') else raise(rollback, 'row 7 is Ada''s: no') end;"
+    " end",
 )
 ROWS = ("insert into stock values ('A', 5)", "insert into stock values ('B', 5)", "insert into line values ('B')")
 
@@ -151,7 +165,7 @@ def _limited_account(kind: str, url: str) -> tuple[str, ...]:
             owned,
         )
     if kind == "mariadb":
-        tables = ("trace_row", "stock", "line", "amount_row", "saga_guard", "saga_watermark", "saga_outbox")
+        tables = ("trace_row", "stock", "line", "amount_row", "seat", "saga_guard", "saga_watermark", "saga_outbox")
         return (
             owned,
             "create user if not exists limited@'%%'",
@@ -246,12 +260,16 @@ async def test_a_python_action(shop: GuardDatabase, case: Case, uses: str) -> No
     await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, "do", case.statement, uses)))
 
 
+async def make_done(shop: GuardDatabase, saga_id: str) -> None:
+    done = Invocation("sql", {"run": [{"sql": "select 1"}]}, "k", saga_id, "charge", "do", 1, guard=GuardSpec("shop"))
+    assert (await dispatcher(shop).perform(done, attempt_number(1))).kind == "done"
+
+
 @pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
 @pytest.mark.parametrize("op", ["undo", "confirm"])
 async def test_an_undo_and_a_confirm(shop: GuardDatabase, case: Case, op: str) -> None:
     saga_id = new_address().saga_id
-    done = Invocation("sql", {"run": [{"sql": "select 1"}]}, "k", saga_id, "charge", "do", 1, guard=GuardSpec("shop"))
-    assert (await dispatcher(shop).perform(done, attempt_number(1))).kind == "done"
+    await make_done(shop, saga_id)
     await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, op, case.statement, known_done=True)))
     rows = await shop.rows("select op from saga_guard where saga_id = :id", id=saga_id)
     assert [one.op for one in rows] == ["do"]
@@ -360,6 +378,25 @@ async def test_the_refusal_of_a_trigger_may_heal(shop: GuardDatabase) -> None:
     assert [one.retryable for one in made] == [True] * 5
     assert made[-1].failure is not None
     assert made[-1].failure.details["code"] == code
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("op", ["do", "undo", "confirm"])
+@pytest.mark.parametrize("uses", ["sql", "errors.raises"])
+async def test_the_authors_own_words_are_shown(shop: GuardDatabase, op: str, uses: str) -> None:
+    """A refusal without a class of its own is the same on each database: rolled back, retried, and in these words."""
+    code = {"postgresql": "P0001", "mariadb": "1644", "sqlite": "SQLITE_CONSTRAINT_TRIGGER"}[shop.kind]
+    for n in (1, 2, 3) if shop.kind == "sqlite" else (1,):  # RAISE(ABORT), RAISE(FAIL), RAISE(ROLLBACK)
+        saga_id, statement = new_address().saga_id, f"insert into seat values ({n})"
+        if op != "do":
+            await make_done(shop, saga_id)
+        made = await attempts(shop, invocation(saga_id, op, statement, uses, known_done=op != "do"))
+        assert [(one.kind, one.retryable, one.infrastructure) for one in made] == [("failed", True, False)] * 5
+        failure = made[-1].failure
+        assert failure is not None
+        assert failure.message == (f"the database refuses the statement: row 7 is Ada's: no ({code}), in `{statement}`")
+        assert await traces(shop, saga_id) == 0
+        assert await shop.rows("select n from seat") == []
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
