@@ -34,7 +34,7 @@ from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivitie
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure

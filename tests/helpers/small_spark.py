@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from saga_spark.runner.java import class_archive_options
-from saga_spark.runner.spark_session import TaskContext
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
-from sagas.protocol.payloads import OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import MACHINE_QUERY, OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.settings.model import DEFAULT_TASK_QUEUE
@@ -238,7 +238,7 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     handle = temporal.get_workflow_handle(described.run.id)
     try:
-        packed = await handle.query("machine", result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
+        packed = await handle.query(MACHINE_QUERY, result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise NoAnswer(
             f"the effect of the decision on {saga_id} cannot be computed: {error}",

@@ -10,7 +10,7 @@ from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import Column, TableShape
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import SqlSession
-from sagas.builtins.row_changes import NotImageable
+from sagas.sql_text.row_changes import NotImageable
 from sagas.text.printable import printable_line
 
 

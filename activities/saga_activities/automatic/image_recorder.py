@@ -27,8 +27,8 @@ from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
 from saga_activities.guard.database_errors import STATEMENT_NOTE
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
-from sagas.builtins.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.errors import InfrastructureError, UsageError
+from sagas.sql_text.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.text.exact_json import encode_json
 
 MAX_ROWS = 1000

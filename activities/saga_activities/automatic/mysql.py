@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.sessions import RESTORING_SQL_MODE, SQL_MODE
-from sagas.builtins.row_changes import ChangeKind, NotImageable
+from sagas.sql_text.row_changes import ChangeKind, NotImageable
 
 _TABLE = """
 SELECT table_schema AS table_schema_, table_name AS table_name_, table_type AS kind, engine AS engine_,

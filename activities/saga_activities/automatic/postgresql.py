@@ -8,7 +8,7 @@ from typing import Any
 
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, Reference, TableShape
 from saga_activities.guard.session import SqlSession
-from sagas.builtins.row_changes import NotImageable, RowChange
+from sagas.sql_text.row_changes import NotImageable, RowChange
 
 _SHAPE = """
 SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relispartition AS partition,

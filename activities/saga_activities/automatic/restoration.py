@@ -21,8 +21,8 @@ from saga_activities.automatic.table_access import Image, Key, TableAccess, shap
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
-from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
+from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import decode_json
 
 _SELECT_IMAGES = (

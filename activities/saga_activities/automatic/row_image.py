@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image
-from sagas.builtins.row_changes import ChangeKind
+from sagas.sql_text.row_changes import ChangeKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
-from sagas.builtins.row_changes import NotImageable
+from sagas.sql_text.row_changes import NotImageable
 
 _TABLE = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
 _COLUMNS = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"

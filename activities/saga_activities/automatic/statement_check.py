@@ -7,13 +7,13 @@ from saga_activities.automatic.table_access import TableAccess, check_functions,
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.automatic.unique_keys import conflict_keys
 from saga_activities.guard.session import SqlSession
-from sagas.builtins.row_changes import RowChange, analyse
+from sagas.sql_text.row_changes import RowChange, analyse
 
 
 async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, TableAccess | None]:
     """Return what ``statement`` does, and its table (None: it changes nothing).
 
-    Raises :class:`sagas.builtins.row_changes.NotImageable`.
+    Raises :class:`sagas.sql_text.row_changes.NotImageable`.
     """
     change = analyse(statement, sql.dialect)
     await check_functions(sql, change.functions)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
 from saga_activities.guard.session import Row, SqlSession
-from sagas.builtins.row_changes import NotImageable, RowChange
 from sagas.sql_text.parsed import parse_sql
+from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.printable import printable_line
 
 Image = Mapping[str, str | None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sagas.builtins.row_changes import NotImageable, RowChange
+from sagas.sql_text.row_changes import NotImageable, RowChange
 
 TEXT_ALIAS = "saga_image_"
 """Prefix of the names of the columns of images in a result."""

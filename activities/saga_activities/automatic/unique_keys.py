@@ -10,7 +10,7 @@ from saga_activities.automatic import mysql
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import TableShape
 from saga_activities.guard.session import SqlSession
-from sagas.builtins.row_changes import NotImageable
+from sagas.sql_text.row_changes import NotImageable
 
 _POSTGRESQL = """
 SELECT (SELECT json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey))

@@ -24,7 +24,7 @@ from sagas.actions import Action, Actions
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step
 from sagas.builtins import messaging
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import argument_problem
 from sagas.errors import AlreadyCompensated, Rejected, UsageError
 from sagas.protocol.outcomes import Failure, Outcome

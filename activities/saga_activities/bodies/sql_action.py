@@ -21,9 +21,9 @@ from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
-from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
+from sagas.sql_text.sql_statements import parse_guarded
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 

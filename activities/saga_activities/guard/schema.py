@@ -5,7 +5,8 @@ Versioned and repeatable: ``saga_version`` holds one number for each part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -28,7 +29,7 @@ DIALECTS = {
     "sqlite": sqlite.dialect,
 }
 
-_MYSQL_DIALECTS = ("mysql", "mariadb")
+MYSQL_DIALECTS = ("mysql", "mariadb")
 
 _CREATED_AT_INDEX = (
     "CREATE INDEX IF NOT EXISTS saga_guard_created ON saga_guard USING brin (created_at) WITH (autosummarize = on)"
@@ -47,20 +48,11 @@ async def create_tables(engine: AsyncEngine, shards: int = DEFAULT_SHARDS) -> No
 
     Raises :class:`NewerTables` if the database was set up by a newer engine.
     """
-    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+    async with engine.connect() as connection:
         exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version_table.name))
         if exists and await has_version(connection, "guard", SCHEMA_VERSION):
             return
-        if engine.dialect.name == "postgresql":  # concurrent CREATE TABLE IF NOT EXISTS statements collide there
-            await connection.execute(sa.text(f"select pg_advisory_lock({_ADVISORY_LOCK})"))
-        try:
-            for statement in metadata_ddl(connection.dialect, metadata):
-                await connection.exec_driver_sql(statement)
-            for insert in _initial_rows(connection.dialect.name, shards):
-                await insert_once(connection, insert)
-        finally:
-            if engine.dialect.name == "postgresql":
-                await connection.execute(sa.text(f"select pg_advisory_unlock({_ADVISORY_LOCK})"))
+    await create_metadata(engine, metadata, _initial_rows(engine.dialect.name, shards))
 
 
 async def has_version(connection: AsyncConnection, part: str, supported: int) -> bool:
@@ -116,48 +108,51 @@ def _insert_if_absent(table: str, condition: str, values: str) -> str:
 
 async def create_metadata(engine: AsyncEngine, tables: sa.MetaData, initial_rows: Iterable[str]) -> None:
     """Create the tables of another feature, without a version; repeatable, and safe from several processes at once."""
+    async with alone(engine, _ADVISORY_LOCK) as connection:
+        for statement in metadata_ddl(connection.dialect, tables):
+            await connection.exec_driver_sql(statement)
+        for insert in initial_rows:
+            await insert_once(connection, insert)
+
+
+@asynccontextmanager
+async def alone(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnection]:
+    """A connection in autocommit mode for changes of the tables; on PostgreSQL only one process has it at a time.
+
+    Concurrent CREATE TABLE IF NOT EXISTS statements collide there. ``lock``: the key of the advisory lock.
+    """
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        if engine.dialect.name == "postgresql":
-            await connection.execute(sa.text(f"select pg_advisory_lock({_ADVISORY_LOCK})"))
+        locks = connection.dialect.name == "postgresql"
+        if locks:
+            await connection.execute(sa.text(f"select pg_advisory_lock({lock})"))
         try:
-            for statement in metadata_ddl(connection.dialect, tables):
-                await connection.exec_driver_sql(statement)
-            for insert in initial_rows:
-                await insert_once(connection, insert)
+            yield connection
         finally:
-            if engine.dialect.name == "postgresql":
-                await connection.execute(sa.text(f"select pg_advisory_unlock({_ADVISORY_LOCK})"))
+            if locks:
+                await connection.execute(sa.text(f"select pg_advisory_unlock({lock})"))
 
 
 def metadata_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> list[str]:
     """The statements that create these tables and their indexes where they do not exist."""
-    return [*_table_ddl(dialect, tables), *_index_ddl(dialect, tables)]
-
-
-def _table_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> Iterator[str]:
-    for table in tables.sorted_tables:
-        statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
-        if dialect.name in _MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
-            for index in table.indexes:
-                columns = ", ".join(column.name for column in index.columns)
-                statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
-        yield statement
-
-
-def _index_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> Iterator[str]:
-    if dialect.name not in _MYSQL_DIALECTS:
-        for table in tables.sorted_tables:
-            for index in _indexes(table, dialect):
-                yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+    statements = [statement for table in tables.sorted_tables for statement in table_ddl(dialect, table)]
     if dialect.name == "postgresql" and tables is metadata:
-        yield _CREATED_AT_INDEX
-        yield from POSTGRESQL_OUTBOX_DDL
+        statements += [_CREATED_AT_INDEX, *POSTGRESQL_OUTBOX_DDL]
+    return statements
 
 
-def _indexes(table: sa.Table, dialect: sa.Dialect) -> list[sa.Index]:
-    """The indexes that a table has on this database."""
-    there = (index for index in table.indexes if index.info.get("except_on") != dialect.name)
-    return sorted(there, key=lambda one: str(one.name))
+def table_ddl(dialect: sa.Dialect, table: sa.Table) -> Iterator[str]:
+    """The statements that create a table and its indexes where they do not exist."""
+    statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
+    indexes = [index for index in table.indexes if index.info.get("except_on") != dialect.name]
+    indexes.sort(key=lambda index: str(index.name))
+    if dialect.name in MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
+        for index in indexes:
+            columns = ", ".join(column.name for column in index.columns)
+            statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
+        yield statement
+    else:
+        yield statement
+        yield from (str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip() for index in indexes)
 
 
 def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:

@@ -21,9 +21,9 @@ from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, cl
 from saga_activities.guard.exact_parameters import exact_parameters, text_needs_care
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.result_columns import check_names, mysql_reader
-from sagas.builtins.sql_statements import parse_guarded
 from sagas.errors import SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement, shown
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None

@@ -183,19 +183,6 @@ class KafkaAdmin:
             consumer.close()
         return {one.partition: one.offset for one in committed if one.offset >= 0}
 
-    def max_transaction_timeout(self) -> float | None:
-        """The broker's maximum transaction timeout in seconds; None without the right to read it."""
-        node = next(iter(self._metadata().brokers))
-        resource = self._library.ConfigResource("broker", str(node))
-        try:
-            config = self._result("the broker", lambda: self._admin.describe_configs([resource])[resource])
-        except KafkaOperationError as problem:
-            if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
-                raise
-            return None
-        entry = config.get("transaction.max.timeout.ms")
-        return int(entry.value) / 1000 if entry is not None and entry.value else None
-
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 
     def ensure_topic(

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.guard.schema import alone
 from saga_activities.guard.sqlstates import RIGHT, sqlstate_of
 from saga_activities.ledger.partitions import TABLE, Month, existing_months
-from saga_activities.ledger.schema import add_months, alone
+from saga_activities.ledger.schema import SETUP_LOCK, add_months
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
 _BATCH = 1000
@@ -46,7 +47,7 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
     created: list[str] = []
     dropped: list[str] = []
     refused = None
-    async with alone(engine) as connection:
+    async with alone(engine, SETUP_LOCK) as connection:
         if connection.dialect.name != "sqlite":
             try:
                 created = await add_months(connection, now)

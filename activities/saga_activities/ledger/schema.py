@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.schema import CreateIndex, CreateTable
 
-from saga_activities.guard.schema import DIALECTS, has_version, insert_once, insert_version
+from saga_activities.guard.schema import (
+    DIALECTS,
+    MYSQL_DIALECTS,
+    alone,
+    has_version,
+    insert_once,
+    insert_version,
+    table_ddl,
+)
 from saga_activities.ledger.partitions import (
     DEFAULT_PARTITION,
     TABLE,
@@ -23,8 +29,7 @@ from saga_activities.ledger.tables import claim_table, definition_table, run_tab
 
 LEDGER_VERSION = 1
 
-_MYSQL_DIALECTS = ("mysql", "mariadb")
-_SETUP_LOCK = 5_347_108
+SETUP_LOCK = 5_347_108
 """The key of PostgreSQL's advisory lock around changes of the tables: an arbitrary number."""
 
 _STORY_COMPRESSION = f"""DO $$
@@ -40,26 +45,12 @@ async def create_ledger(engine: AsyncEngine) -> None:
 
     The guard's tables must exist. Raises :class:`NewerTables` if the database was set up by a newer engine.
     """
-    async with alone(engine) as connection:
+    async with alone(engine, SETUP_LOCK) as connection:
         if not await has_version(connection, "ledger", LEDGER_VERSION):
             for statement in _table_ddl(connection.dialect):
                 await connection.exec_driver_sql(statement)
         await add_months(connection, datetime.now(UTC))
         await insert_once(connection, insert_version("ledger", LEDGER_VERSION))
-
-
-@asynccontextmanager
-async def alone(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A connection in autocommit mode for changes of the tables; on PostgreSQL only one process has it at a time."""
-    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        locks = connection.dialect.name == "postgresql"
-        if locks:
-            await connection.execute(sa.text(f"select pg_advisory_lock({_SETUP_LOCK})"))
-        try:
-            yield connection
-        finally:
-            if locks:
-                await connection.execute(sa.text(f"select pg_advisory_unlock({_SETUP_LOCK})"))
 
 
 async def add_months(connection: AsyncConnection, now: datetime) -> list[str]:
@@ -73,7 +64,7 @@ async def add_months(connection: AsyncConnection, now: datetime) -> list[str]:
     existing = await existing_months(connection)
     created: list[str] = []
     for month in months_from(now):
-        late = dialect in _MYSQL_DIALECTS and existing and month < existing[-1]
+        late = dialect in MYSQL_DIALECTS and existing and month < existing[-1]
         if month in existing or late:
             continue
         try:
@@ -97,26 +88,12 @@ def _is_expected(error: DBAPIError) -> bool:
 
 
 def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
-    yield from _create(run_table, dialect)
+    yield from table_ddl(dialect, run_table)
     if dialect.name == "postgresql":
         yield _STORY_COMPRESSION  # before the partitions, which inherit it
         yield f"CREATE TABLE IF NOT EXISTS {DEFAULT_PARTITION} PARTITION OF {TABLE} DEFAULT"
-    yield from _create(claim_table, dialect)
-    yield from _create(definition_table, dialect)
-
-
-def _create(table: sa.Table, dialect: sa.Dialect) -> Iterator[str]:
-    statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
-    indexes = sorted(table.indexes, key=lambda index: str(index.name))
-    if dialect.name in _MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
-        for index in indexes:
-            columns = ", ".join(column.name for column in index.columns)
-            statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
-        yield statement
-        return
-    yield statement
-    for index in indexes:
-        yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+    yield from table_ddl(dialect, claim_table)
+    yield from table_ddl(dialect, definition_table)
 
 
 def ledger_ddl(dialect: str, now: datetime | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.schema import MYSQL_DIALECTS
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_NAME
 from sagas.errors import UsageError
@@ -21,7 +22,6 @@ from sagas.errors import UsageError
 InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
 
-_MYSQL_DIALECTS = ("mysql", "mariadb")
 _COLUMNS = "(consumer, event_id, topic, topic_partition, topic_offset, status, reason, received_at)"
 _VALUES = "(:consumer, :event_id, :topic, :partition, :offset, :status, :reason, :at)"
 _SELECT_ENTRY = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
@@ -52,11 +52,11 @@ class Duplicate:
 
 def _insert_ignore(dialect: str, table: str) -> str:
     """The start of an insert that ignores an existing row of the same key and then affects no row."""
-    return f"INSERT IGNORE INTO {table}" if dialect in _MYSQL_DIALECTS else f"INSERT INTO {table}"
+    return f"INSERT IGNORE INTO {table}" if dialect in MYSQL_DIALECTS else f"INSERT INTO {table}"
 
 
 def _on_conflict(dialect: str) -> str:
-    return "" if dialect in _MYSQL_DIALECTS else " ON CONFLICT DO NOTHING"
+    return "" if dialect in MYSQL_DIALECTS else " ON CONFLICT DO NOTHING"
 
 
 async def record(
@@ -78,7 +78,7 @@ async def record(
     if touched:
         return None
     # On MySQL a plain read would not see the row that the insert has waited for, if the transaction has read before.
-    read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in _MYSQL_DIALECTS else _SELECT_ENTRY
+    read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in MYSQL_DIALECTS else _SELECT_ENTRY
     row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
     return Duplicate(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
 

@@ -7,7 +7,6 @@ here, too.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from sagas.actions.step import Event
-from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
+from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
@@ -150,12 +149,8 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
 
 def check_topic(topic: object) -> None:
     """Raise :class:`UnusableResult` for what cannot be the topic of an event."""
-    if not isinstance(topic, str) or not re.fullmatch(TOPIC_NAME, topic):
-        shown = f"{topic[:60]}…" if isinstance(topic, str) and len(topic) > 60 else topic
-        raise UnusableResult(
-            f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal "
-            f"topic of Kafka"
-        )
+    if problem := topic_problem(topic if isinstance(topic, str) else repr(topic)):
+        raise UnusableResult(problem)
 
 
 def shard_hash(topic: str, key: str | None, event_id: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from sagas.actions import load_modules
 from sagas.actions.signature import function_place
 from sagas.actions.step import Event
-from sagas.builtins.messaging import MAX_SOURCE_TOPIC, TOPIC_NAME, first_reserved_header, reserved_header_message
+from sagas.builtins.messaging import MAX_SOURCE_TOPIC, first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
@@ -132,8 +131,8 @@ def _is_attempts(number: object) -> bool:
 
 
 def _check_topic(topic: object) -> None:
-    if not isinstance(topic, str) or not re.fullmatch(TOPIC_NAME, topic):
-        raise UsageError(f"{topic!r} is not a topic name: use 1 to 249 letters, digits, `.`, `-` and `_`")
+    if problem := topic_problem(topic if isinstance(topic, str) else repr(topic)):
+        raise UsageError(problem)
 
 
 def _check_source(topic: object) -> None:

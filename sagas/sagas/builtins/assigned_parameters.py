@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sagas.builtins.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
 
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(insert|update|with|merge|replace)\b", re.IGNORECASE | re.DOTALL)
 

@@ -6,7 +6,9 @@ consumes the replies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from sagas.builtins.schemas import STRING, object_schema
@@ -31,6 +33,19 @@ TOPIC_NAME = rf"{_NOT_INTERNAL}[A-Za-z0-9._-]{{1,249}}"
 """A valid topic name that is not one of Kafka's internal topics. Kafka refuses all other names permanently, and
 refuses writes to internal topics: a transaction with such an event would abort on every attempt, and with it all
 other events in it."""
+
+
+@lru_cache(1024)
+def topic_problem(topic: str) -> str | None:
+    """The sentence about what is not the name of a topic to write; None for a valid name."""
+    if re.fullmatch(TOPIC_NAME, topic):
+        return None
+    shown = f"{topic[:60]}…" if len(topic) > 60 else topic
+    return (
+        f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal topic "
+        "of Kafka"
+    )
+
 
 MAX_SOURCE_TOPIC = 245
 """Maximum characters of a topic that has a topic `….dlq` for its dead letters."""

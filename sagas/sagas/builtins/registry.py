@@ -7,7 +7,7 @@ marked with ``EXPRESSION`` are CEL, bare or in ``${{ }}``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.builtins import messaging, spark
@@ -19,9 +19,6 @@ Executor = Literal["sql", "http", "engine", "spark", "kafka"]
 
 EXPRESSION = "x-expression"
 """Marks a string as CEL: ``rendered`` is evaluated before the call, ``response`` by the action on its response."""
-
-PLANNED = "x-later"
-"""Marks an argument that is not implemented yet; the value names the planned feature."""
 
 READ_METHODS = ("GET", "HEAD")
 DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"}
@@ -42,6 +39,7 @@ class Builtin:
     ``kafka`` keeps its events in the connection ``[kafka] outbox``.
     ``read``: the action never has an effect (for `http` it depends on the method, see :func:`is_read_call`).
     ``own_undo``: the action needs no `compensate` before the commit point.
+    ``planned``: arguments that are not implemented yet, with the feature that brings them (SAGA900).
     """
 
     name: str
@@ -50,6 +48,7 @@ class Builtin:
     parameters: Schema
     read: bool = False
     own_undo: bool = False
+    planned: Mapping[str, str] = field(default_factory=dict)
 
 
 _PARAMS = {"type": "object"}
@@ -109,9 +108,9 @@ BUILTINS: Mapping[str, Builtin] = {
                     "done": _STATUS,
                     "rejected": _STATUS,
                     "result": {"type": "string", "minLength": 1, EXPRESSION: "response"},
-                    "callback": {PLANNED: "http callbacks"},
                 }
             ),
+            planned={"callback": "http callbacks"},
         ),
         Builtin(
             "saga",

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from sagas.builtins.spark import RECONCILE, SPARK
-from sagas.builtins.sql_statements import parse_guarded, written_rows
 from sagas.sql_text.dialects import DATABASES, Dialect
 from sagas.sql_text.parsed import ParsedSql, parse_sql, shared_differences
+from sagas.sql_text.sql_statements import parse_guarded, written_rows
 from sagas.sql_text.tokens import RefusedStatement
 
 Path = tuple[str | int, ...]

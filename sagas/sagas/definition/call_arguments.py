@@ -12,7 +12,7 @@ from typing import Any
 from sagas.builtins.argument_groups import group_mistakes
 from sagas.builtins.messaging import EMITTERS, events_long_form
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT, misplaced_arguments
-from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, PLANNED
+from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION
 from sagas.builtins.spark import SPARK, spark_long_form
 from sagas.builtins.sql_places import check_sql
 from sagas.definition.schema_mismatches import JsonNode, mismatches
@@ -31,8 +31,7 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     builtin = BUILTINS.get(uses)
     if builtin is None or (uses == "sql" and _is_plain_sql(arguments)):
         return None
-    properties = builtin.parameters["properties"]
-    known = {name: schema for name, schema in properties.items() if PLANNED not in schema}
+    known = builtin.parameters["properties"]
     given = {name: value for name, value in arguments.items() if name != _TOGETHER or uses != SPARK}
     for name, value in given.items():
         if name not in known:

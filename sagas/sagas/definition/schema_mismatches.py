@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
-from sagas.builtins.registry import PLANNED
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
 from sagas.definition.schema_patterns import may_match
@@ -190,8 +189,7 @@ def _object_mismatches(
             yield node, f"`{name}` is missing"
     for name, child in node.value.items():
         if name in properties:
-            if not (isinstance(properties[name], Mapping) and PLANNED in properties[name]):
-                yield from mismatches(child, properties[name], root)
+            yield from mismatches(child, properties[name], root)
         elif schema.get("additionalProperties") is False:
             close = suggestion_help(name, properties)
             yield child, f"`{name}` is not known here" + (f". {close}" if close else "")

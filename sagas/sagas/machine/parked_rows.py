@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.saga_view import ParkedRowView

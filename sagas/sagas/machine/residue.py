@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.model import Operation
 from sagas.machine import calls, parked_rows

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition, Probe
 from sagas.errors import UsageError
 from sagas.machine.locking.locks import TIMERS as LOCK_TIMERS

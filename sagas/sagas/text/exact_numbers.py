@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
@@ -51,3 +51,38 @@ def comparable(value: Any) -> Any:
 def is_equal(one: Any, other: Any) -> bool:
     """True for equal JSON values; 1 equals 1.0, but neither true nor "1"."""
     return canonical_json(comparable(one)) == canonical_json(comparable(other))
+
+
+def exact_value(value: Any) -> Any:
+    """The value with every ``float`` as the decimal that it prints; the value itself if it has none."""
+    if not any(isinstance(item, float) for item in _scalars(value)):
+        return value
+    return _exact_copy(value)
+
+
+def _exact_copy(value: Any) -> Any:
+    match value:
+        case float():
+            return Decimal(repr(value))
+        case dict():
+            return {key: _exact_copy(item) for key, item in value.items()}
+        case list():
+            return [_exact_copy(item) for item in value]
+    return value
+
+
+def has_whole_decimal(value: Any) -> bool:
+    """True if a number of the value is whole and has a point or an exponent, such as 12.0."""
+    return any(isinstance(item, Decimal) and is_whole(item) for item in _scalars(value))
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        else:
+            yield item

@@ -36,7 +36,7 @@ from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import BULK_WORKFLOW, REFUSED_TYPE, input_digest, pack_state
+from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest, pack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
@@ -386,13 +386,13 @@ class BulkWorkflow:
         self._execute(machine.cancel(cancel_event(request or {}), responses))
         return dict(responses)
 
-    @workflow.query(name="saga", description="The view of one saga, as `saga show` prints it.")
+    @workflow.query(name=VIEW_QUERY, description="The view of one saga, as `saga show` prints it.")
     def view(self, saga_id: str) -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
             return raw_json(None)
         return raw_json(shrink_view(self._machine.view(saga_id), VIEW_LIMIT).to_json())
 
-    @workflow.query(name="machine", description="The state of one saga's machine; `saga undo` starts from it.")
+    @workflow.query(name=MACHINE_QUERY, description="The state of one saga's machine; `saga undo` starts from it.")
     def machine_state(self, saga_id: str) -> str | None:
         if self._machine is None or saga_id not in self._machine.members:
             return None

@@ -39,11 +39,13 @@ from sagas.protocol.messages import (
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
     LOCKS_SIGNAL,
+    MACHINE_QUERY,
     PARKED_SIGNAL,
     RELEASE_ACTIVITY,
     RESIDUE_SIGNAL,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
+    VIEW_QUERY,
     pack_state,
 )
 from sagas.workflow.activity_calls import ActivityCalls
@@ -315,7 +317,7 @@ class SagaWorkflow:
             return
         self._feed(event)
 
-    @workflow.query(name="saga", description="The view of this saga, as `saga show` prints it.")
+    @workflow.query(name=VIEW_QUERY, description="The view of this saga, as `saga show` prints it.")
     def view(self) -> RawValue:
         return raw_json(self.document())
 
@@ -325,7 +327,7 @@ class SagaWorkflow:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
         return shrink_view(self._pause.shown_in(self._machine.view()), VIEW_LIMIT).to_json()
 
-    @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
+    @workflow.query(name=MACHINE_QUERY, description="The machine's state; `saga undo` starts from it.")
     def machine_state(self) -> str | None:
         if self._machine is None:
             return None

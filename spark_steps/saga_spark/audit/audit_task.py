@@ -28,7 +28,7 @@ from sagas.text.printable import printable_json
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from saga_spark.runner.spark_session import TaskContext
+    from saga_spark.runner.task_context import TaskContext
 
 
 def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:

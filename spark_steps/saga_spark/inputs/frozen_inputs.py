@@ -12,7 +12,7 @@ from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import JobFailed
 from saga_spark.row_fingerprint import quote_name
-from saga_spark.runner.spark_session import TaskContext
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
 from saga_spark.storage import file_size, list_parquet_files, project_location, spark_path, split_glob, to_uri
 from sagas.errors import UsageError, did_you_mean

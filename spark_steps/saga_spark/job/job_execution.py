@@ -22,7 +22,8 @@ from saga_spark.job_errors import JobFailed, last_error_line, to_job_error
 from saga_spark.runner.java import require_java
 from saga_spark.runner.runner_process import kill_tree
 from saga_spark.runner.runner_protocol import SourcesChanged
-from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, write_properties_file
+from saga_spark.runner.spark_session import classic_spark_conf, write_properties_file
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.session_conf import apply_conf
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path

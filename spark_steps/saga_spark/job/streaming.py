@@ -68,15 +68,6 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
     return batch
 
 
-def delete_batches(url: str, query: str, before: int) -> int:
-    """Delete the records of batches below a number, which Spark will not send again; returns how many there were."""
-    with psycopg.connect(url, **psycopg_arguments(url)) as connection:
-        _create_batch_table(connection)
-        return connection.execute(
-            f"DELETE FROM {BATCH_TABLE} WHERE query = %s AND batch < %s", (query, before)
-        ).rowcount
-
-
 def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
     """Create the table if it is missing. Checked first, because CREATE takes a lock that blocks other batches."""
     row = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()

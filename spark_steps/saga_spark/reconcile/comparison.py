@@ -28,7 +28,7 @@ from saga_spark.row_fingerprint import (
     row_words,
     signed_halves,
 )
-from saga_spark.runner.spark_session import TaskContext
+from saga_spark.runner.task_context import TaskContext
 from sagas.errors import UsageError, did_you_mean
 
 DifferenceKind = Literal["missing_left", "missing_right", "differing", "duplicate"]

@@ -41,7 +41,7 @@ from saga_spark.reconcile.extracts import (
 )
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.reconcile.topic_extract import RECORD_SCHEMA, RECORDS_FILE
-from saga_spark.runner.spark_session import TaskContext
+from saga_spark.runner.task_context import TaskContext
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
 from sagas.text.exact_json import encode_json
 

@@ -24,7 +24,8 @@ from saga_spark.runner.runner_protocol import (
     error_to_json,
     settings_from_json,
 )
-from saga_spark.runner.spark_session import TaskContext, create_sessions
+from saga_spark.runner.spark_session import create_sessions
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask

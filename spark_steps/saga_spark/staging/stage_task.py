@@ -15,7 +15,7 @@ from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.manifest import Manifest, StagedFile
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.runner_protocol import TaskCancelled
-from saga_spark.runner.spark_session import TaskContext
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.session_conf import apply_conf, changed_conf, in_utc
 from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.staging.parquet_metrics import can_count

@@ -16,8 +16,8 @@ from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections, open_engine
 from saga_activities.guard.session import SqlSession
 from saga_workers.runtime.databases import open_engine as open_view_engine
-from sagas.builtins.row_changes import NotImageable
 from sagas.settings import Connection
+from sagas.sql_text.row_changes import NotImageable
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database, new_mariadb_database
 from tests.integration.guard.automatic_steps import Tables

@@ -29,7 +29,7 @@ from saga_activities.kafka.record_codec import OUTCOME_HEADER, REPLY_TO_HEADER, 
 from saga_activities.ledger.schema import create_ledger
 from saga_activities.messaging.kafka_request import KafkaRequestAction, decode_reply, record_reply
 from sagas import Step, action
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.row_changes import NotImageable, RowChange, analyse
+from sagas.sql_text.row_changes import NotImageable, RowChange, analyse
 
 
 def test_an_update() -> None:

@@ -162,9 +162,9 @@ def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
         bridge("t", to="u")(wait)
     wrong: Any
     for wrong in ("a b/c", "", "__consumer_offsets", 5, None):
-        with pytest.raises(UsageError, match="not a topic name"):
+        with pytest.raises(UsageError, match="not a valid topic name"):
             consumer(wrong, connection="shop")(handle)
-        with pytest.raises(UsageError, match="not a topic name"):
+        with pytest.raises(UsageError, match="not a valid topic name"):
             bridge("t", to=wrong)(handle)
     with pytest.raises(UsageError, match="at most 245 characters"):
         bridge("t" * 246, to="u")(handle)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.presentation.graph import build_saga_graph, to_mermaid
 from sagas.settings import load_settings
 from sagas.settings.project import Project

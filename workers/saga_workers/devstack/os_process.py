@@ -28,6 +28,11 @@ class Launch:
     user: int | None = None
 
 
+def environment_without(prefix: str) -> dict[str, str]:
+    """The environment without variables of this prefix, which may name another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
+
+
 def start_process(launch: Launch, log: Path, mark: str) -> ProcessId:
     """Start a process in a session of its own, with its output appended to ``log``."""
     with open_private_log(log) as output:

@@ -23,10 +23,10 @@ def is_free(port: int) -> bool:
         return True
 
 
-def is_open(host: str, port: int, seconds: float = 1.0) -> bool:
-    """Return whether something accepts connections there."""
+def is_open(host: str, port: int) -> bool:
+    """True if something accepts connections there."""
     try:
-        socket.create_connection((host, port), timeout=seconds).close()
+        socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
         return False
     return True

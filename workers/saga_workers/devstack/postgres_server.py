@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from saga_workers.devstack import database_roles
 from saga_workers.devstack.dev_folder import write_atomically
-from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.os_process import Launch, environment_without
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import NotInstalledError, Service
 from saga_workers.devstack.start_failure import cause
@@ -88,7 +88,14 @@ class PostgresService(Service):
             "--locale", "C.UTF-8", "--no-sync",
         ]  # fmt: skip
         done = subprocess.run(
-            initdb, cwd=home, capture_output=True, text=True, user=user, group=user, env=_environment(), check=False
+            initdb,
+            cwd=home,
+            capture_output=True,
+            text=True,
+            user=user,
+            group=user,
+            env=environment_without("PG"),
+            check=False,
         )
         if done.returncode:
             raise SagaError(f"PostgreSQL could not create its data folder: {cause(done.stderr.strip() or done.stdout)}")
@@ -113,7 +120,7 @@ class PostgresService(Service):
         argv = [*prefix, str(program_folder() / "postgres"), "-D", str(self.cluster), "-p", str(ports["port"])]
         for option, value in _SERVER_OPTIONS.items():
             argv += ["-c", f"{option}={value}"]
-        return Launch(argv, self.folder.data_folder(self.name), _environment(), user)
+        return Launch(argv, self.folder.data_folder(self.name), environment_without("PG"), user)
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
         ready = [str(program_folder() / "pg_isready"), "-q", "-h", HOST, "-p", str(ports["port"]), "-t", "2"]
@@ -174,11 +181,6 @@ class PostgresService(Service):
 
 def _catalog_database(catalog: str) -> str:
     return f"catalog_{catalog}"
-
-
-def _environment() -> dict[str, str]:
-    """The environment without PG… variables, which may name another server."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def _is_server_of(pid: int, cluster: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.os_process import Launch, environment_without
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import NotInstalledError, Service, http_get
 from saga_workers.devstack.start_failure import cause
@@ -58,7 +57,7 @@ class TemporalService(Service):
             argv += ["--dynamic-config-value", setting]
         for attribute, kind in SEARCH_ATTRIBUTES.items():
             argv += ["--search-attribute", f"{attribute}={kind}"]
-        return Launch(argv, folder, _environment())
+        return Launch(argv, folder, environment_without("TEMPORAL_"))
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
         # A server whose HTTP API is open was started with another configuration: it is restarted.
@@ -81,7 +80,7 @@ class TemporalService(Service):
             "--address", f"{HOST}:{ports['port']}", "--retention", f"{RETENTION_SECONDS}s",
             "--disable-config-file", "--disable-config-env",
         ]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment_without("TEMPORAL_"))
         if done.returncode:
             raise SagaError(f"Temporal did not accept the retention of 30 days: {cause(done.stderr)}")
 
@@ -99,11 +98,6 @@ def closed_http_api() -> str:
     does not use it, and requires a token of its own for every change.
     """
     return f'frontend.httpAllowedHosts=["{secrets.token_hex(16)}"]'
-
-
-def _environment() -> dict[str, str]:
-    """The environment without the settings of Temporal's CLI, which may name another server."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
 
 
 def local_port(address: str | None) -> int | None:

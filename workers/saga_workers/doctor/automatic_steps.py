@@ -12,8 +12,8 @@ from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
 from saga_workers.runtime.databases import driver_message
-from sagas.builtins.row_changes import NotImageable
 from sagas.settings.project import Project
+from sagas.sql_text.row_changes import NotImageable
 
 _TIMEOUT = 15.0
 

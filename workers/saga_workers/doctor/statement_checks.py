@@ -18,7 +18,6 @@ from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import open_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.databases import driver_errors, driver_message, open_engine
-from sagas.builtins.sql_statements import main_keyword, parse_guarded
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -27,6 +26,7 @@ from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parsed import ParsedSql, parse_sql
+from sagas.sql_text.sql_statements import main_keyword, parse_guarded
 
 CHECK = "statements"
 _TIMEOUT = 30.0

@@ -24,6 +24,7 @@ from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import claims
 from saga_activities.ledger.rows import RunRecord, make_record
+from saga_workers.runtime.background import start_background
 from saga_workers.runtime.logs import fields
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.settings.masking import mask
@@ -109,8 +110,7 @@ class LedgerWriter:
     def start(self, engine: AsyncEngine) -> None:
         """Write to this database from now on."""
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._run(engine), name="ledger")
-        self._task.add_done_callback(_log_crash)
+        self._task = start_background(self._run(engine), "the writer of the ledger")
         self._wake.set()
 
     async def stop(self, grace: timedelta) -> None:
@@ -221,8 +221,3 @@ def _to_record(state: ObservedState) -> RunRecord | None:
     if record is None:
         log.warning("not in the ledger: the id is too long", extra=fields(saga_id=state.saga_id))
     return record
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("the ledger is not written any more (a bug in saga)", exc_info=task.exception())

@@ -7,18 +7,14 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 
-from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
-from temporalio.service import RPCError
-
 from saga_activities.guard.tables import MAX_SAGA_ID
 from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, first_input
-from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
-from sagas.protocol.payloads import compress_state, input_digest, unpack_state
+from saga_workers.temporal.temporal_runs import first_input, read_machine
+from saga_workers.views.saga_view import read_view
+from sagas.protocol.payloads import compress_state, input_digest
 from sagas.protocol.saga_view import SagaView
 
 RECORDED_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "PARKED")
@@ -69,7 +65,9 @@ async def write_row(locator: Locator, saga_id: str) -> str:
     if view.state not in RECORDED_STATES:
         return f"not repaired: it is {view.state} now"
     last = described.run if location.undo is None else location.undo.run
-    machine = await _machine(temporal, described.run) if view.state == "COMPLETED" and view.can_undo else None
+    may_be_undone = view.state == "COMPLETED" and view.can_undo
+    state = await read_machine(temporal, described.run) if may_be_undone else None
+    machine = None if state is None else compress_state(state)
     record = make_record(
         view.to_json() | {"web_ui": None},
         saga_id=view.id,
@@ -97,19 +95,7 @@ async def _of_the_same_run(ledger: RunLedger, record: RunRecord) -> RunRecord:
     return dataclasses.replace(record, started_at=row.started_at)
 
 
-async def _machine(temporal: Temporal, run: RunInfo) -> bytes | None:
-    """The compressed state of a closed run; None if no worker answers."""
-    if not await count_pollers(temporal, run.task_queue):
-        return None
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    try:
-        packed = await handle.query("machine", result_type=str, rpc_timeout=QUERY_TIMEOUT)
-    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
-        return None
-    return compress_state(unpack_state(packed)) if packed else None
-
-
 def _parked_at(view: SagaView) -> datetime | None:
     """When the last operation was parked."""
-    times = [datetime.fromisoformat(one.since) for one in view.parked]
+    times = [datetime.fromisoformat(operation.since) for operation in view.parked]
     return max(times, default=None)

@@ -23,7 +23,7 @@ from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import VANISHED, claimed_view, view_in_bulk
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import compress_state, unpack_state
+from sagas.protocol.payloads import MACHINE_QUERY, compress_state, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
 
@@ -116,7 +116,7 @@ def describe_continued(view: SagaView, saga_id: str) -> str:
 
 async def _machine(temporal: Temporal, run: RunInfo, saga_id: str) -> Mapping[str, object] | None:
     handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    packed = await handle.query("machine", saga_id, rpc_timeout=QUERY_TIMEOUT)
+    packed = await handle.query(MACHINE_QUERY, saga_id, rpc_timeout=QUERY_TIMEOUT)
     return None if packed is None else unpack_state(packed)
 
 

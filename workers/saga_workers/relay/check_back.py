@@ -265,10 +265,10 @@ class UndecidedEvent:
         }
 
 
-async def list_undecided(engine: AsyncEngine, checks: int = MAX_UNANSWERED) -> list[UndecidedEvent]:
+async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
     """The oldest hundred events that need an operator's decision. Raises SQLAlchemyError."""
     async with engine.connect() as connection:
-        rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": checks})).all()
+        rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": MAX_UNANSWERED})).all()
     return [
         UndecidedEvent(
             row.event_id,

@@ -5,9 +5,7 @@ All calls block; the shard makes them from one thread at a time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 
 from saga_activities.kafka import hanging_transactions, record_codec
 from saga_activities.kafka.admin import KafkaAdmin
@@ -16,7 +14,7 @@ from saga_workers.relay import progress_record
 from saga_workers.relay.outbox_table import EventRow, OutboxIdentity
 from saga_workers.relay.progress_record import ProgressRecord
 from saga_workers.relay.transaction_recovery import HangingTransactions
-from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
+from sagas.builtins.messaging import topic_problem
 from sagas.settings import KafkaSettings
 from sagas.text.exact_json import decode_json
 
@@ -146,8 +144,8 @@ class Publisher:
 def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
     """The record of an event. Raises ValueError if its topic name is invalid."""
     _, event_id, topic, key, value, headers, saga_id, step, _, created_at, type = row
-    if not _is_topic(topic):  # sent anyway, it would fail the transaction with an error that names no topic
-        raise ValueError(f"{topic!r} is not {TOPIC[FORM_DESCRIPTION]}")
+    if problem := topic_problem(topic):  # sent anyway, it would fail the transaction with an error that names no topic
+        raise ValueError(problem)
     return record_codec.encode(
         value if value is not None else "null",
         id=event_id,
@@ -159,11 +157,6 @@ def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
         saga_id=saga_id or None,
         step=step or None,
     )
-
-
-@lru_cache(1024)
-def _is_topic(name: str) -> bool:
-    return re.fullmatch(TOPIC_NAME, name) is not None
 
 
 def transactional_id(settings: KafkaSettings, outbox_id: str, shard: int) -> str:

@@ -23,6 +23,7 @@ from saga_workers.relay.outbox_table import OutboxTable, has_outbox
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
 from saga_workers.relay.wakeup import Wakeup
+from saga_workers.runtime.background import start_background
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.logs import fields
@@ -127,11 +128,12 @@ async def _publish_outbox(
         )
     outboxes.append(outbox)
     metrics.initialize(name)
-    background = [asyncio.create_task(outbox.wakeup.run_forever())]
+    background = [start_background(outbox.wakeup.run_forever(), f"the wake-up of {name}")]
     if not once:
-        background += [asyncio.create_task(run_periodically(chore, outbox)) for chore in maintenance_tasks(settings)]
-    for task in background:
-        task.add_done_callback(_log_crash)
+        background += [
+            start_background(run_periodically(task, outbox), f"the maintenance of {name}")
+            for task in maintenance_tasks(settings)
+        ]
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(outbox.identity.shards):
@@ -188,11 +190,6 @@ async def _readiness(names: Set[str], outboxes: Sequence[Outbox]) -> str | None:
             f"{outbox.name} shard {number}: {shard.state} {shard.reason}".rstrip() for outbox, number, shard in shards
         ]
     return "\n".join(lines) or None
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("background task stopped by an internal error (a bug in saga)", exc_info=task.exception())
 
 
 _START_DELAY = 1.0

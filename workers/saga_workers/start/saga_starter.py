@@ -32,7 +32,7 @@ from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.wire_format import MAX_MEMBERS
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.definition.snapshot import to_snapshot

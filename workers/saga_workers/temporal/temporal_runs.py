@@ -36,7 +36,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
+from sagas.protocol.payloads import DETACHED_HEADER, MACHINE_QUERY, unpack_state
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
@@ -236,11 +236,17 @@ async def read_definition(temporal: Temporal, run: RunInfo) -> Definition | None
     """Query the run for its definition; None if no worker answers in time or it has not loaded one yet."""
     from sagas.machine.machine import Machine
 
+    state = await read_machine(temporal, run)
+    return None if state is None else Machine.restore(state).definition
+
+
+async def read_machine(temporal: Temporal, run: RunInfo) -> dict[str, Any] | None:
+    """Query the run for the state of its machine; None if no worker answers in time or it has not begun."""
     if not await count_pollers(temporal, run.task_queue):
         return None
     handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
     try:
-        packed = await handle.query("machine", result_type=str, rpc_timeout=_QUERY_TIMEOUT)
+        packed = await handle.query(MACHINE_QUERY, result_type=str, rpc_timeout=_QUERY_TIMEOUT)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
         return None
-    return Machine.restore(unpack_state(packed)).definition if packed else None
+    return unpack_state(packed) if packed else None

@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.location.location import BulkMember
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
+from sagas.protocol.payloads import VIEW_QUERY
 from sagas.protocol.saga_view import ReasonView, SagaView
 
 _ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE")
@@ -29,7 +30,7 @@ async def view_in_bulk(
     if described is None:
         return bare
     try:
-        answer = await workers.query(described, "saga", timeout, member.claim.saga_id)
+        answer = await workers.query(described, VIEW_QUERY, timeout, member.claim.saga_id)
     except NoAnswer as error:
         view = replace(bare, incomplete=f"{error}, so its bulk workflow cannot be queried")
     else:

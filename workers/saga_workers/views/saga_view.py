@@ -35,6 +35,7 @@ from sagas.protocol.payloads import (
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
     STARTED_AT_MEMO,
+    VIEW_QUERY,
 )
 from sagas.protocol.saga_view import (
     ErrorView,
@@ -175,7 +176,7 @@ def can_be_queried(run: RunInfo) -> bool:
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
     """Query the run itself; without a worker, describe what Temporal knows."""
     try:
-        return SagaView.from_json(await workers.query(described, "saga", timeout))
+        return SagaView.from_json(await workers.query(described, VIEW_QUERY, timeout))
     except NoAnswer as error:
         bare = await bare_view(described.run)
         under_way = operations_under_way(described)

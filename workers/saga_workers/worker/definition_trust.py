@@ -18,7 +18,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.loader import load_definitions
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot

@@ -7,6 +7,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.errors import InfrastructureError, RefusedError
+from sagas.protocol.payloads import MACHINE_QUERY, VIEW_QUERY
 
 
 class LastStates:
@@ -35,12 +36,12 @@ class LastStates:
         saga_id = described.run.id
         handle = self._locator.temporal.get_workflow_handle(saga_id)
         if described.run.running:
-            view = await handle.query("saga")
+            view = await handle.query(VIEW_QUERY)
             if isinstance(view, dict) and view.get("ended_at") is not None:
                 # It is COMPLETED for whoever asks, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
-        return await handle.query("machine", result_type=str)
+        return await handle.query(MACHINE_QUERY, result_type=str)
 
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:
@@ -48,7 +49,7 @@ class LastStates:
         if member.open:
             raise RefusedError(f"{saga_id} is still running in {member.bulk_id}; cancel it instead of undoing it")
         handle = self._locator.temporal.get_workflow_handle(member.bulk_id)
-        return await handle.query("machine", saga_id, result_type=_STATE)
+        return await handle.query(MACHINE_QUERY, saga_id, result_type=_STATE)
 
 
 _STATE: type = str | None  # pyright: ignore[reportAssignmentType]

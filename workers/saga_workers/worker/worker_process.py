@@ -22,6 +22,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
 from saga_workers.ledger.run_ledger import ledger_retention
 from saga_workers.ledger.upkeep import maintain_ledger_forever
+from saga_workers.runtime.background import start_background
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
@@ -113,7 +114,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         longest_transaction=longest_attempt(project.definitions.values()),
         locks=project.settings.lock_connection,
     )
-    tasks = {asyncio.create_task(work.run_forever(), name="purge of guard tables")}
+    tasks = {start_background(work.run_forever(), "purge of guard tables")}
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from saga_spark.settings import spark_settings
         from saga_workers.worker.stage_retention import clean_stage_periodically
@@ -121,12 +122,10 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL
         clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
-        tasks.add(asyncio.create_task(clearing, name="clean-up of the stage area"))
+        tasks.add(start_background(clearing, "clean-up of the stage area"))
     if (ledger := project.settings.ledger.get("connection")) is not None:
         upkeep = maintain_ledger_forever(databases, ledger, ledger_retention(project.settings))
-        tasks.add(asyncio.create_task(upkeep, name="purge of the ledger"))
-    for task in tasks:
-        task.add_done_callback(_log_crash)
+        tasks.add(start_background(upkeep, "purge of the ledger"))
     try:
         yield
     finally:
@@ -134,11 +133,6 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
             task.cancel()
         await asyncio.wait(tasks)
         await databases.close()
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("%s stopped by an internal error (a bug in saga)", task.get_name(), exc_info=task.exception())
 
 
 async def _readiness(worker: Worker, client: Client) -> str | None:

@@ -62,8 +62,6 @@ def _argument(one: Parameter) -> dict[str, Any]:
 
 
 def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
-    from sagas.builtins.registry import PLANNED
-
     required = parameters.get("required", ())
     return {
         "name": name,
@@ -72,7 +70,6 @@ def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
         "arguments": [
             {"name": one, "required": one in required, "type": type_text(schema), "schema": schema}
             for one, schema in parameters["properties"].items()
-            if PLANNED not in schema
         ],
     }
 

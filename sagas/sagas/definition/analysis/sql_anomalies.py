@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.builtins.statement_effects import StatementEffect, statement_effect
 from sagas.definition.analysis.exposure import locked_steps, may_be_undone, steps_in, used_steps
 from sagas.definition.model import Definition, Operation, StepDefinition, is_read
+from sagas.sql_text.statement_effects import StatementEffect, statement_effect
 
 _UPDATE = re.compile(r"\bupdate\b", re.IGNORECASE)
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.argument_groups import group_mistakes
+from sagas.builtins.automatic import AUTO, RESTORE
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.misplaced_arguments import misplaced_arguments
-from sagas.builtins.registry import BUILTINS, PLANNED
-from sagas.builtins.row_changes import AUTO, RESTORE
+from sagas.builtins.registry import BUILTINS
 from sagas.definition.action_arguments import CONVERSIONS
 from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.field_types import report_planned
-from sagas.definition.parser.language import PLANNED_ACTIONS
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.other_names import ADDRESS_HELP, ARGUMENTS, NO_OTHER_NAMES
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
@@ -58,8 +57,6 @@ def check_operation(
         _check_builtin(draft, operation, forward, report)
     elif uses == RESTORE and is_automatic(operation.parsed):
         return  # checked with the statements that it undoes
-    elif uses in PLANNED_ACTIONS:
-        report_planned(uses, PLANNED_ACTIONS[uses], operation.position, report)
     elif operation.operation.local:
         known = (*draft.project.actions, *BUILTINS, *((AUTO,) if operation.role == "compensate" else ()))
         help = suggestion_help(uses, known)
@@ -149,20 +146,20 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     effective = (forward if frozen else operation).operation.with_ or {}
     for name, node in list(given.items()):
         position = written.key_position(name) if written is not None else operation.position
-        if name not in properties:
+        if name in BUILTINS[uses].planned:
+            report_planned(name, BUILTINS[uses].planned[name], position, report)
+        elif name not in properties:
             others = ARGUMENTS.get(uses, NO_OTHER_NAMES)
-            takes = ", ".join(f"`{one}`" for one in properties if PLANNED not in properties[one])
+            takes = ", ".join(f"`{argument}`" for argument in properties)
             help = others.help(name, properties, f"it takes {takes}")
             meant = others.meant(name, properties)
             if written is not None and meant is not None and meant not in written.value:
                 written.rename(name, meant)  # else the meant one would seem to be missing
                 effective = {**effective, meant: node.to_json()}
             report.add("SAGA403", position, f"`{uses}` has no argument `{name}`", help)
-        elif PLANNED in properties[name]:
-            report_planned(name, properties[name][PLANNED], position, report)
         else:
-            for at, message in mismatches(node, properties[name], properties[name]):
-                report.add("SAGA404", at, f"argument `{name}` of `{uses}`: {message}")
+            for place, message in mismatches(node, properties[name], properties[name]):
+                report.add("SAGA404", place, f"argument `{name}` of `{uses}`: {message}")
     position = written or operation.position
     for name in schema["required"]:
         if name not in effective:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sagas.builtins.row_changes import NotImageable, analyse
 from sagas.definition.checks.arguments import literal_statements
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.operation_builder import is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 from sagas.sql_text.dialects import DATABASES
+from sagas.sql_text.row_changes import NotImageable, analyse
 
 
 def check_automatic(draft: SagaDraft, report: Report) -> None:

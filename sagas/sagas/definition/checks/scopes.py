@@ -9,7 +9,6 @@ from typing import Literal, get_args
 
 from sagas.actions import result_schema
 from sagas.builtins.registry import BUILTINS
-from sagas.builtins.sql_results import rows_schema
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
@@ -20,6 +19,7 @@ from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.errors import nearest
 from sagas.expressions import ANY_ELEMENT
 from sagas.expressions.other_languages import NAMES
+from sagas.sql_text.sql_results import rows_schema
 from sagas.text.exact_json import readable_json
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]

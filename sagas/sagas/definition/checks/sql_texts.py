@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.builtins.sql_places import Path, SqlPlace, possible_dialects, sql_places
-from sagas.builtins.sql_statements import parse_guarded, written_rows
 from sagas.definition.diagnostics import Positioned, Report
 from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
 from sagas.definition.parser.yaml_nodes import MAX_COUNTED, YamlNode
@@ -20,6 +19,7 @@ from sagas.sql_text.parsed import (
     refuse_comment,
     shared_differences,
 )
+from sagas.sql_text.sql_statements import parse_guarded, written_rows
 from sagas.sql_text.tokens import RefusedStatement
 
 

@@ -344,13 +344,12 @@ class ParsedMapping:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a mapping. ``planned_for`` names a feature that is not implemented yet (SAGA900 if it is used)."""
+    """One field of a mapping."""
 
     name: str
     field_type: FieldType
     summary: str
     required: bool = False
-    planned_for: str | None = None
 
 
 @dataclass(frozen=True)
@@ -358,7 +357,8 @@ class MappingType:
     """A mapping with known fields. ``shorthand`` names the field that a bare string stands for.
 
     ``others`` are the names that other products have for the fields. ``example`` is what an author should write who
-    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand.
+    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand. ``planned`` are fields
+    that are not implemented yet, with the feature that brings them (SAGA900).
     """
 
     label: str
@@ -369,10 +369,11 @@ class MappingType:
     others: OtherNames = NO_OTHER_NAMES
     example: str = ""
     refused: tuple[str, ...] = ()
+    planned: Mapping[str, str] = field(default_factory=dict)
     by_name: Mapping[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {one.name: one for one in self.fields})
+        object.__setattr__(self, "by_name", {field.name: field for field in self.fields})
 
     def read(self, node: YamlNode, report: Report) -> ParsedMapping | None:
         if self.shorthand and isinstance(node.value, str) and node.value.lower() not in self.refused:
@@ -383,16 +384,13 @@ class MappingType:
             return report_mismatch(node, report, f"{expected} for {self.label}", self.example)
         values = {}
         for name, value in list(node.value.items()):
-            one = self.by_name.get(name) or self._meant(name, node, report)
-            if one is None:
-                continue
-            if one.planned_for:
-                report_planned(name, one.planned_for, node.key_position(name), report)
-            else:
-                values[one.name] = one.field_type.read(value, report)
-        for one in self.fields:
-            if one.required and one.name not in node.value:
-                report.add("SAGA105", node, f"{self.label} needs the field `{one.name}`")
+            if name in self.planned:
+                report_planned(name, self.planned[name], node.key_position(name), report)
+            elif (given := self.by_name.get(name) or self._meant(name, node, report)) is not None:
+                values[given.name] = given.field_type.read(value, report)
+        for declared in self.fields:
+            if declared.required and declared.name not in node.value:
+                report.add("SAGA105", node, f"{self.label} needs the field `{declared.name}`")
         for first, second in self.exclusive:
             if first in node.value and second in node.value:
                 position = max(
@@ -408,21 +406,22 @@ class MappingType:
         help = self.others.help(name, self.by_name)
         report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or None)
         close = self.others.meant(name, self.by_name)
-        if close is None or close in node.value or self.by_name[close].planned_for:
+        if close is None or close in node.value:
             return None
         node.rename(name, close)
         return self.by_name[close]
 
     def schema(self) -> Schema:
-        current = [one for one in self.fields if not one.planned_for]
         result: Schema = {
             "type": "object",
-            "properties": {one.name: {**one.field_type.schema(), "description": one.summary} for one in current},
+            "properties": {
+                field.name: {**field.field_type.schema(), "description": field.summary} for field in self.fields
+            },
             "additionalProperties": False,
         }
         if self.extensible:
             result["patternProperties"] = {"^x-": {}}
-        if required := [one.name for one in current if one.required]:
+        if required := [field.name for field in self.fields if field.required]:
             result["required"] = required
         if self.exclusive:
             result["not"] = {"anyOf": [{"required": list(pair)} for pair in self.exclusive]}

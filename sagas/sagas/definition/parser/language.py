@@ -1,6 +1,6 @@
 """The tables of all fields of the language, from which the parser, the editors' schema and the reference are made.
 
-A planned field is a row with ``planned_for``; it gets its type when the feature is implemented.
+A planned field is named by ``planned``; it becomes a row when the feature is implemented.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins.messaging import SOURCE_FORM, SOURCE_TOPIC_NAME
-from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
+from sagas.builtins.registry import BUILTINS, EXPRESSION
 from sagas.builtins.schemas import CODE
 from sagas.definition.parser import other_names
 from sagas.definition.parser.field_types import (
@@ -212,10 +212,8 @@ KAFKA_TRIGGER = MappingType(
 )
 TRIGGERS = MappingType(
     "`triggers`",
-    (
-        Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),
-        Field("schedule", Json(), "points in time", planned_for="scheduled starts"),
-    ),
+    (Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),),
+    planned={"schedule": "scheduled starts"},
 )
 
 LOCKS = MappingType(
@@ -279,8 +277,6 @@ SAGA = MappingType(
     others=other_names.SAGA,
 )
 
-PLANNED_ACTIONS: dict[str, str] = {}
-
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _EXPRESSION_STRING: Schema = {"type": "string", "pattern": r"\$\{\{"}
@@ -298,7 +294,7 @@ def language_schema(actions: Mapping[str, Action] | None = None) -> Schema:
     names = sorted({*known, *(actions or {})})
     step["properties"]["uses"] = {
         "description": step["properties"]["uses"]["description"],
-        "anyOf": [{"enum": names}, {"type": "string", "minLength": 1, "not": {"enum": sorted(PLANNED_ACTIONS)}}],
+        "anyOf": [{"enum": names}, {"type": "string", "minLength": 1}],
     }
     step["allOf"] = [_arguments_rule(name, arguments) for name, arguments in sorted(known.items())]
     return {"$schema": DIALECT, "title": "Saga definition", **schema}
@@ -314,9 +310,7 @@ def _arguments_rule(name: str, arguments: Schema) -> Schema:
 
 
 def _argument_schemas(actions: Mapping[str, Action]) -> dict[str, Schema]:
-    known = {
-        name: _with_expressions_allowed(_without_planned(builtin.parameters)) for name, builtin in BUILTINS.items()
-    }
+    known = {name: _with_expressions_allowed(_without_marks(builtin.parameters)) for name, builtin in BUILTINS.items()}
     for name in ("sql", "http", "outbox.emit"):
         # The connection may come from `defaults`.
         known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
@@ -346,16 +340,12 @@ def _own_value(parameter: Parameter) -> Schema:
     return _with_expressions_allowed(_with_inlined_references(dict(parameter.schema)))
 
 
-def _without_planned(schema: Any) -> Any:
+def _without_marks(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_planned(one) for one in schema]
+        return [_without_marks(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return {
-        key: _without_planned(value)
-        for key, value in schema.items()
-        if key not in (EXPRESSION, CODE) and not (isinstance(value, Mapping) and PLANNED in value)
-    }
+    return {key: _without_marks(value) for key, value in schema.items() if key not in (EXPRESSION, CODE)}
 
 
 def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 0) -> Any:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import messaging
+from sagas.builtins.automatic import AUTO, RESTORE
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
-from sagas.builtins.row_changes import AUTO, RESTORE
 from sagas.builtins.schemas import code_kinds, element_schemas
 from sagas.builtins.spark import (
     DISCARD,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, builtin_actions, calls, forward, residue
+from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.finish import finish
@@ -26,7 +26,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, OperationState, SagaRun
-from sagas.protocol.messages import CancelCall, DecisionMade
+from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import EntryOperation
 
@@ -55,9 +55,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
             # The probe of a parked pivot: the decision waits for it, so it is no longer in the background.
             run.bring_to_foreground(flight)
             run.unpark(entry)
-        if not flight.cancelled:
-            flight.cancelled = True
-            run.emit(CancelCall(flight.id))
+        run.cancel_call(flight)
         return
     if flight is not None:
         run.end_timer_flight(flight)
@@ -216,7 +214,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.guard_decided):
             calls.send_call(run, entry, "write", "not_done")
         case "done":
-            mark_confirmed_manually(run, entry)
+            commit.mark_confirmed(run, entry)
         case _:
             confirm.state, confirm.ended_at = "SKIPPED", run.now
             entry.state, entry.decision = "DONE", None
@@ -283,14 +281,6 @@ def mark_compensated_manually(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(CompensationSettled(entry))
 
 
-def mark_confirmed_manually(run: SagaRun, entry: LedgerEntry) -> None:
-    confirm = entry.confirm
-    assert confirm is not None
-    entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
-    entry.decision = None
-    run.post(ConfirmSettled(entry))
-
-
 def manual_result_ended(
     run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose, attempts: int | None
 ) -> None:
@@ -308,7 +298,7 @@ def manual_result_ended(
             entry.last_attempt_ended_at = run.now
             forward.mark_done(run, entry, outcome.result)
         elif op == "confirm":
-            mark_confirmed_manually(run, entry)
+            commit.mark_confirmed(run, entry)
         else:
             if outcome.marker == "nothing_to_undo":
                 entry.resolved = True

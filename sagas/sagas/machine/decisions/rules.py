@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.messaging import DROP, RELEASE
 from sagas.builtins.registry import BUILTINS
-from sagas.builtins.row_changes import RESTORE
 from sagas.definition import snapshot
 from sagas.definition.call_arguments import (
     argument_problem,

@@ -76,10 +76,6 @@ def test_the_lag_of_a_group_is_read(kafka: Broker) -> None:
     assert KafkaAdmin(settings).committed_offsets(group, topic) == {0: 2}
 
 
-def test_the_maximum_transaction_timeout_is_read(kafka: Broker) -> None:
-    assert KafkaAdmin(kafka.settings()).max_transaction_timeout() == 900.0
-
-
 def test_an_unreachable_broker_gives_a_one_line_error() -> None:
     port = free_port()
     cluster = KafkaAdmin(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"), timeout=2.0)

@@ -14,7 +14,8 @@ import os, sys, threading, time
 from pathlib import Path
 from pyspark import SparkContext
 from saga_spark.runner.runner_protocol import TaskCancelled
-from saga_spark.runner.spark_session import ClassicSessions, TaskContext
+from saga_spark.runner.spark_session import ClassicSessions
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 
 settings = SparkSettings(Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})

@@ -21,7 +21,8 @@ from pyiceberg.types import DoubleType, LongType, StringType
 from saga_spark.inputs.frozen_inputs import freeze_inputs
 from saga_spark.inputs.iceberg_input import freeze_table
 from saga_spark.job_errors import JobFailed, UnreadableInput
-from saga_spark.runner.spark_session import TaskContext, create_sessions
+from saga_spark.runner.spark_session import create_sessions
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.storage import local_path
 from sagas.errors import InfrastructureError
 from tests.helpers.database_servers import DatabaseServer

@@ -81,7 +81,6 @@ def test_a_repeated_batch_writes_nothing(spark: SparkSession, server: DatabaseSe
     assert len(rows()) == 3
     streaming.write_batch_once(url, "another", "readings")(frame, 1)
     assert len(rows()) == 4, "numbers belong to a query"
-    assert streaming.delete_batches(url, "readings", 1) == 1
     with pytest.raises(UsageError, match="is not a name of a query"):
         streaming.write_batch_once(url, "", "readings")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
+from sagas.builtins.registry import BUILTINS, Builtin
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.field_types import Field
@@ -95,20 +95,18 @@ def render_language(page: str) -> str:
             for one in record.fields
             if name != "probe" or one not in COMPENSATE.fields
         ]
+        rows += [f"| `{field}` | not in this version, comes with {part} |" for field, part in record.planned.items()]
         page = _between(page, f"<!-- table: {name} -->", ["| field | meaning |", "|---|---|", *rows])
     rows = [f"| `{one.name}` | {one.summary} | {_arguments(one)} |" for one in BUILTINS.values()]
     return _between(page, "<!-- actions -->", ["| `uses` | what it does | arguments |", "|---|---|---|", *rows])
 
 
 def _summary(field: Field) -> str:
-    if field.planned_for:
-        return f"not in this version, comes with {field.planned_for}"
     return field.summary + (" (required)" if field.required else "")
 
 
 def _arguments(builtin: Builtin) -> str:
-    properties = builtin.parameters["properties"]
-    return ", ".join(f"`{name}`" for name, schema in properties.items() if PLANNED not in schema)
+    return ", ".join(f"`{name}`" for name in builtin.parameters["properties"])
 
 
 def _between(page: str, marker: str, lines: list[str]) -> str:

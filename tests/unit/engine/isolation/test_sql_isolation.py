@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.statement_effects import statement_effect
 from sagas.definition.analysis.isolation import isolation_of
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
+from sagas.sql_text.statement_effects import statement_effect
 
 COMMUTES = [
     "update stock set free = free - :n, sold = coalesce(sold, 0) + 1 where sku = :sku and free >= :n",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Compensation, Locks
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import ROLLBACK
 from sagas.definition.model import Compensation
 from sagas.protocol.messages import CallEnded

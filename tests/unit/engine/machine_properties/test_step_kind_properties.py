@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.model import (
     CHECK_SUFFIX,

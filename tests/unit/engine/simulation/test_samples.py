@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.simulation import sample_input, simulate
 from sagas.simulation.samples import sample_results
 from tests.unit.engine.machine.driver import saga, step

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 
 KIND = {"required": ["kind"], "properties": {"kind": {"type": "string"}}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.schema_validation import MAX_VALUES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.schema_formats import FORMATS, fits_format
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input_schema import UndeclaredProperty, both, schema_at, validate_input
+from sagas.definition.input_schema import UndeclaredProperty, both, schema_at
+from sagas.definition.input_validation import validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext

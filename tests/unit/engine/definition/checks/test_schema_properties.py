@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from sagas.definition.input_schema import validate_input
+from sagas.definition.input_validation import validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext

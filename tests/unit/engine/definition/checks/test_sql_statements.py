@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.sql_statements import parse_guarded
+from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement
 
 ALLOWED = [

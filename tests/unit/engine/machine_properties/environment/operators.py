@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.messaging import DROP, RELEASE
-from sagas.builtins.row_changes import RESTORE
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.machine.machine import Machine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sagas.builtins.row_changes import RESTORE
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import StepDefinition
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome

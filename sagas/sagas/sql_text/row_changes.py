@@ -16,12 +16,6 @@ from sagas.errors import UsageError
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
 
-RESTORE = "sql.restore"
-"""The operation that `compensate: auto` stands for: restores the rows of the step from their images."""
-
-AUTO = "auto"
-"""The value of `compensate` that an author writes for it."""
-
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 
 SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
