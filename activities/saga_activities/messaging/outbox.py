@@ -149,7 +149,7 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
 
 def check_topic(topic: object) -> None:
     """Raise :class:`UnusableResult` for what cannot be the topic of an event."""
-    if problem := topic_problem(topic if isinstance(topic, str) else repr(topic)):
+    if problem := topic_problem(topic):
         raise UnusableResult(problem)
 
 

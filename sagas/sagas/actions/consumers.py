@@ -131,7 +131,7 @@ def _is_attempts(number: object) -> bool:
 
 
 def _check_topic(topic: object) -> None:
-    if problem := topic_problem(topic if isinstance(topic, str) else repr(topic)):
+    if problem := topic_problem(topic):
         raise UsageError(problem)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from sagas.builtins.schemas import STRING, object_schema
@@ -35,12 +34,14 @@ refuses writes to internal topics: a transaction with such an event would abort 
 other events in it."""
 
 
-@lru_cache(1024)
-def topic_problem(topic: str) -> str | None:
+_TOPIC = re.compile(TOPIC_NAME)
+
+
+def topic_problem(topic: object) -> str | None:
     """The sentence about what is not the name of a topic to write; None for a valid name."""
-    if re.fullmatch(TOPIC_NAME, topic):
+    if isinstance(topic, str) and _TOPIC.fullmatch(topic):
         return None
-    shown = f"{topic[:60]}…" if len(topic) > 60 else topic
+    shown = f"{topic[:60]}…" if isinstance(topic, str) and len(topic) > 60 else topic
     return (
         f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal topic "
         "of Kafka"
