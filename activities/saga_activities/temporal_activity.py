@@ -118,18 +118,16 @@ class SagaActivities:
                 watching.enter_context(watcher(watched))
             attempt = _attempt_context(watched.saga, watched.traceparent)
             ended = await self._perform(invocation, attempt, watched)
-            if self._is_parked is not None:
-                ended = await with_parked_owner(ended, self._is_parked)
             outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
         return _temporal_result(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
         try:
             if not invocation.beats:
-                work = self._dispatcher.perform(invocation, attempt)
+                work = self._attempt(invocation, attempt)
                 return await (uncancellable(work) if invocation.ignores_cancel else work)
             with repeat_heartbeats(attempt) as beaten:
-                work = self._dispatcher.perform(invocation, beaten)
+                work = self._attempt(invocation, beaten)
                 return await uncancellable(work, unless=None if invocation.ignores_cancel else _must_end)
         except ActionNotRegistered as error:
             raise _not_registered_error(str(error), invocation, attempt.number) from None
@@ -140,6 +138,10 @@ class SagaActivities:
             # The saga rolls back, or this worker stops; the effect of the attempt is unknown.
             observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
             raise
+
+    async def _attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        outcome = await self._dispatcher.perform(invocation, attempt)
+        return outcome if self._is_parked is None else await with_parked_owner(outcome, self._is_parked)
 
     async def _prepare_run(self, activity_type: str, request: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -200,6 +200,24 @@ async def test_a_result_is_compared_with_what_the_step_returns_and_others_read(c
     assert (await cli.saga("--json", "show", id)).json["state"] == "COMPLETED"
 
 
+async def test_the_answer_about_a_confirm_is_compared_with_the_confirm(cli: CommandLine) -> None:
+    id = fresh("confirmed")
+    steps = "steps: [{id: car, uses: work, compensate: unwork, confirm: unwork}, {id: pay, uses: work, pivot: true}]\n"
+    (cli.folder / "confirmed.saga.yaml").write_text(f"saga: confirmed\n{steps}")
+    cli.break_undo(True)
+    assert (await cli.saga("start", "confirmed", "--id", id, "--wait")).code == 4
+    cli.break_undo(False)
+    for decision, options, code, problem in (
+        ("retry", ("--with", '{"mood": 1}'), 2, "--with does not fit: unwork takes no argument 'mood'; it takes mode"),
+        ("retry", ("--with", '{"mode": 1}'), 2, "--with does not fit: unwork: argument mode: the value is not a"),
+        ("done", ("--result", "1"), 9, "--result has no effect: the confirm of car has no result"),
+        ("retry", ("--with", '{"mode": "ok"}'), 0, "accepted"),
+    ):
+        answer = await cli.saga("resolve", id, "car", decision, "--reason", "x", *options)
+        assert (answer.code, problem in answer.err + answer.out) == (code, True), answer
+    assert (await cli.saga("watch", id)).code == 0
+
+
 async def test_who_has_not_the_actions_of_the_project_can_decide(cli: CommandLine) -> None:
     id = fresh("results")
     (cli.folder / "results.saga.yaml").write_text(RESULTS)

@@ -42,6 +42,7 @@ LOCKED = """
       - {id: pay, uses: work, compensate: unwork, on_failure: park}
 """
 
+IMPATIENT = LOCKED.replace("saga: locked", "saga: impatient").replace("60s", "fail")
 PARENT = """
     saga: parent
     locks: {keys: [k], wait: 60s}
@@ -110,8 +111,7 @@ async def test_rows_of_a_parked_saga(env: Environment, monkeypatch: pytest.Monke
 async def test_locks_of_a_parked_saga(env: Environment) -> None:
     await create_tables(env.engine)
     env.plan["do pay"] = [Rejected("no credit"), {"value": 1}]
-    impatient = LOCKED.replace("saga: locked", "saga: impatient").replace("60s", "fail")
-    async with env.serving(LOCKED, impatient) as client:
+    async with env.serving(LOCKED, IMPATIENT) as client:
         parked = await run_saga(client, "locked")
         waiting = await begin(client, "locked")
         await said_once(client, waiting, parked["id"])
@@ -133,7 +133,7 @@ async def test_a_holder_that_parks_later_or_is_blocked_by_a_nested_saga(env: Env
         raise Rejected("no credit")
 
     env.plan["do pay"] = [reject, {"value": 1}]
-    async with env.serving(LOCKED, PARENT, INNER) as client:
+    async with env.serving(LOCKED, IMPATIENT, PARENT, INNER) as client:
         first = await begin(client, holder)
         await wait_for_event(begun)
         waiting = await begin(client, "locked")
@@ -145,6 +145,8 @@ async def test_a_holder_that_parks_later_or_is_blocked_by_a_nested_saga(env: Env
         assert not [reason for reason in await shown_reasons(client, waiting) if "parked" in reason]
         go.set()
         await said_once(client, waiting, first)
+        refused = await run_saga(client, "impatient")
+        assert refused["reason"]["message"].endswith(f"; {hint(first)}")
         inner = (await client.view(first)).parked[0].commands[0].split()[2]
         assert (await resolve(client, inner, "pay", "retry"))["state"] == "COMPLETED"
         assert (await finished(client, waiting))["state"] == "COMPLETED"

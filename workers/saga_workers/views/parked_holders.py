@@ -24,13 +24,19 @@ _MOST = 10
 
 
 async def is_parked(locator: Locator, saga_id: str) -> bool:
-    """Return whether the saga is parked, as its search attributes say; False also if that cannot be found out."""
+    """Return whether the saga waits for an operator; False also if that cannot be found out.
+
+    Its search attributes say it, except for a saga that a nested one blocks: such a saga has an error, and is queried.
+    """
+    locator = locator.within_temporal()
     try:
         async with asyncio.timeout(_TIMEOUT):
-            run = (await locator.within_temporal().locate(saga_id)).open_run
-    except (RPCError, TimeoutError):
+            run = (await locator.locate(saga_id)).open_run
+            if run is None or visible_state(run.run) == "PARKED":
+                return run is not None
+            return "SagaStep" in run.run.attributes and (await read_view(locator, saga_id)).waits_for_a_person
+    except (RPCError, UsageError, TimeoutError):
         return False  # only a message is shorter: the attempt itself needs no answer
-    return run is not None and visible_state(run.run) == "PARKED"
 
 
 class ParkedHolders:
