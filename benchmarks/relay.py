@@ -36,7 +36,7 @@ from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.databases import set_up_database
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.settings import KafkaSettings, Settings, load_settings
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sagas.actions import Absent, Done, Unknown, action
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.consumers import Message, bridge, consumer
-from sagas.actions.step import Event, Step
-from sagas.errors import AlreadyCompensated, Rejected, SagaError
+from sagas.actions.events import Event
+from sagas.actions.step import Step
+from sagas.errors import AlreadyCompensated, AttemptOver, Rejected, SagaError
 
 if TYPE_CHECKING:
     from saga_spark.job.streaming import write_batch_once as write_batch_once
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Absent",
     "AlreadyCompensated",
+    "AttemptOver",
     "BatchStep",
     "Client",
     "Done",

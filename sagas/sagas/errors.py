@@ -40,6 +40,10 @@ class UsageError(SagaError):
     exit_code = 2
 
 
+class AttemptOver(SagaError):
+    """The attempt of this action has ended: it accepts no more statements and no more events."""
+
+
 class RefusedError(SagaError):
     """The saga refuses this: it is past the point of no return, or the id belongs to another run."""
 

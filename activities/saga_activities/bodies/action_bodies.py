@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.python_action import ActionNotRegistered, bind_arguments, jsonable, run_python_action
 from saga_activities.bodies.sql_action import restore_body, sql_body
+from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.session import SqlSession
 from saga_activities.messaging.outbox import (
@@ -22,6 +23,7 @@ from saga_activities.messaging.outbox import (
 )
 from sagas.actions import Action, Actions
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.events import Event, EventLog
 from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
@@ -109,7 +111,9 @@ class ActionBodies:
         invocation: Invocation,
         attempt: AttemptContext,
         sql: SqlSession | None,
-    ) -> tuple[Any, Sequence[Any]]:
+    ) -> tuple[Any, Iterable[Event]]:
+        handle = None if sql is None else ActionSql(sql)
+        events = EventLog(None if sql is None else sql.doom)
         step = Step(
             key=invocation.key,
             forward_key=invocation.forward_key,
@@ -120,10 +124,13 @@ class ActionBodies:
             generation=invocation.generation,
             logger=attempt.logger,
             _heartbeat=attempt.heartbeat,
-            _sql=sql if sql is None or action.asynchronous else sql.sync(),
+            _sql=handle if handle is None or action.asynchronous else handle.sync(),
             _hold_refusal=_hold_refusal(action, invocation),
+            events=events,
         )
-        return await run_python_action(action, step, arguments, self._threads), step.events
+        with until_return(handle, [events]):
+            result = await run_python_action(action, step, arguments, self._threads)
+        return result, events
 
     async def _batch_of_one(
         self,
@@ -132,7 +139,7 @@ class ActionBodies:
         invocation: Invocation,
         attempt: AttemptContext,
         sql: SqlSession | None,
-    ) -> tuple[Any, Sequence[Any]]:
+    ) -> tuple[Any, Iterable[Event]]:
         items = self.batch_items(action, [(invocation, arguments)], attempt)
         (result,) = await self.run_batch(action, items, attempt, sql)
         if isinstance(result, Rejected):
@@ -169,7 +176,9 @@ class ActionBodies:
         self, action: Action, items: Sequence[Item], attempt: AttemptContext, sql: SqlSession | None
     ) -> Sequence[Any]:
         """A result or Rejected for each item, in order. Raises UsageError if the action returns anything else."""
-        results = await action.function(BatchStep(attempt.logger, attempt.heartbeat, sql), list(items))
+        handle = None if sql is None else ActionSql(sql)
+        with until_return(handle, [item.events for item in items]):
+            results = await action.function(BatchStep(attempt.logger, attempt.heartbeat, handle), list(items))
         if not isinstance(results, Sequence) or isinstance(results, str) or len(results) != len(items):
             found = len(results) if isinstance(results, Sequence) else type(results).__name__
             raise UsageError(

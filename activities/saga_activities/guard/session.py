@@ -1,12 +1,11 @@
-"""``step.sql``: single SQL statements inside the guard's transaction."""
+"""Single SQL statements inside the guard's transaction."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import CursorResult, Executable
 from sqlalchemy.engine.interfaces import BindTyping
@@ -21,7 +20,7 @@ from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, cl
 from saga_activities.guard.exact_parameters import exact_parameters, text_needs_care
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.result_columns import check_names, mysql_reader
-from sagas.errors import SagaError, UsageError
+from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement, shown
@@ -56,10 +55,6 @@ class Row(Mapping[str, Any]):
         return f"Row({self._values!r})"
 
 
-class AttemptOver(SagaError):
-    """The attempt of this action has ended: its transaction accepts no more statements."""
-
-
 class UnexpectedRows(SagaError):
     """The statement returned another number of rows than the action expects."""
 
@@ -76,27 +71,6 @@ class StatementResult(NamedTuple):
 
     rows: list[Row] | None
     rowcount: int
-
-
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
-Method = Callable[Concatenate["SqlSession", Given], Coroutine[Any, Any, Returned]]
-
-
-def _counted(method: Method[Given, Returned]) -> Method[Given, Returned]:
-    """Count the calls of a method that were made, and those that were awaited."""
-
-    @wraps(method)
-    def call(self: SqlSession, *args: Given.args, **named: Given.kwargs) -> Coroutine[Any, Any, Returned]:
-        self._created += 1
-
-        async def counted() -> Returned:
-            self._begun += 1
-            return await method(self, *args, **named)
-
-        return counted()
-
-    return call
 
 
 class SqlSession:
@@ -120,34 +94,25 @@ class SqlSession:
         self.writes_images = False
         """True while parameters are images of rows, which the database itself has written and which are read again."""
         self.first_error: BaseException | None = None
-        self._created = self._begun = 0
 
     def check_statements(self) -> None:
-        """Raises the error of a statement that the action has swallowed, or UsageError for one that it has not awaited:
-        a partial effect must not commit.
-        """
+        """Raises the error of a statement that the action has swallowed: a partial effect must not commit."""
         if self.first_error is not None:
             raise self.first_error
-        if self._created > self._begun:
-            self._begun = self._created
-            raise UsageError("a statement was not sent: write `await` before each call of `step.sql`")
 
     @property
     def dialect(self) -> str:
         """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
         return self._dialect
 
-    @_counted
     async def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
         """Run a statement (once per mapping when ``parameters`` is a list); returns the number of affected rows."""
         return (await self.run(statement, *parameters, **named)).rowcount
 
-    @_counted
     async def all(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> list[Row]:
         """All rows, in the database's order."""
         return (await self.run(statement, *parameters, **named)).rows or []
 
-    @_counted
     async def one_or_none(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row | None:
         """The only row, or None. Raises :class:`UnexpectedRows` for more than one."""
         rows = await self.all(statement, *parameters, **named)
@@ -155,7 +120,6 @@ class SqlSession:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; at most one is expected")
         return rows[0] if rows else None
 
-    @_counted
     async def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
         """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
         rows = await self.all(statement, *parameters, **named)
@@ -163,7 +127,6 @@ class SqlSession:
             raise UnexpectedRows(f"the statement returned {len(rows)} rows; exactly one is expected")
         return rows[0]
 
-    @_counted
     async def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
         """The first column of the first row; None when there is no row."""
         rows = await self.all(statement, *parameters, **named)
@@ -201,9 +164,10 @@ class SqlSession:
             # Without parameters a driver takes `%` as it is.
             await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
-    def sync(self) -> SyncSqlSession:
-        """This session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
-        return SyncSqlSession(self, asyncio.get_running_loop())
+    def doom(self, error: BaseException) -> None:
+        """Let the transaction not commit, because of an error that the action may catch."""
+        if self.first_error is None:
+            self.first_error = error
 
     async def close(self) -> None:
         """Refuse further statements and cancel those in flight (of a thread that could not be stopped)."""
@@ -233,8 +197,7 @@ class SqlSession:
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
                     error.add_note(f"{STATEMENT_NOTE}{statement}")
-                if self.first_error is None:
-                    self.first_error = error
+                self.doom(error)
                 raise
             finally:
                 self._running.discard(task)
@@ -321,36 +284,6 @@ class SqlSession:
         if isinstance(parameters, Mapping):
             return rendered.text, rendered.values(parameters)
         return rendered.text, [rendered.values(values) for values in parameters] or None
-
-
-class SyncSqlSession:
-    """:class:`SqlSession` for a plain ``def`` action: the same methods, without ``await``, from the action's thread."""
-
-    def __init__(self, sql: SqlSession, loop: asyncio.AbstractEventLoop) -> None:
-        self._sql = sql
-        self._loop = loop
-
-    @property
-    def dialect(self) -> str:
-        return self._sql.dialect
-
-    def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
-        return self._wait(self._sql.execute(statement, *parameters, **named))
-
-    def all(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> list[Row]:
-        return self._wait(self._sql.all(statement, *parameters, **named))
-
-    def one_or_none(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row | None:
-        return self._wait(self._sql.one_or_none(statement, *parameters, **named))
-
-    def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
-        return self._wait(self._sql.one(statement, *parameters, **named))
-
-    def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
-        return self._wait(self._sql.scalar(statement, *parameters, **named))
-
-    def _wait(self, call: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 def _given_parameters(

@@ -41,7 +41,7 @@ from saga_activities.kafka.record_codec import (
     parse_value,
 )
 from saga_activities.messaging.outbox import insert_events, key_text
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome

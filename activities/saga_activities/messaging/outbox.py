@@ -24,7 +24,7 @@ from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagas.actions.step import Event, new_event
+from sagas.actions.events import EventLog, new_event
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Item(Mapping[str, Any]):
     generation: int
     arguments: Mapping[str, Any]
     forward_key: str = ""
-    events: list[Event] = field(default_factory=list)
+    events: EventLog = field(default_factory=EventLog)
     _hold_refusal: str | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Item(Mapping[str, Any]):
         hold: bool = False,
     ) -> None:
         """Publish an event if, and only if, this call is done and the transaction commits; see :meth:`Step.emit`."""
-        self.events.append(new_event(topic, key, value, headers, hold, self._hold_refusal))
+        self.events.add(new_event(topic, key, value, headers, hold, self._hold_refusal))
 
 
 @dataclass

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sagas.actions import load_modules
+from sagas.actions.events import EventLog, new_event
 from sagas.actions.signature import function_place
-from sagas.actions.step import Event
-from sagas.builtins.messaging import MAX_SOURCE_TOPIC, first_reserved_header, reserved_header_message, topic_problem
+from sagas.builtins.messaging import MAX_SOURCE_TOPIC, topic_problem
 from sagas.errors import UsageError
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
@@ -203,7 +203,7 @@ class Message:
     value: Any
     headers: Mapping[str, str]
     attempt: int = 1
-    events: list[Event] = field(default_factory=list)
+    events: EventLog = field(default_factory=EventLog)
     _sql: Any = None
     _newer: Callable[[str, int], Any] | None = None
 
@@ -224,12 +224,11 @@ class Message:
     ) -> None:
         """Publish an event if, and only if, this message's transaction commits.
 
-        Raises UsageError outside of a consumer, and for a header that the engine writes itself.
+        Raises UsageError outside of a consumer, and for a header that the engine writes itself; AttemptOver once the
+        handler has returned.
         """
         _ = self.sql
-        if headers and (header := first_reserved_header(headers)) is not None:
-            raise UsageError(reserved_header_message(header))
-        self.events.append(Event(topic, key, value, headers or {}))
+        self.events.add(new_event(topic, key, value, headers, False, None))
 
     def newer(self, entity: str, version: int) -> Any:
         """True when ``version`` is higher than any version of ``entity`` this consumer has seen; stored in ``sql``.

@@ -1,4 +1,4 @@
-"""One attempt as an action sees it (`Step`), and the events it publishes."""
+"""One attempt as an action sees it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagas.builtins.messaging import first_reserved_header, reserved_header_message
+from sagas.actions.events import EventLog, new_event
 from sagas.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event to publish; written to the outbox in the action's own transaction.
-
-    ``hold``: it waits for the saga's commit point, and is dropped if the saga never reaches it. ``type`` is the
-    CloudEvents type (None: the topic). ``id`` (at most 36 characters, unique in the outbox) is generated if not given.
-    """
-
-    topic: str
-    key: str | None
-    value: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
-    hold: bool = False
-    type: str | None = None
-    id: str | None = None
 
 
 @dataclass
@@ -48,7 +31,7 @@ class Step:
     _heartbeat: Callable[[Any], None]
     _sql: Any = None
     _hold_refusal: str | None = None
-    events: list[Event] = field(default_factory=list)
+    events: EventLog = field(default_factory=EventLog)
     forward_key: str = ""
 
     @property
@@ -75,18 +58,7 @@ class Step:
 
         With ``hold`` it is published only after the saga's commit point, and dropped if the step is undone.
         Raises UsageError without a database, for a header that the engine writes itself, or when the action may not
-        hold events (``@action(…, holds=True)``).
+        hold events (``@action(…, holds=True)``). Raises AttemptOver once the function has returned.
         """
         _ = self.sql
-        self.events.append(new_event(topic, key, value, headers, hold, self._hold_refusal))
-
-
-def new_event(
-    topic: str, key: str | None, value: Any, headers: Mapping[str, str] | None, hold: bool, hold_refusal: str | None
-) -> Event:
-    """An event of an action. Raises UsageError as :meth:`Step.emit` does."""
-    if headers and (header := first_reserved_header(headers)) is not None:
-        raise UsageError(reserved_header_message(header))
-    if hold and hold_refusal is not None:
-        raise UsageError(hold_refusal)
-    return Event(topic, key, value, headers or {}, hold)
+        self.events.add(new_event(topic, key, value, headers, hold, self._hold_refusal))

@@ -22,7 +22,7 @@ from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections, o
 from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import insert_events
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation

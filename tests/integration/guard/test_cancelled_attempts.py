@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.action_sql import ActionSql
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
 TIMEOUT = 60.0
@@ -199,7 +200,7 @@ async def test_a_cancel_of_a_plain_function_during_a_statement_leaves_nothing(
 
     async def endless(sql: SqlSession) -> None:
         await act(sql)
-        thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[guard_database.kind]))
+        thread = asyncio.create_task(asyncio.to_thread(ActionSql(sql).sync().all, ENDLESS[guard_database.kind]))
         threads.append(thread)
         reached.set()
         await asyncio.shield(thread)

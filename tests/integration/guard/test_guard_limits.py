@@ -13,6 +13,7 @@ import pytest
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.action_sql import ActionSql
 from sagas.errors import Rejected
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
@@ -154,7 +155,7 @@ async def test_a_plain_function_uses_the_same_transaction(guard_database: GuardD
     address = guard_database.current = new_address()
 
     async def act(sql: SqlSession) -> int:
-        handle = sql.sync()
+        handle = ActionSql(sql).sync()
 
         def plain() -> int:
             handle.execute("insert into effects values (:s, 'charge', 1, 'applied', 0)", s=address.saga_id)

@@ -14,7 +14,7 @@ from saga_activities.messaging.outbox import insert_events
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from saga_workers.relay.shard import make_reader
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address

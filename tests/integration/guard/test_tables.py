@@ -19,7 +19,7 @@ from saga_activities.guard.outbox_postgresql import needed_tables
 from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
 from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import insert_events
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import clock, database_url

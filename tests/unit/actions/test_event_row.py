@@ -11,7 +11,7 @@ import pytest
 
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.messaging.outbox import RELAY_HEADER_BYTES, event_row, shard_hash
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 
 
 def event(**fields: Any) -> Event:

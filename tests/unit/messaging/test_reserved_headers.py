@@ -12,7 +12,8 @@ from saga_activities.messaging.outbox import read_events
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from sagas.actions.consumers import Bridge, Message
-from sagas.actions.step import Event, Step
+from sagas.actions.events import Event
+from sagas.actions.step import Step
 from sagas.errors import UsageError
 from sagas.protocol.payloads import Invocation
 

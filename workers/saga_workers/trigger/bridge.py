@@ -34,7 +34,7 @@ from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, memb
 from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
 from sagas.actions.consumers import Bridge, Message
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings

@@ -15,6 +15,7 @@ from typing import Any
 
 from saga_activities.bodies.python_action import jsonable
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
+from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
@@ -34,7 +35,7 @@ from saga_workers.trigger.retry import (
 )
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.consumers import Consumer, Message
-from sagas.actions.step import Event
+from sagas.actions.events import Event, EventLog
 from sagas.builtins.messaging import TOPIC_NAME
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
@@ -131,9 +132,10 @@ class ConsumerRunner:
     async def _run_effect(
         self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
     ) -> Any:
-        found = await inbox.record(sql, self._inbox_entry(record), "DONE")
-        if found is not None:
-            return found
+        recorded = await inbox.record(sql, self._inbox_entry(record), "DONE")
+        if recorded is not None:
+            return recorded
+        message = replace(message, events=EventLog(sql.doom))  # an attempt may run this twice, on two connections
         try:
             result = jsonable(await self._call_handler(message, threads, sql))
             sql.check_statements()
@@ -147,20 +149,21 @@ class ConsumerRunner:
     async def _call_handler(self, message: Message, threads: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
         """The result of the handler. The thread of a plain `def` is added to ``threads``."""
         loop = asyncio.get_running_loop()
+        handle = ActionSql(sql)
 
         async def newer(entity: str, version: int) -> bool:
-            return await inbox.is_newer(sql, self._consumer.name, entity, version)
-
-        if self._consumer.asynchronous:
-            return await self._consumer.function(replace(message, _sql=sql, _newer=newer, events=message.events))
+            return await handle.call(inbox.is_newer, sql, self._consumer.name, entity, version)
 
         def newer_in_thread(entity: str, version: int) -> bool:
             return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()
 
-        given = replace(message, _sql=sql.sync(), _newer=newer_in_thread, events=message.events)
-        call = functools.partial(contextvars.copy_context().run, self._consumer.function, given)
-        threads.append(loop.run_in_executor(self._threads, call))
-        return await asyncio.shield(threads[-1])
+        with until_return(handle, [message.events]):
+            if self._consumer.asynchronous:
+                return await self._consumer.function(replace(message, _sql=handle, _newer=newer))
+            given = replace(message, _sql=handle.sync(), _newer=newer_in_thread)
+            call = functools.partial(contextvars.copy_context().run, self._consumer.function, given)
+            threads.append(loop.run_in_executor(self._threads, call))
+            return await asyncio.shield(threads[-1])
 
     async def _thread_ended(self, thread: asyncio.Future[Any], record: ConsumedRecord) -> None:
         """Wait until the thread of a handler has ended, which a timeout cannot interrupt: otherwise two attempts would

@@ -25,7 +25,7 @@ from saga_spark.sinks.sink import Publication
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.relay_status import relay_status
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
 from sagas.settings.project import Project

@@ -19,7 +19,7 @@ from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.relay_process import run_relay
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection
 from tests.helpers.database_servers import DatabaseServer

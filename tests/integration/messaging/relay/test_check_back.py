@@ -16,7 +16,7 @@ from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
 from saga_workers.relay.relay_process import run_relay
 from sagas import Rejected, Step, action
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.errors import RefusedError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation

@@ -20,7 +20,7 @@ from saga_workers.relay.readers import marked_reader
 from saga_workers.relay.readers.event_reader import Portion
 from saga_workers.relay.readers.marked_reader import MarkedReader
 from saga_workers.relay.relay_process import run_relay
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from sagas.settings import Settings
 from sagas.settings.model import Connection
 from tests.helpers.kafka_broker import Broker

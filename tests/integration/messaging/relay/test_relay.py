@@ -17,7 +17,7 @@ from saga_activities.connections import open_engine
 from saga_activities.kafka.config import consumer_config
 from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.relay.relay_status import relay_status
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from saga_workers.devstack.service import http_get
 from saga_workers.relay.lease import LEASE_TERM
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker

@@ -19,7 +19,7 @@ from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from saga_workers.relay.readers import window_reader
 from saga_workers.relay.readers.event_reader import Portion, Superseded
 from saga_workers.relay.readers.window_reader import WindowReader
-from sagas.actions.step import Event
+from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment

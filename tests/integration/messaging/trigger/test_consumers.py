@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from saga_workers.relay.relay_process import run_relay
-from sagas import Message, Rejected, action, consumer
+from sagas import AttemptOver, Message, Rejected, action, consumer
 from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
@@ -361,3 +361,32 @@ async def test_a_rebalance_during_a_batch_has_one_effect(
         numbers = [number for what, number in effects if what == key]
         assert numbers == sorted(numbers), key
     assert json.dumps(shop.inbox()) == json.dumps({"DONE": total})
+
+
+async def test_a_task_that_a_handler_leaves_running_neither_writes_nor_emits(
+    kafka: Broker, shop: Shop, tmp_path: Path
+) -> None:
+    topic, refused = kafka.create_topic(), []
+
+    @consumer(topic, connection="shop", name="leaves")
+    async def leaves(message: Message) -> None:
+        await message.sql.execute(INSERT, what="before", number=message.value)
+
+        async def later() -> None:
+            await asyncio.sleep(0.5)
+            for use in (lambda: message.emit("never", value=1), lambda: None):
+                try:
+                    use()
+                    await message.sql.execute(INSERT, what="late", number=message.value)
+                except AttemptOver as error:
+                    refused.append(str(error))
+
+        tasks.append(asyncio.create_task(later()))
+
+    tasks: list[asyncio.Task[None]] = []
+    project = _project(tmp_path, kafka, shop, leaves)
+    kafka.produce(topic, 7)
+    async with triggering(project):
+        await until(lambda: fully_consumed(kafka, _group(project, "leaves"), topic))
+        await asyncio.gather(*tasks)
+    assert (shop.effects(), len(refused)) == ([("before", 7)], 2)

@@ -1,0 +1,146 @@
+"""``step.sql`` and ``message.sql``: the guard's transaction as a function sees it, until the function has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Executable
+
+from saga_activities.guard.session import Parameters, Row, SqlSession
+from sagas.actions.events import EventLog
+from sagas.errors import AttemptOver, UsageError
+
+log = logging.getLogger(__name__)
+
+Returned = TypeVar("Returned")
+
+
+class ActionSql:
+    """The methods of :class:`SqlSession` for a coroutine function. After :meth:`end` they raise AttemptOver."""
+
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
+        self._created = self._begun = self._ended = 0
+        self._over = False
+
+    @property
+    def dialect(self) -> str:
+        """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
+        return self._session.dialect
+
+    def execute(
+        self, statement: str | Executable, /, *parameters: Parameters, **named: Any
+    ) -> Coroutine[Any, Any, int]:
+        """See :meth:`SqlSession.execute`."""
+        return self.call(self._session.execute, statement, *parameters, **named)
+
+    def all(
+        self, statement: str | Executable, /, *parameters: Parameters, **named: Any
+    ) -> Coroutine[Any, Any, list[Row]]:
+        """See :meth:`SqlSession.all`."""
+        return self.call(self._session.all, statement, *parameters, **named)
+
+    def one_or_none(
+        self, statement: str | Executable, /, *parameters: Parameters, **named: Any
+    ) -> Coroutine[Any, Any, Row | None]:
+        """See :meth:`SqlSession.one_or_none`."""
+        return self.call(self._session.one_or_none, statement, *parameters, **named)
+
+    def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Coroutine[Any, Any, Row]:
+        """See :meth:`SqlSession.one`."""
+        return self.call(self._session.one, statement, *parameters, **named)
+
+    def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Coroutine[Any, Any, Any]:
+        """See :meth:`SqlSession.scalar`."""
+        return self.call(self._session.scalar, statement, *parameters, **named)
+
+    def sync(self) -> SyncActionSql:
+        """The same for a plain ``def``, which runs in a thread. Call it on the event loop."""
+        return SyncActionSql(self, asyncio.get_running_loop())
+
+    def end(self) -> None:
+        """Refuse further statements, because the function has ended."""
+        self._over = True
+
+    def check_awaited(self) -> None:
+        """Raises UsageError for a statement that the function has not awaited: its effect would be there by chance."""
+        if self._created > self._begun:
+            raise UsageError("a statement was not sent: write `await` before each call of `step.sql`")
+        if self._begun > self._ended:
+            raise UsageError(
+                "a statement was still running when the function returned: await every task that it starts"
+            )
+
+    def call(
+        self, method: Callable[..., Awaitable[Returned]], *args: Any, **named: Any
+    ) -> Coroutine[Any, Any, Returned]:
+        """Call a method of the session for the function."""
+        self._created += 1
+
+        async def run() -> Returned:
+            self._begun += 1
+            try:
+                if self._over:
+                    raise self._refusal()
+                return await method(*args, **named)
+            finally:
+                self._ended += 1
+
+        return run()
+
+    def _refusal(self) -> AttemptOver:
+        error = AttemptOver()
+        log.warning("a statement came after its function had returned: await every task that the function starts")
+        self._session.doom(error)
+        return error
+
+
+@contextmanager
+def until_return(sql: ActionSql | None, events: Iterable[EventLog]) -> Iterator[None]:
+    """End the statements and events of a function with its call, for tasks and threads that it leaves running.
+
+    Raises UsageError for a statement that the function has not awaited.
+    """
+    try:
+        yield
+    finally:
+        for log_of_events in events:
+            log_of_events.end()
+        if sql is not None:
+            sql.end()
+    if sql is not None:
+        sql.check_awaited()
+
+
+class SyncActionSql:
+    """:class:`ActionSql` for a plain ``def``: the same methods, without ``await``, from the function's thread."""
+
+    def __init__(self, sql: ActionSql, loop: asyncio.AbstractEventLoop) -> None:
+        self._sql = sql
+        self._loop = loop
+
+    @property
+    def dialect(self) -> str:
+        return self._sql.dialect
+
+    def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
+        return self._wait(self._sql.execute(statement, *parameters, **named))
+
+    def all(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> list[Row]:
+        return self._wait(self._sql.all(statement, *parameters, **named))
+
+    def one_or_none(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row | None:
+        return self._wait(self._sql.one_or_none(statement, *parameters, **named))
+
+    def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
+        return self._wait(self._sql.one(statement, *parameters, **named))
+
+    def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
+        return self._wait(self._sql.scalar(statement, *parameters, **named))
+
+    def _wait(self, call: Coroutine[Any, Any, Returned]) -> Returned:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
