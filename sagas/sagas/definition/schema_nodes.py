@@ -166,7 +166,7 @@ def elements(node: SchemaNode, index: int | None = None) -> Iterator[SchemaNode]
     prefix = node.prefix_items()
     yield from prefix if index is None else prefix[index : index + 1]
     in_prefix = index is not None and index < len(prefix)
-    for keyword in ("contains", "unevaluatedItems") if in_prefix else ("items", "contains", "unevaluatedItems"):
+    for keyword in ("contains",) if in_prefix else ("items", "contains", "unevaluatedItems"):
         if (part := node.part(keyword)) is not None:
             yield part
 
