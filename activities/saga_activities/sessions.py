@@ -54,22 +54,33 @@ def session_arguments(url: URL) -> dict[str, Any]:
     match url.get_backend_name():
         case "postgresql":
             own = url.query.get("options") or ""
-            return {"options": _postgresql_options([own] if isinstance(own, str) else own)}
+            return _postgresql_arguments([own] if isinstance(own, str) else own)
         case "mysql" | "mariadb":
             _ignore_duplicates()
             return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}", "conv": mysql_conversions()}
     return {}
 
 
-def psycopg_arguments(url: str) -> dict[str, Any]:
+def psycopg_arguments(url: str = "") -> dict[str, Any]:
     """The arguments of ``psycopg.connect`` that open a session with these settings. Raises psycopg.ProgrammingError."""
-    return {"options": _postgresql_options([str(conninfo_to_dict(url).get("options") or "")])}
+    return _postgresql_arguments([str(conninfo_to_dict(url).get("options") or "")])
 
 
-def _postgresql_options(own: Sequence[str]) -> str:
+_OVERRIDING = ("PGTZ", "PGDATESTYLE", "PGCLIENTENCODING")
+"""Variables that libpq sends beyond the options and that win over them, also after RESET.
+
+Most have no argument that wins over them, and libraries open sessions, too.
+"""
+
+
+def _postgresql_arguments(own: Sequence[str]) -> dict[str, Any]:
     """The settings of the start are also those that RESET gives again. libpq reads PGOPTIONS only without any."""
+    for name in _OVERRIDING:
+        os.environ.pop(name, None)
     given = [option for option in own if option] or [os.environ.get("PGOPTIONS", "")]
-    return " ".join([*filter(None, given), *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())])
+    options = [*filter(None, given), *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())]
+    # A URL may have the argument, which wins over the options.
+    return {"options": " ".join(options), "client_encoding": _POSTGRESQL["client_encoding"]}
 
 
 class _NoDuplicates(logging.Filter):

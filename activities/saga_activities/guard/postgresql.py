@@ -40,7 +40,7 @@ from saga_activities.guard.transaction import (
     RowWrite,
 )
 from saga_activities.result_columns import check_names, unreadable_column
-from saga_activities.sessions import CLEAN_POSTGRESQL
+from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments
 from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
@@ -195,7 +195,9 @@ class PostgresTransaction:
         The driver has closed the connection by then, but the server would notice only at the end of the statement.
         """
         url = self._connection.engine.url
-        killer = create_async_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 2})
+        killer = create_async_engine(
+            url, poolclass=NullPool, connect_args={"connect_timeout": 2, **session_arguments(url)}
+        )
         with suppress(DBAPIError, OSError, TimeoutError):  # unreachable: the limits of the transaction end it
             async with asyncio.timeout(5), killer.connect() as connection:
                 await connection.execute(_TERMINATE, {"pid": self._backend_pid})

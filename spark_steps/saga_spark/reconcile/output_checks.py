@@ -10,6 +10,7 @@ from pyarrow import fs
 from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.sessions import psycopg_arguments
 from saga_spark import ledger
 from saga_spark.job.job_spec import Output
 from saga_spark.ledger import OutputRow, output_of
@@ -159,7 +160,8 @@ def _postgresql_tags(output: Output, settings: SparkSettings) -> list[Mapping[st
     import psycopg
 
     assert output.connection is not None
-    with psycopg.connect(settings.connection(output.connection)) as connection:
+    url = settings.connection(output.connection)
+    with psycopg.connect(url, **psycopg_arguments(url)) as connection:
         if connection.execute("select to_regclass('saga_publication')").fetchone() == (None,):
             return []
         rows = connection.execute(

@@ -40,7 +40,10 @@ def sql(status: dict, statement: LiteralString) -> list[tuple]:
         return cursor.fetchall() if cursor.description else []
 
 
-async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Project) -> None:
+async def test_up_starts_everything_and_a_second_up_changes_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "SQL_ASCII")  # psycopg would give bytes for every text
     first = project.up()
     assert first["temporal"]["state"] == first["postgres"]["state"] == "running"
     assert first["worker"] == {"state": "stopped", "pid": None}
