@@ -30,7 +30,7 @@ from saga_activities.guard.database_errors import (
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import BelowWatermark, LostCommit
+from saga_activities.guard.transaction import BelowWatermark, LostCommit, TransactionLimits
 from saga_activities.guard.transaction_runner import (
     COMMIT_GRACE,
     outcome_of_error,
@@ -208,18 +208,10 @@ class ChunkRunner:
     async def _begin(
         self, key: EntryKey, attempt: AttemptContext, idle_limit: float, *, read_only: bool = False
     ) -> ChunkTransaction:
-        left = attempt.deadline - time.time()
+        limits = TransactionLimits(attempt.scheduled_at, attempt.deadline, self._guard.isolation, idle_limit, read_only)
         try:
-            async with asyncio.timeout(left * _ACQUIRE_FRACTION):
-                return await begin_chunk(
-                    self._guard.engine,
-                    key,
-                    scheduled_at=attempt.scheduled_at,
-                    deadline=attempt.deadline,
-                    isolation=self._guard.isolation,
-                    idle_limit=idle_limit,
-                    read_only=read_only,
-                )
+            async with asyncio.timeout((attempt.deadline - time.time()) * _ACQUIRE_FRACTION):
+                return await begin_chunk(self._guard.engine, key, limits)
         except TimeoutError:
             raise _NoConnection("no connection to the database was free in time") from None
 

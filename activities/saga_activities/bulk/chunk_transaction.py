@@ -12,7 +12,7 @@ from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTrans
 from saga_activities.guard.postgresql import PostgresSqlSession, PostgresTransaction
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite
+from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite, TransactionLimits
 from saga_activities.guard.transaction_runner import begin_transaction
 from sagas.text.exact_json import encode_json
 
@@ -56,7 +56,7 @@ class PostgresChunk(PostgresTransaction):
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
         values = [(*key, row.reason, row.args_hash, row.result) for key, row in zip(keys, rows, strict=True)]
-        cursor = await self._send(_INSERT, (self._scheduled_at, _rows(values), self._scheduled_at))
+        cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
         won = set(await cursor.fetchall())
         return [key in won for key in keys]
 
@@ -160,7 +160,7 @@ ChunkTransaction = PostgresChunk | MysqlChunk | SqliteChunk
 _CLASSES = {"postgresql": PostgresChunk, "mysql": MysqlChunk, "mariadb": MysqlChunk, "sqlite": SqliteChunk}
 
 
-async def begin_chunk(engine: AsyncEngine, key: EntryKey, **limits: Any) -> ChunkTransaction:
-    """A transaction on a connection of the pool, with the limits of :func:`begin_transaction`."""
+async def begin_chunk(engine: AsyncEngine, key: EntryKey, limits: TransactionLimits) -> ChunkTransaction:
+    """A transaction on a connection of the pool."""
     kind: Any = _CLASSES[engine.dialect.name]
-    return cast("ChunkTransaction", await begin_transaction(engine, key, **limits, kind=kind))
+    return cast("ChunkTransaction", await begin_transaction(engine, key, limits, kind))

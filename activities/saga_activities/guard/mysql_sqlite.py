@@ -29,6 +29,7 @@ from saga_activities.guard.transaction import (
     RowLocked,
     RowReason,
     RowWrite,
+    TransactionLimits,
 )
 from saga_activities.sessions import CLEAN_MYSQL
 
@@ -61,36 +62,18 @@ class SqlAlchemyTransaction:
         self,
         connection: AsyncConnection,
         entry_key: EntryKey,
-        scheduled_at: float,
-        deadline: float,
-        isolation: str | None,
-        idle_limit: float | None,
-        read_only: bool,
+        limits: TransactionLimits,
     ) -> None:
         self.sql = SqlSession(connection)
         self.answered = False
         self._connection = connection
         self.address(entry_key)
-        self._scheduled_at = scheduled_at
-        self._deadline = deadline
-        self._isolation = isolation
-        self._idle_limit = idle_limit
-        self._read_only = read_only
+        self._limits = limits
         self._interrupted = False
 
     @classmethod
-    async def start(
-        cls,
-        connection: AsyncConnection,
-        entry_key: EntryKey,
-        *,
-        scheduled_at: float,
-        deadline: float,
-        isolation: str | None,
-        idle_limit: float | None,
-        read_only: bool,
-    ) -> Self:
-        return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit, read_only)
+    async def start(cls, connection: AsyncConnection, entry_key: EntryKey, limits: TransactionLimits) -> Self:
+        return cls(connection, entry_key, limits)
 
     def address(self, entry_key: EntryKey) -> None:
         """The following statements concern the rows of this entry."""
@@ -104,12 +87,12 @@ class SqlAlchemyTransaction:
             await self._begin()
         row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "result": result}
         statement = self._insert_row if opened else self._insert_first_row
-        return (await self._send(statement, {**row, "created_at": self._scheduled_at})).rowcount == 1
+        return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1
 
     async def check_watermark(self) -> None:
         if not self.answered:
             await self._begin()
-        if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._scheduled_at})).first() is not None:
+        if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._limits.scheduled_at})).first() is not None:
             raise BelowWatermark()
 
     async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
@@ -188,7 +171,7 @@ class SqlAlchemyTransaction:
             await self._connection.invalidate()
 
     def _seconds_left(self) -> float:
-        return max(0.05, self._deadline - time.time())
+        return max(0.05, self._limits.deadline - time.time())
 
     async def _send(self, statement: Any, values: Mapping[str, Any] | None = None) -> CursorResult[Any]:
         self._interrupted = True  # until a result or an error arrives
@@ -221,13 +204,13 @@ class SqliteTransaction(SqlAlchemyTransaction):
 
     async def _begin(self) -> None:
         await self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self._seconds_left() * 900)}")
-        if self._read_only:
+        if self._limits.read_only:
             await self._connection.exec_driver_sql("PRAGMA query_only = ON")
-        await self._send("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
+        await self._send("BEGIN" if self._limits.read_only else "BEGIN IMMEDIATE")
 
     async def rollback(self) -> None:
         await self.sql.close()
-        if self._read_only and not self._connection.invalidated:
+        if self._limits.read_only and not self._connection.invalidated:
             try:
                 await self._connection.exec_driver_sql("PRAGMA query_only = OFF")
             except SQLAlchemyError:
@@ -258,23 +241,23 @@ class MysqlTransaction(SqlAlchemyTransaction):
         raw: Any = (await self._connection.get_raw_connection()).driver_connection
         self._thread_id = int(raw.thread_id())
         info = self._connection.info
-        level = self._isolation or "READ COMMITTED"
+        level = self._limits.isolation or "READ COMMITTED"
         if info.get("saga_isolation") != level:
             await self._connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             info["saga_isolation"] = level
         left = math.ceil(self._seconds_left())
-        idle = left if self._idle_limit is None else min(left, math.ceil(self._idle_limit))
-        limits = self._limits(left, idle)
-        if info.get("saga_limits") != limits:
-            await self._connection.exec_driver_sql(f"SET SESSION {limits}")
-            info["saga_limits"] = limits
-        await self._send("START TRANSACTION READ ONLY" if self._read_only else self._start)
+        idle = left if self._limits.idle_limit is None else min(left, math.ceil(self._limits.idle_limit))
+        variables = self._session_variables(left, idle)
+        if info.get("saga_limits") != variables:
+            await self._connection.exec_driver_sql(f"SET SESSION {variables}")
+            info["saga_limits"] = variables
+        await self._send("START TRANSACTION READ ONLY" if self._limits.read_only else self._start)
 
     async def _clean(self) -> None:
         if self.sql.used:
             await self._connection.exec_driver_sql(CLEAN_MYSQL)
 
-    def _limits(self, left: int, idle: int) -> str:
+    def _session_variables(self, left: int, idle: int) -> str:
         waiting = f"innodb_lock_wait_timeout = {max(1, int(left * self._lock_share))}"
         if getattr(self._connection.dialect, "is_mariadb", False):
             return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"

@@ -38,6 +38,7 @@ from saga_activities.guard.transaction import (
     RowLocked,
     RowReason,
     RowWrite,
+    TransactionLimits,
 )
 from saga_activities.result_columns import check_names, unreadable_column
 from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments
@@ -74,7 +75,7 @@ _TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 
 
 class PostgresTransaction:
-    """One transaction on one connection; ``deadline`` is when the attempt ends, seconds since the epoch."""
+    """One transaction on one connection."""
 
     _final_statement = "COMMIT"
     _lock_share = 0.9
@@ -85,12 +86,7 @@ class PostgresTransaction:
         connection: Connection,
         raw: AsyncConnection[Any],
         entry_key: EntryKey,
-        *,
-        scheduled_at: float,
-        deadline: float,
-        isolation: str | None,
-        idle_limit: float | None,
-        read_only: bool,
+        limits: TransactionLimits,
     ) -> None:
         self.sql = PostgresSqlSession(connection, raw)
         self._connection = connection
@@ -98,32 +94,28 @@ class PostgresTransaction:
         self._backend_pid = raw.info.backend_pid
         self._cursor = AsyncClientCursor(raw)
         self._entry_key = entry_key
-        self._scheduled_at = scheduled_at
-        self._deadline = deadline
-        self._isolation = isolation
-        self._idle_limit = idle_limit
-        self._read_only = read_only
+        self._limits = limits
         self.answered = False
 
     @classmethod
-    async def start(cls, connection: Connection, entry_key: EntryKey, **limits: Any) -> Self:
+    async def start(cls, connection: Connection, entry_key: EntryKey, limits: TransactionLimits) -> Self:
         # The connection is open, so nothing blocks here; the asynchronous accessor would switch greenlets.
         pooled = cast("SyncConnection", connection.sync_connection).connection
         raw = cast("AsyncConnection[Any]", pooled.driver_connection)
-        return cls(connection, raw, entry_key, **limits)
+        return cls(connection, raw, entry_key, limits)
 
     async def insert(
         self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
-        row = (*self._key_values(), op, reason, args_hash, result, self._scheduled_at)
+        row = (*self._key_values(), op, reason, args_hash, result, self._limits.scheduled_at)
         if not self.answered:
-            cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._scheduled_at))
+            cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
             return await cursor.fetchone() is not None
         cursor = await self._send(_NEXT, row)
         return await cursor.fetchone() is not None
 
     async def check_watermark(self) -> None:
-        cursor = await self._send(_SELECT_BELOW_WATERMARK, (self._scheduled_at,))
+        cursor = await self._send(_SELECT_BELOW_WATERMARK, (self._limits.scheduled_at,))
         if await cursor.fetchone() is not None:
             raise BelowWatermark()
 
@@ -208,8 +200,8 @@ class PostgresTransaction:
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
         if not self.answered:
-            opening, limits = self._begin_statements()
-            text, values = opening + text, (*limits, *values)
+            opening, milliseconds = self._begin_statements()
+            text, values = opening + text, (*milliseconds, *values)
         await self._cursor.execute(cast("Any", text), values)
         self.answered = True
         await self._cursor.set_result(-1)  # only the last statement's result matters
@@ -221,19 +213,19 @@ class PostgresTransaction:
         ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement. The limits
         are parameters: psycopg parses every new text, but remembers this one.
         """
-        left = max(50, int((self._deadline - time.time()) * 1000))
+        left = max(50, int((self._limits.deadline - time.time()) * 1000))
         limits = {
             "lock_timeout": max(25, int(left * self._lock_share)),
             "statement_timeout": left,
             "idle_in_transaction_session_timeout": left
-            if self._idle_limit is None
-            else min(left, int(self._idle_limit * 1000)),
+            if self._limits.idle_limit is None
+            else min(left, int(self._limits.idle_limit * 1000)),
         }
         if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
             limits["transaction_timeout"] = left + 1000  # the errors of the other limits are more specific
-        level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
+        level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
         settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
-        mode = " READ ONLY" if self._read_only else ""
+        mode = " READ ONLY" if self._limits.read_only else ""
         return f"BEGIN{level}{mode}; {settings}", tuple(limits.values())
 
 

@@ -45,6 +45,22 @@ HELD_EVENT_STATUS: Mapping[HeldDecision, str] = {"release": "NEW", "drop": "DROP
 """The resulting status in the outbox."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """The time that a transaction has, and what it may do. Times are seconds since the epoch.
+
+    ``scheduled_at`` is when its attempt was scheduled (the watermark is compared with it), ``deadline`` when the
+    attempt ends. The server ends a transaction that is idle for ``idle_limit`` seconds (not on SQLite, which has no
+    server); None: an idle transaction ends with its attempt. ``read_only``: the database refuses every write.
+    """
+
+    scheduled_at: float
+    deadline: float
+    isolation: str | None = None
+    idle_limit: float | None = None
+    read_only: bool = False
+
+
 class BelowWatermark(Exception):
     """The attempt is older than the watermark of this database."""
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -22,7 +22,7 @@ from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp
+from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp, TransactionLimits
 from sagas.errors import (
     AlreadyCompensated,
     DefiniteFailure,
@@ -44,6 +44,16 @@ before Temporal times the attempt out and it counts as unknown."""
 COMMIT_GRACE = 10.0
 """Seconds for a COMMIT, even beyond its attempt's deadline, and for the re-read after a lost one: the effect exists by
 then, so a late outcome is better than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommit:
+    """The operation whose COMMIT was sent: after a lost response its rows tell whether it happened."""
+
+    entry_key: EntryKey
+    op: RowOp | Literal["seal"]
+    scheduled_at: float
+    args_hash: str | None
 
 
 class TransactionRunner:
@@ -71,9 +81,10 @@ class TransactionRunner:
         """
         if deadline <= time.time():
             return timeout_outcome("the attempt timed out before it began")
-        attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
+        limits = TransactionLimits(scheduled_at, deadline, self.isolation, idle_limit, read_only)
+        attempt = await self._run_script(entry_key, script, limits)
         if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has happened
-            attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit, read_only)
+            attempt = await self._run_script(entry_key, script, limits)
         if isinstance(attempt, _StaleConnection):
             return attempt.outcome
         if isinstance(attempt, Outcome):
@@ -83,35 +94,23 @@ class TransactionRunner:
             await _roll_back(tx)
             return verdict.outcome
         # Once COMMIT is sent, only its response tells the outcome.
-        return await uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
+        sent = SentCommit(entry_key, op, scheduled_at, args_hash)
+        return await uncancellable(self._commit(tx, verdict, sent))
 
-    async def _begin(self, entry_key: EntryKey, **limits: Any) -> GuardTransaction:
-        return await begin_transaction(self.engine, entry_key, **limits)
+    async def _begin(self, entry_key: EntryKey, limits: TransactionLimits) -> GuardTransaction:
+        return await begin_transaction(self.engine, entry_key, limits)
 
     async def _run_script(
-        self,
-        entry_key: EntryKey,
-        script: GuardScript,
-        scheduled_at: float,
-        deadline: float,
-        idle_limit: float | None,
-        read_only: bool,
+        self, entry_key: EntryKey, script: GuardScript, limits: TransactionLimits
     ) -> tuple[GuardTransaction, ScriptResult] | Outcome | _StaleConnection:
         """Run the script up to, but not including, COMMIT; an outcome means that it was rolled back."""
         tx: GuardTransaction | None = None
-        left = deadline - time.time()
-        limit, room = asyncio.timeout(left), asyncio.timeout(left * ACQUIRE_FRACTION)
+        seconds = limits.deadline - time.time()
+        limit, room = asyncio.timeout(seconds), asyncio.timeout(seconds * ACQUIRE_FRACTION)
         try:
             async with limit:
                 async with room:
-                    tx = await self._begin(
-                        entry_key,
-                        scheduled_at=scheduled_at,
-                        deadline=deadline,
-                        isolation=self.isolation,
-                        idle_limit=idle_limit,
-                        read_only=read_only,
-                    )
+                    tx = await self._begin(entry_key, limits)
                 verdict = await script(tx)
                 tx.sql.check_statements()
                 return tx, verdict
@@ -127,7 +126,7 @@ class TransactionRunner:
                 )
             if limit.expired():
                 return timeout_outcome("the attempt timed out; the transaction was rolled back")
-            if read_only and database_errors.is_refused_write(doom or error):
+            if limits.read_only and database_errors.is_refused_write(doom or error):
                 return refused_write_outcome(doom or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
@@ -139,46 +138,29 @@ class TransactionRunner:
             await _roll_back(tx)
             raise
 
-    async def _commit(
-        self,
-        tx: GuardTransaction,
-        result: ScriptResult,
-        entry_key: EntryKey,
-        op: RowOp | Literal["seal"],
-        scheduled_at: float,
-        args_hash: str | None,
-    ) -> Outcome:
+    async def _commit(self, tx: GuardTransaction, result: ScriptResult, sent: SentCommit) -> Outcome:
         try:
             async with asyncio.timeout(COMMIT_GRACE):
                 await tx.commit(result.row_write)
         except (LostCommit, TimeoutError) as error:
             await _roll_back(tx)
-            return await self._recheck_commit(entry_key, op, scheduled_at, args_hash, error)
+            return await self._recheck_commit(sent, error)
         except Exception as error:  # noqa: BLE001 - the database reported it: rolled back for certain
             await _roll_back(tx)
             return outcome_of_error(error, None)
         await tx.release()
         return result.outcome
 
-    async def _recheck_commit(
-        self,
-        entry_key: EntryKey,
-        op: RowOp | Literal["seal"],
-        scheduled_at: float,
-        args_hash: str | None,
-        error: Exception,
-    ) -> Outcome:
+    async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
         """After a lost COMMIT: if the row exists, it happened; if not, the outcome is unknown, since it may still."""
-        deadline = time.time() + COMMIT_GRACE
+        limits = TransactionLimits(sent.scheduled_at, time.time() + COMMIT_GRACE, self.isolation)
         tx: GuardTransaction | None = None
         stored: Outcome | None = None
         why = f"the response to COMMIT was lost: {error}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
-                tx = await begin_transaction(
-                    self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self.isolation
-                )
-                stored = rules.stored_outcome(op, await tx.rows(), args_hash)
+                tx = await begin_transaction(self.engine, sent.entry_key, limits)
+                stored = rules.stored_outcome(sent.op, await tx.rows(), sent.args_hash)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
             why = f"{why}; the check of its outcome failed too: {second}"
         finally:
@@ -218,31 +200,17 @@ _TRANSACTION_CLASSES = {
 async def begin_transaction(
     engine: AsyncEngine,
     entry_key: EntryKey,
-    *,
-    scheduled_at: float,
-    deadline: float,
-    isolation: str | None,
-    idle_limit: float | None = None,
-    read_only: bool = False,
+    limits: TransactionLimits,
     kind: type[PostgresTransaction | SqlAlchemyTransaction] | None = None,
 ) -> GuardTransaction:
     """A transaction on a connection of the pool; nothing is sent before its first statement.
 
-    The server ends it when it is idle for ``idle_limit`` seconds (not on SQLite, which has no server). ``kind``: a
-    class other than the database's own.
+    ``kind``: a class other than the database's own.
     """
     kind = kind or _TRANSACTION_CLASSES[engine.dialect.name]
     connection = await engine.connect()
     try:
-        return await kind.start(
-            connection,
-            entry_key,
-            scheduled_at=scheduled_at,
-            deadline=deadline,
-            isolation=isolation,
-            idle_limit=idle_limit,
-            read_only=read_only,
-        )
+        return await kind.start(connection, entry_key, limits)
     except BaseException:
         await connection.close()
         raise

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sagas.expressions import nodes
 from sagas.expressions.errors import suggestion
 from sagas.expressions.functions import FUNCTIONS, STRING_FUNCTIONS, Function
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    FunctionCall,
-    Has,
-    Logic,
-    Unary,
-    path_of,
-)
+from sagas.expressions.nodes import ExpressionNode, path_of
 from sagas.expressions.other_languages import FUNCTIONS as OTHER_FUNCTIONS
 
 
 def is_text(node: ExpressionNode) -> bool:
     """True if the source alone shows that the value is a string."""
     match node:
-        case Constant(value=str()):
+        case nodes.Constant(value=str()):
             return True
-        case FunctionCall(name=name):
+        case nodes.FunctionCall(name=name):
             return name in STRING_FUNCTIONS
-        case Binary(op="+", left=left, right=right):
+        case nodes.Binary(op="+", left=left, right=right):
             return is_text(left) or is_text(right)
-        case Conditional(then=then, otherwise=otherwise):
+        case nodes.Conditional(then=then, otherwise=otherwise):
             return is_text(then) and is_text(otherwise)
-        case Default(fallback=fallback):
+        case nodes.Default(fallback=fallback):
             return is_text(fallback)
     return False
 
 
-def call_error(node: FunctionCall) -> str | None:
+def call_error(node: nodes.FunctionCall) -> str | None:
     """The error in a call's name, its form (``x.f()`` or ``f(x)``) or its number of arguments; None if it is valid."""
     function = FUNCTIONS.get(node.name)
     if function is None:
@@ -53,7 +42,7 @@ def call_error(node: FunctionCall) -> str | None:
     return _arity_error(node, function)
 
 
-def _arity_error(node: FunctionCall, function: Function) -> str | None:
+def _arity_error(node: nodes.FunctionCall, function: Function) -> str | None:
     behind = 1 if node.method else 0
     given, least, most = len(node.args) - behind, function.min_arguments - behind, function.max_arguments - behind
     if least <= given <= most:
@@ -62,12 +51,12 @@ def _arity_error(node: FunctionCall, function: Function) -> str | None:
     return f"{node.name} takes {expected} argument{'' if expected == '1' else 's'}, not {given}"
 
 
-def null_test_operand(node: Binary) -> ExpressionNode | None:
+def null_test_operand(node: nodes.Binary) -> ExpressionNode | None:
     """``x`` of ``x == null`` and ``null != x``."""
     match node:
-        case Binary(op="==" | "!=", left=operand, right=Constant(value=None)):
+        case nodes.Binary(op="==" | "!=", left=operand, right=nodes.Constant(value=None)):
             return operand
-        case Binary(op="==" | "!=", left=Constant(value=None), right=operand):
+        case nodes.Binary(op="==" | "!=", left=nodes.Constant(value=None), right=operand):
             return operand
     return None
 
@@ -108,22 +97,22 @@ class _Collector:
                 self.found.append(Reference(path, node.offset, safe or _is_known_non_null(path, known)))
             return
         match node:
-            case Has(operand=operand):
+            case nodes.Has(operand=operand):
                 self.visit(operand, bound, known, True)
-            case Default(value=value, fallback=fallback):
+            case nodes.Default(value=value, fallback=fallback):
                 self.visit(value, bound, known, True)
                 self.visit(fallback, bound, known, safe)
-            case Binary() if (operand := null_test_operand(node)) is not None:
+            case nodes.Binary() if (operand := null_test_operand(node)) is not None:
                 self.visit(operand, bound, known, safe or path_of(operand) is not None)
-            case Conditional(condition=condition, then=then, otherwise=otherwise):
+            case nodes.Conditional(condition=condition, then=then, otherwise=otherwise):
                 self.visit(condition, bound, known, safe)
                 self.visit(then, bound, known | non_null_paths(condition, True), safe)
                 self.visit(otherwise, bound, known | non_null_paths(condition, False), safe)
-            case Logic(op=op, left=left, right=right):
+            case nodes.Logic(op=op, left=left, right=right):
                 # In both directions, because an error on the left is absorbed if the right side decides.
                 self.visit(left, bound, known | non_null_paths(right, op == "&&"), safe)
                 self.visit(right, bound, known | non_null_paths(left, op == "&&"), safe)
-            case Comprehension(source=source, variable=variable):
+            case nodes.Comprehension(source=source, variable=variable):
                 self.visit(source, bound, known, safe)
                 for part in node.children()[1:]:
                     self.visit(part, bound | {variable}, known, safe)
@@ -135,23 +124,26 @@ class _Collector:
 def non_null_paths(condition: ExpressionNode, outcome: bool) -> frozenset[NamePath]:
     """The paths that cannot be null if the condition has this outcome."""
     match condition:
-        case Unary(op="!", operand=operand):
+        case nodes.Unary(op="!", operand=operand):
             return non_null_paths(operand, not outcome)
-        case Logic(op=op, left=left, right=right) if (op == "&&") is outcome:
+        case nodes.Logic(op=op, left=left, right=right) if (op == "&&") is outcome:
             return non_null_paths(left, outcome) | non_null_paths(right, outcome)
-        case Has(operand=operand) if outcome:
+        case nodes.Has(operand=operand) if outcome:
             return _with_prefixes(path_of(operand.operand))
-        case Binary(op="==" | "!=" as op) if (operand := null_test_operand(condition)) is not None:
+        case nodes.Binary(op="==" | "!=" as op) if (operand := null_test_operand(condition)) is not None:
             return _with_prefixes(path_of(operand)) if (op == "!=") is outcome else _NO_PATHS
-        case Binary(op="==" | "!=" as op) if (op == "==") is outcome:
+        case nodes.Binary(op="==" | "!=" as op) if (op == "==") is outcome:
             return _done_step_paths(condition)
     return _NO_PATHS
 
 
-def _done_step_paths(test: Binary) -> frozenset[NamePath]:
+def _done_step_paths(test: nodes.Binary) -> frozenset[NamePath]:
     """``steps.x.state == "DONE"`` implies that ``steps.x.result`` is present."""
     match test:
-        case Binary(left=operand, right=Constant(value="DONE")) | Binary(left=Constant(value="DONE"), right=operand):
+        case (
+            nodes.Binary(left=operand, right=nodes.Constant(value="DONE"))
+            | nodes.Binary(left=nodes.Constant(value="DONE"), right=operand)
+        ):
             path = path_of(operand)
             if path is not None and len(path) == 3 and path[0] == "steps" and path[2] == "state":
                 return frozenset({(*path[:2], "result")})

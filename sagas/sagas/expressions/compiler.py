@@ -8,29 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.expressions import closures
+from sagas.expressions import closures, nodes
 from sagas.expressions.analysis import call_error, is_text, null_test_operand
 from sagas.expressions.closures import Code
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.functions import FUNCTIONS
 from sagas.expressions.limits import ERROR_WORK, VALUES_PER_STEP, Evaluation
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    FunctionCall,
-    Has,
-    Identifier,
-    Index,
-    ListLiteral,
-    Logic,
-    MapLiteral,
-    Select,
-    Unary,
-)
+from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.operators import OPERATORS, UnsuitableOperandsError, concatenate, negate, operand_error_message
 from sagas.expressions.values import type_name
 
@@ -47,33 +31,33 @@ class Compiler:
 
     def compile(self, node: ExpressionNode) -> Code:
         match node:
-            case Constant(value=value):
+            case nodes.Constant(value=value):
                 return lambda run: value
-            case Identifier():
+            case nodes.Identifier():
                 return self._name(node)
-            case Select():
+            case nodes.Select():
                 return self._select(node)
-            case Index():
+            case nodes.Index():
                 return self._index(node)
-            case ListLiteral(items=items):
+            case nodes.ListLiteral(items=items):
                 return closures.list_literal([self.compile(item) for item in items])
-            case MapLiteral():
+            case nodes.MapLiteral():
                 return self._map(node)
-            case Unary():
+            case nodes.Unary():
                 return self._unary(node)
-            case Binary():
+            case nodes.Binary():
                 return self._binary(node)
-            case Logic():
+            case nodes.Logic():
                 return self._logic(node)
-            case Conditional():
+            case nodes.Conditional():
                 return self._conditional(node)
-            case Has():
+            case nodes.Has():
                 return self._has(node)
-            case Default():
+            case nodes.Default():
                 return self._default(node)
-            case FunctionCall():
+            case nodes.FunctionCall():
                 return self._call(node)
-            case Comprehension():
+            case nodes.Comprehension():
                 return self._comprehension(node)
         raise TypeError(type(node).__name__)
 
@@ -81,20 +65,20 @@ class Compiler:
         text = " ".join(self._source[node.offset : node.end].split())
         return text if len(text) <= _SHOWN_SOURCE else text[:_SHOWN_SOURCE] + "…"
 
-    def _name(self, node: Identifier) -> Code:
+    def _name(self, node: nodes.Identifier) -> Code:
         slot = self._scope.get(node.name)
         if slot is not None:
             return lambda run: run.slots[slot]
         return closures.name_access(node.name, node.offset)
 
-    def _select(self, node: Select) -> Code:
+    def _select(self, node: nodes.Select) -> Code:
         return closures.field_access(self.compile(node.operand), node.field, self._text(node.operand), node.offset)
 
-    def _index(self, node: Index) -> Code:
+    def _index(self, node: nodes.Index) -> Code:
         operand, key = self.compile(node.operand), self.compile(node.key)
         return closures.element_access(operand, key, self._text(node.operand), node.offset)
 
-    def _map(self, node: MapLiteral) -> Code:
+    def _map(self, node: nodes.MapLiteral) -> Code:
         entries = [(self.compile(key), self.compile(value), key.offset) for key, value in node.entries]
 
         def build(run: Evaluation) -> Any:
@@ -111,7 +95,7 @@ class Compiler:
 
         return build
 
-    def _unary(self, node: Unary) -> Code:
+    def _unary(self, node: nodes.Unary) -> Code:
         operand, offset, text, op = self.compile(node.operand), node.offset, self._text(node.operand), node.op
 
         def invert(run: Evaluation) -> bool:
@@ -129,7 +113,7 @@ class Compiler:
 
         return invert if op == "!" else minus
 
-    def _binary(self, node: Binary) -> Code:
+    def _binary(self, node: nodes.Binary) -> Code:
         op, offset = node.op, node.offset
         if (nullable := null_test_operand(node)) is not None:
             return self._null_test(nullable, op)
@@ -157,19 +141,19 @@ class Compiler:
 
     def _lenient(self, node: ExpressionNode, *, missing: bool) -> Code:
         """The value of a path, or null if a part of it is null; with ``missing`` also if a field is missing."""
-        if not isinstance(node, Select):
+        if not isinstance(node, nodes.Select):
             return self.compile(node)
         operand = self._lenient(node.operand, missing=missing)
         return closures.lenient_field_access(
             operand, node.field, self._text(node.operand), node.offset, missing=missing
         )
 
-    def _has(self, node: Has) -> Code:
+    def _has(self, node: nodes.Has) -> Code:
         path = node.operand
         operand = self._lenient(path.operand, missing=True)
         return closures.field_presence(operand, path.field, self._text(path.operand), node.offset)
 
-    def _default(self, node: Default) -> Code:
+    def _default(self, node: nodes.Default) -> Code:
         value, fallback = self.compile(node.value), self.compile(node.fallback)
 
         def default(run: Evaluation) -> Any:
@@ -182,7 +166,7 @@ class Compiler:
 
         return default
 
-    def _logic(self, node: Logic) -> Code:
+    def _logic(self, node: nodes.Logic) -> Code:
         left, right = self._condition(node.left, node.op), self._condition(node.right, node.op)
         decisive = node.op == "||"
 
@@ -213,12 +197,12 @@ class Compiler:
 
         return condition
 
-    def _conditional(self, node: Conditional) -> Code:
+    def _conditional(self, node: nodes.Conditional) -> Code:
         condition = self._condition(node.condition, "?")
         then, otherwise = self.compile(node.then), self.compile(node.otherwise)
         return lambda run: then(run) if condition(run) else otherwise(run)
 
-    def _call(self, node: FunctionCall) -> Code:
+    def _call(self, node: nodes.FunctionCall) -> Code:
         args, offset = [self.compile(arg) for arg in node.args], node.offset
         problem = call_error(node)
         if problem is not None:
@@ -240,7 +224,7 @@ class Compiler:
 
         return call
 
-    def _comprehension(self, node: Comprehension) -> Code:
+    def _comprehension(self, node: nodes.Comprehension) -> Code:
         source, source_text = self.compile(node.source), self._text(node.source)
         slot, hidden = self.slots, self._scope.get(node.variable)
         self.slots += 1

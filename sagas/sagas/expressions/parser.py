@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
+from sagas.expressions import nodes
 from sagas.expressions.errors import ExpressionError
 from sagas.expressions.lexer import Token, tokenize
 from sagas.expressions.limits import MAX_NESTING, MAX_TREE_DEPTH
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    ComprehensionKind,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    FunctionCall,
-    Has,
-    Identifier,
-    Index,
-    ListLiteral,
-    Logic,
-    MapLiteral,
-    Select,
-    Unary,
-)
+from sagas.expressions.nodes import ComprehensionKind, ExpressionNode
 from sagas.expressions.other_languages import text_prefix_hint, word_hint
 
 _N = TypeVar("_N", bound=ExpressionNode)
@@ -142,30 +126,30 @@ class _Parser:
                 message = "'?' has no ':'; write condition ? a : b, or default(x, y) for a value that may be missing"
                 raise self._of_another_language() or ExpressionError(message, self._next.offset)
             otherwise = self._expression()
-            return self._make(Conditional, left.offset, otherwise.end, left, then, otherwise)
+            return self._make(nodes.Conditional, left.offset, otherwise.end, left, then, otherwise)
         right = self._expression(_PRECEDENCE[op])
-        kind = Logic if op in ("&&", "||") else Binary
+        kind = nodes.Logic if op in ("&&", "||") else nodes.Binary
         return self._make(kind, left.offset, right.end, op, left, right)
 
     def _prefix(self) -> ExpressionNode:
         if self._is("!") or self._is("-"):
             op = self._take()
             operand = self._expression(_UNARY_PRECEDENCE)
-            return self._make(Unary, op.offset, operand.end, op.text, operand)
+            return self._make(nodes.Unary, op.offset, operand.end, op.text, operand)
         return self._suffixes(self._primary())
 
     def _primary(self) -> ExpressionNode:
         token = self._next
         if token.kind == "constant":
             self._take()
-            return self._make(Constant, token.offset, token.end, token.value)
+            return self._make(nodes.Constant, token.offset, token.end, token.value)
         if self._accept("("):
             node = self._expression()
             self._expect(")")
             return node
         if self._accept("["):
             items = self._items("]")
-            return self._make(ListLiteral, token.offset, self._take().end, items)
+            return self._make(nodes.ListLiteral, token.offset, self._take().end, items)
         if self._accept("{"):
             return self._map(token.offset)
         leading_dot = self._accept(".")  # marks a root name in CEL; all names are root names here
@@ -181,7 +165,7 @@ class _Parser:
         if self._accept("("):
             args = self._items(")")
             return self._call(name, args, self._take().end)
-        return self._make(Identifier, token.offset, name.end, name.text)
+        return self._make(nodes.Identifier, token.offset, name.end, name.text)
 
     def _items(self, closing: str) -> tuple[ExpressionNode, ...]:
         """Comma-separated expressions up to the closing bracket, which is not consumed."""
@@ -204,7 +188,7 @@ class _Parser:
             entries.append((key, self._expression()))
             if not self._accept(","):
                 break
-        return self._make(MapLiteral, offset, self._expect("}").end, tuple(entries))
+        return self._make(nodes.MapLiteral, offset, self._expect("}").end, tuple(entries))
 
     def _suffixes(self, node: ExpressionNode) -> ExpressionNode:
         while True:
@@ -213,7 +197,7 @@ class _Parser:
                     raise self._unexpected("a field name")
                 name = self._take()
                 if not self._accept("("):
-                    node = self._make(Select, node.offset, name.end, node, name.text)
+                    node = self._make(nodes.Select, node.offset, name.end, node, name.text)
                 elif name.text in _COMPREHENSION_ARITIES:
                     node = self._comprehension(node, name)
                 else:
@@ -221,7 +205,7 @@ class _Parser:
                     node = self._call(name, args, self._take().end, node.offset)
             elif self._accept("["):
                 key = self._expression()
-                node = self._make(Index, node.offset, self._expect("]").end, node, key)
+                node = self._make(nodes.Index, node.offset, self._expect("]").end, node, key)
             else:
                 return node
 
@@ -230,22 +214,22 @@ class _Parser:
     ) -> ExpressionNode:
         offset = name.offset if start is None else start
         if name.text == "has" and start is None:
-            if len(args) != 1 or not isinstance(args[0], Select):
+            if len(args) != 1 or not isinstance(args[0], nodes.Select):
                 raise ExpressionError("has takes one field, as in has(input.coupon)", name.offset)
-            return self._make(Has, offset, end, args[0])
+            return self._make(nodes.Has, offset, end, args[0])
         if name.text == "default":
             if len(args) != 2:
                 raise ExpressionError("default takes a value and its replacement: default(x, y)", name.offset)
-            return self._make(Default, offset, end, *args)
+            return self._make(nodes.Default, offset, end, *args)
         if name.text in _COMPREHENSION_ARITIES:
             raise ExpressionError(f"{name.text} is a method of a list: list.{name.text}(x, …)", name.offset)
-        return self._make(FunctionCall, offset, end, name.text, args, start is not None)
+        return self._make(nodes.FunctionCall, offset, end, name.text, args, start is not None)
 
     def _comprehension(self, source: ExpressionNode, name: Token) -> ExpressionNode:
         args = self._items(")")
         end = self._take().end
-        if len(args) not in _COMPREHENSION_ARITIES[name.text] or not isinstance(args[0], Identifier):
+        if len(args) not in _COMPREHENSION_ARITIES[name.text] or not isinstance(args[0], nodes.Identifier):
             raise ExpressionError(f"{name.text} takes a name and an expression: list.{name.text}(x, …)", name.offset)
         condition = args[1] if len(args) == 3 else None
         loop = cast(ComprehensionKind, name.text)
-        return self._make(Comprehension, source.offset, end, loop, source, args[0].name, condition, args[-1])
+        return self._make(nodes.Comprehension, source.offset, end, loop, source, args[0].name, condition, args[-1])

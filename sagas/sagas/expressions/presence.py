@@ -11,21 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagas.expressions import nodes
 from sagas.expressions.analysis import null_test_operand
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    Has,
-    Identifier,
-    Index,
-    Logic,
-    Select,
-    Unary,
-)
+from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.type_checker import ANY_ELEMENT
 
 NamePath = tuple[str, ...]
@@ -82,26 +70,26 @@ def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool, c
             yield from _uses(key, bound, facts, absorbed=absorbed, certain=certain)
         return
     match node:
-        case Identifier():
+        case nodes.Identifier():
             return  # the variable of a comprehension over something computed
-        case Has(operand=operand):
+        case nodes.Has(operand=operand):
             yield from _uses(operand, bound, facts, absorbed=True, certain=False)
-        case Default(value=value, fallback=fallback):
+        case nodes.Default(value=value, fallback=fallback):
             yield from _uses(value, bound, facts, absorbed=True, certain=False)
             yield from _uses(fallback, bound, facts, absorbed=absorbed, certain=False)
-        case Conditional(condition=condition, then=then, otherwise=otherwise):
+        case nodes.Conditional(condition=condition, then=then, otherwise=otherwise):
             yield from _uses(condition, bound, facts, absorbed=absorbed, certain=certain)
             known = facts | facts_of(condition, True, bound)
             yield from _uses(then, bound, known, absorbed=absorbed, certain=False)
             known = facts | facts_of(condition, False, bound)
             yield from _uses(otherwise, bound, known, absorbed=absorbed, certain=False)
-        case Logic(op=op, left=left, right=right):
+        case nodes.Logic(op=op, left=left, right=right):
             # In both directions, because an error on the left is absorbed if the right side decides.
             known = facts | facts_of(right, op == "&&", bound)
             yield from _uses(left, bound, known, absorbed=absorbed, certain=False)
             known = facts | facts_of(left, op == "&&", bound)
             yield from _uses(right, bound, known, absorbed=absorbed, certain=False)
-        case Comprehension(source=source, variable=variable, condition=condition):
+        case nodes.Comprehension(source=source, variable=variable, condition=condition):
             yield from _uses(source, bound, facts, absorbed=absorbed, certain=certain)
             of = _path(source, bound)
             inner = {**bound, variable: None if of is None else (*of, ANY_ELEMENT)}
@@ -127,9 +115,9 @@ def facts_of(condition: ExpressionNode | None, outcome: bool, bound: Bound | Non
         return NO_FACTS
     bound = bound or {}
     match condition:
-        case Unary(op="!", operand=operand):
+        case nodes.Unary(op="!", operand=operand):
             return facts_of(operand, not outcome, bound)
-        case Logic(op=op, left=left, right=right) if (op == "&&") is outcome:
+        case nodes.Logic(op=op, left=left, right=right) if (op == "&&") is outcome:
             return facts_of(left, outcome, bound) | facts_of(right, outcome, bound) | _condition(condition, outcome)
     return _condition(condition, outcome) | _paths_known_after(condition, outcome, bound)
 
@@ -141,13 +129,13 @@ def _condition(node: ExpressionNode, outcome: bool) -> Facts:
 
 def _paths_known_after(condition: ExpressionNode, outcome: bool, bound: Bound) -> Facts:
     match condition:
-        case Has(operand=operand) if outcome:
+        case nodes.Has(operand=operand) if outcome:
             path = _path(operand, bound)
             return NO_FACTS if path is None else Facts(_prefixes(path), _prefixes(path[:-1]))
-        case Binary(op="in", left=Constant(value=str(name)), right=owner) if outcome:
+        case nodes.Binary(op="in", left=nodes.Constant(value=str(name)), right=owner) if outcome:
             path = _path(owner, bound)
             return NO_FACTS if path is None else Facts(_prefixes((*path, name)), _prefixes(path))
-        case Binary(op="==" | "!=" as op) if (operand := null_test_operand(condition)) is not None:
+        case nodes.Binary(op="==" | "!=" as op) if (operand := null_test_operand(condition)) is not None:
             path = _path(operand, bound)
             if path is None:
                 return NO_FACTS
@@ -165,14 +153,14 @@ def _path(node: ExpressionNode, bound: Bound) -> NamePath | None:
     parts: list[str] = []
     while True:
         match node:
-            case Select(operand=operand, field=field):
+            case nodes.Select(operand=operand, field=field):
                 parts.append(field)
                 node = operand
-            case Index(operand=operand, key=key):
-                named = isinstance(key, Constant) and isinstance(key.value, str)
+            case nodes.Index(operand=operand, key=key):
+                named = isinstance(key, nodes.Constant) and isinstance(key.value, str)
                 parts.append(key.value if named else ANY_ELEMENT)  # pyright: ignore[reportAttributeAccessIssue]
                 node = operand
-            case Identifier(name=name):
+            case nodes.Identifier(name=name):
                 root = bound.get(name, (name,))
                 return None if root is None else (*root, *reversed(parts))
             case _:
@@ -180,8 +168,8 @@ def _path(node: ExpressionNode, bound: Bound) -> NamePath | None:
 
 
 def _computed_keys(node: ExpressionNode) -> Iterator[ExpressionNode]:
-    while isinstance(node, Select | Index):
-        if isinstance(node, Index) and not isinstance(node.key, Constant):
+    while isinstance(node, nodes.Select | nodes.Index):
+        if isinstance(node, nodes.Index) and not isinstance(node.key, nodes.Constant):
             yield node.key
         node = node.operand
 
@@ -193,16 +181,16 @@ _NEGATED = {"!=": "==", ">=": "<"}
 def canonical(node: ExpressionNode) -> tuple[Canonical, bool]:
     """A form of the condition without positions, and whether it has the condition's sense or the opposite one."""
     match node:
-        case Unary(op="!", operand=operand):
+        case nodes.Unary(op="!", operand=operand):
             form, positive = canonical(operand)
             return form, not positive
         case (
-            Binary(op="==" | "!=" as op, left=operand, right=Constant(value=bool(value)))
-            | Binary(op="==" | "!=" as op, left=Constant(value=bool(value)), right=operand)
+            nodes.Binary(op="==" | "!=" as op, left=operand, right=nodes.Constant(value=bool(value)))
+            | nodes.Binary(op="==" | "!=" as op, left=nodes.Constant(value=bool(value)), right=operand)
         ):
             form, positive = canonical(operand)
             return form, positive is (value is (op == "=="))
-        case Binary(op=op, left=left, right=right):
+        case nodes.Binary(op=op, left=left, right=right):
             if op in _SWAPPED:
                 op, left, right = _SWAPPED[op], right, left
             positive = op not in _NEGATED
@@ -213,7 +201,7 @@ def canonical(node: ExpressionNode) -> tuple[Canonical, bool]:
 
 
 def _form(node: ExpressionNode) -> Canonical:
-    if isinstance(node, Logic):
+    if isinstance(node, nodes.Logic):
         return ("Logic", node.op, *sorted(map(canonical, node.children()), key=repr))
     own = [
         value
@@ -230,10 +218,10 @@ def holds(node: ExpressionNode, facts: Facts) -> bool | None:
     if form in facts.conditions:
         return facts.conditions[form] is positive
     match node:
-        case Unary(op="!", operand=operand):
+        case nodes.Unary(op="!", operand=operand):
             known = holds(operand, facts)
             return None if known is None else not known
-        case Logic(op=op, left=left, right=right):
+        case nodes.Logic(op=op, left=left, right=right):
             sides = (holds(left, facts), holds(right, facts))
             decisive = op == "||"
             if decisive in sides:

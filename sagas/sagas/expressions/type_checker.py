@@ -11,26 +11,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from sagas.expressions import nodes
 from sagas.expressions.analysis import call_error, is_text
 from sagas.expressions.expression import Expression
 from sagas.expressions.functions import FUNCTIONS
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    FunctionCall,
-    Has,
-    Identifier,
-    Index,
-    ListLiteral,
-    Logic,
-    MapLiteral,
-    Select,
-    Unary,
-)
+from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.other_languages import FIELDS
 
 TypeOf = Callable[[tuple[str, ...]], str | None]
@@ -126,48 +111,48 @@ class _TypeChecker:
     def infer(self, node: ExpressionNode, scope: Mapping[str, _InferredType]) -> _InferredType:
         """The type of a node's value; reports the errors in it."""
         match node:
-            case Constant(value=value):
+            case nodes.Constant(value=value):
                 return _InferredType(_constant_type(value))
-            case Identifier(name=name):
+            case nodes.Identifier(name=name):
                 return scope[name] if name in scope else self._at((name,))
-            case Select(operand=operand, field=field):
+            case nodes.Select(operand=operand, field=field):
                 return self._select(node, self.infer(operand, scope), field)
-            case Index():
+            case nodes.Index():
                 return self._index(node, scope)
-            case ListLiteral(items=items):
+            case nodes.ListLiteral(items=items):
                 known = [self.infer(item, scope) for item in items]
                 alike = bool(known) and all(item.kind == known[0].kind for item in known)
                 strings = any(item.kind == "string" for item in known)
                 return _InferredType(
                     "array", element=known[0] if alike else _InferredType("string") if strings else None
                 )
-            case MapLiteral():
+            case nodes.MapLiteral():
                 self._visit(node, scope)
                 return _InferredType("object")
-            case Has():
+            case nodes.Has():
                 self._visit(node, scope)
                 return _InferredType("boolean")
-            case Unary(op=op, operand=operand):
+            case nodes.Unary(op=op, operand=operand):
                 known = self.infer(operand, scope)
                 if op == "-" and known.kind == "string":
                     self._report(node, f"'-' cannot take {self._text(operand)}, a string; {_ADVICE}")
                 if op == "!":
                     self._check_condition(op, operand, known)
                 return _InferredType("boolean") if op == "!" else _InferredType(known.kind)
-            case Logic(op=op, left=left, right=right):
+            case nodes.Logic(op=op, left=left, right=right):
                 for operand in (left, right):
                     self._check_condition(op, operand, self.infer(operand, scope))
                 return _InferredType("boolean")
-            case Binary():
+            case nodes.Binary():
                 return self._binary(node, scope)
-            case Conditional(condition=condition, then=then, otherwise=otherwise):
+            case nodes.Conditional(condition=condition, then=then, otherwise=otherwise):
                 self._check_condition("?", condition, self.infer(condition, scope))
                 return _common_type(self.infer(then, scope), self.infer(otherwise, scope))
-            case Default(value=value, fallback=fallback):
+            case nodes.Default(value=value, fallback=fallback):
                 return _common_type(self.infer(value, scope), self.infer(fallback, scope))
-            case FunctionCall():
+            case nodes.FunctionCall():
                 return self._call(node, scope)
-            case Comprehension():
+            case nodes.Comprehension():
                 return self._comprehension(node, scope)
         return _UNKNOWN_TYPE
 
@@ -175,7 +160,7 @@ class _TypeChecker:
         for child in node.children():
             self.infer(child, scope)
 
-    def _select(self, node: Select | Index, owner: _InferredType, field: str) -> _InferredType:
+    def _select(self, node: nodes.Select | nodes.Index, owner: _InferredType, field: str) -> _InferredType:
         if owner.kind == "array":
             whole = self._text(node.operand)
             written = FIELDS[field].format(whole) if field in FIELDS else f"{whole}[0].{field}"
@@ -199,20 +184,20 @@ class _TypeChecker:
 
     def _check_comparison(self, path: tuple[str, ...] | None, other: ExpressionNode) -> None:
         values = self._values_of(path) if path is not None else ()
-        compared = other.items if isinstance(other, ListLiteral) else (other,)
+        compared = other.items if isinstance(other, nodes.ListLiteral) else (other,)
         for one in compared if values else ():
-            if isinstance(one, Constant) and isinstance(one.value, str) and one.value not in values:
+            if isinstance(one, nodes.Constant) and isinstance(one.value, str) and one.value not in values:
                 shown = ", ".join(values)
                 message = f"{self._text(one)} is no value of `{'.'.join(path or ())}`"
                 self._report(one, message, "comparison", f"its values are {shown}")
 
-    def _index(self, node: Index, scope: Mapping[str, _InferredType]) -> _InferredType:
+    def _index(self, node: nodes.Index, scope: Mapping[str, _InferredType]) -> _InferredType:
         owner, key = self.infer(node.operand, scope), self.infer(node.key, scope)
-        if isinstance(node.key, Constant) and isinstance(node.key.value, str):
+        if isinstance(node.key, nodes.Constant) and isinstance(node.key.value, str):
             return self._select(node, owner, node.key.value)
         return self._element(owner) if key.kind == "integer" else _UNKNOWN_TYPE
 
-    def _binary(self, node: Binary, scope: Mapping[str, _InferredType]) -> _InferredType:
+    def _binary(self, node: nodes.Binary, scope: Mapping[str, _InferredType]) -> _InferredType:
         left, right = self.infer(node.left, scope), self.infer(node.right, scope)
         kinds = (left.kind, right.kind)
         if node.op in ("+", "-", "*", "/", "%"):
@@ -228,7 +213,7 @@ class _TypeChecker:
             self._report(node, f"'{node.op}' compares a string with a number in {self._text(node)}; {_ADVICE}")
         return _InferredType("boolean")
 
-    def _arithmetic(self, node: Binary, kinds: tuple[str | None, str | None]) -> _InferredType:
+    def _arithmetic(self, node: nodes.Binary, kinds: tuple[str | None, str | None]) -> _InferredType:
         if node.op in ("/", "%") and _is_zero(node.right):
             self._report(node, f"{self._text(node)} divides by zero", help="divide by a number other than zero")
         if node.op == "+" and kinds == ("array", "array"):
@@ -250,7 +235,7 @@ class _TypeChecker:
             return _InferredType("integer")
         return _InferredType("number") if all(kind in _NUMBERS for kind in kinds) else _UNKNOWN_TYPE
 
-    def _call(self, node: FunctionCall, scope: Mapping[str, _InferredType]) -> _InferredType:
+    def _call(self, node: nodes.FunctionCall, scope: Mapping[str, _InferredType]) -> _InferredType:
         known = [self.infer(arg, scope) for arg in node.args]
         problem = call_error(node)
         if problem is not None:
@@ -263,7 +248,7 @@ class _TypeChecker:
                     self._report(node, f"{node.name} takes numbers, and {self._text(arg)} has strings; {_ADVICE}")
         return _InferredType(function.result)
 
-    def _comprehension(self, node: Comprehension, scope: Mapping[str, _InferredType]) -> _InferredType:
+    def _comprehension(self, node: nodes.Comprehension, scope: Mapping[str, _InferredType]) -> _InferredType:
         source = self.infer(node.source, scope)
         variable = _InferredType("string") if source.kind == "object" else self._element(source)
         inner = {**scope, node.variable: variable}
@@ -283,11 +268,11 @@ def _common_type(one: _InferredType, other: _InferredType) -> _InferredType:
 
 def _is_zero(node: ExpressionNode) -> bool:
     match node:
-        case Constant(value=bool()):
+        case nodes.Constant(value=bool()):
             return False
-        case Constant(value=int() | Decimal() as value):
+        case nodes.Constant(value=int() | Decimal() as value):
             return value == 0
-        case Unary(op="-", operand=operand):
+        case nodes.Unary(op="-", operand=operand):
             return _is_zero(operand)
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -13,8 +13,14 @@ from sqlalchemy.pool import NullPool
 
 from saga_activities.guard import result_codec
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import GuardTransaction, RowOp
-from saga_activities.guard.transaction_runner import COMMIT_GRACE, GuardScript, TransactionRunner, begin_transaction
+from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
+from saga_activities.guard.transaction_runner import (
+    COMMIT_GRACE,
+    GuardScript,
+    SentCommit,
+    TransactionRunner,
+    begin_transaction,
+)
 from saga_activities.guard.two_phase import rules
 from saga_activities.sessions import session_arguments
 from sagas.errors import InfrastructureError
@@ -101,14 +107,7 @@ class RowTransactions(TransactionRunner):
     READ COMMITTED whatever the connection's isolation: what is read after the wait for a lock must be current.
     """
 
-    async def _recheck_commit(
-        self,
-        entry_key: EntryKey,
-        op: RowOp | Literal["seal"],
-        scheduled_at: float,
-        args_hash: str | None,
-        error: Exception,
-    ) -> Outcome:
+    async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
         """The operation continues from whatever is there, so it is simply repeated."""
         why = f"the response to COMMIT was lost: {error}"
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
@@ -124,9 +123,9 @@ class Preparation(TransactionRunner):
         self._prepared, self._run = prepared, run
         self._result: str | None = None
 
-    async def _begin(self, entry_key: EntryKey, **limits: Any) -> GuardTransaction:
+    async def _begin(self, entry_key: EntryKey, limits: TransactionLimits) -> GuardTransaction:
         kind = self._prepared.transaction_class
-        tx: Any = await begin_transaction(self.engine, entry_key, kind=kind, **limits)
+        tx: Any = await begin_transaction(self.engine, entry_key, limits, kind)
         tx.store_result = lambda result: self._store_result(entry_key, result)
         if hasattr(self._prepared, "xa_id"):
             tx.xa_id = self._prepared.xa_id(entry_key)  # pyright: ignore[reportAttributeAccessIssue]
@@ -152,19 +151,12 @@ class Preparation(TransactionRunner):
             if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
                 raise InfrastructureError("a later attempt of this step has taken over")
 
-    async def _recheck_commit(
-        self,
-        entry_key: EntryKey,
-        op: RowOp | Literal["seal"],
-        scheduled_at: float,
-        args_hash: str | None,
-        error: Exception,
-    ) -> Outcome:
+    async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
         """After a lost PREPARE: it happened if the transaction is there; if not, it may still come."""
         why = f"the response to PREPARE was lost: {error}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
-                if await self._prepared.is_prepared(entry_key):
+                if await self._prepared.is_prepared(sent.entry_key):
                     return Outcome.done(result_codec.decode(self._result), attempt=None)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
             why = f"{why}; the check of its outcome failed too: {second}"

@@ -17,19 +17,8 @@ from sagas.definition.checks.scopes import ExpressionScope
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
-from sagas.expressions.nodes import (
-    Binary,
-    Comprehension,
-    Conditional,
-    Constant,
-    Default,
-    ExpressionNode,
-    FunctionCall,
-    Index,
-    ListLiteral,
-    MapLiteral,
-    path_of,
-)
+from sagas.expressions import nodes
+from sagas.expressions.nodes import ExpressionNode, path_of
 
 _HARMLESS_TYPES = ("integer", "number", "boolean")
 _SQL_HELP = {
@@ -108,41 +97,44 @@ class _Checker:
             return True
         kinds = {kind for schema in schemas for kind in code_kinds(schema)}
         match node:
-            case Conditional(then=then, otherwise=otherwise):
+            case nodes.Conditional(then=then, otherwise=otherwise):
                 return self._fits(then, schemas) and self._fits(otherwise, schemas)
-            case Default(value=value, fallback=fallback):
+            case nodes.Default(value=value, fallback=fallback):
                 return self._fits(value, schemas) and self._fits(fallback, schemas)
-            case ListLiteral(items=items):
+            case nodes.ListLiteral(items=items):
                 return all(self._fits(item, _inside(schemas, 0)) for item in items)
-            case MapLiteral(entries=entries):
+            case nodes.MapLiteral(entries=entries):
                 return all(
-                    isinstance(key, Constant) and self._fits(value, _inside(schemas, key.value))
+                    isinstance(key, nodes.Constant) and self._fits(value, _inside(schemas, key.value))
                     for key, value in entries
                 )
-            case Comprehension(kind="map", body=body):
+            case nodes.Comprehension(kind="map", body=body):
                 return self._fits(body, _inside(schemas, 0))
-            case Comprehension(kind="filter", source=source):
+            case nodes.Comprehension(kind="filter", source=source):
                 return self._fits(source, schemas)
-            case Binary(op="+", left=left, right=right) if not kinds:
+            case nodes.Binary(op="+", left=left, right=right) if not kinds:
                 return self._fits(left, schemas) and self._fits(right, schemas)
         return self._is_listed(node) and "sql" not in kinds
 
     def _is_listed(self, node: ExpressionNode) -> bool:
         """True if the value comes from a closed list, or cannot be text at all."""
         match node:
-            case Constant():
+            case nodes.Constant():
                 return True
-            case Conditional(then=then, otherwise=otherwise):
+            case nodes.Conditional(then=then, otherwise=otherwise):
                 return self._is_listed(then) and self._is_listed(otherwise)
-            case Default(value=value, fallback=fallback):
+            case nodes.Default(value=value, fallback=fallback):
                 return self._is_listed(value) and self._is_listed(fallback)
-            case Binary(op="+", left=left, right=right):
+            case nodes.Binary(op="+", left=left, right=right):
                 return self._is_listed(left) and self._is_listed(right)
-            case ListLiteral(items=items) | FunctionCall(args=items, name="string" | "join" | "lower" | "upper"):
+            case (
+                nodes.ListLiteral(items=items)
+                | nodes.FunctionCall(args=items, name="string" | "join" | "lower" | "upper")
+            ):
                 return all(map(self._is_listed, items))
-            case Index(operand=MapLiteral(entries=entries)):
+            case nodes.Index(operand=nodes.MapLiteral(entries=entries)):
                 return all(self._is_listed(value) for _, value in entries)
-            case Index(operand=ListLiteral() as operand):
+            case nodes.Index(operand=nodes.ListLiteral() as operand):
                 return self._is_listed(operand)
         path = path_of(node)
         return path is not None and self._is_listed_path(path)
