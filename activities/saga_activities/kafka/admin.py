@@ -149,15 +149,25 @@ class KafkaAdmin:
 
     def authorized_operations(self, name: str) -> set[str]:
         """The operations that this client is authorized for: READ, WRITE, DESCRIBE …"""
+        description = self._describe(name, include_authorized_operations=True)
+        return {authorized_operation.name for authorized_operation in description.authorized_operations or []}
+
+    def topic_id(self, name: str) -> str:
+        """The id of a topic, which is another one after it was deleted and created again; empty if brokers before 2.8
+        have none.
+        """
+        topic_id = self._describe(name).topic_id
+        return "" if topic_id is None or not topic_id.get_most_significant_bits() else str(topic_id)
+
+    def _describe(self, name: str, **options: Any) -> Any:
         from confluent_kafka import TopicCollection
 
-        description = self._result(
+        return self._result(
             f"topic {name}",
-            lambda: self._admin.describe_topics(
-                TopicCollection([name]), include_authorized_operations=True, request_timeout=self._timeout
-            )[name],
+            lambda: self._admin.describe_topics(TopicCollection([name]), request_timeout=self._timeout, **options)[
+                name
+            ],
         )
-        return {authorized_operation.name for authorized_operation in description.authorized_operations or []}
 
     def check_transactions(self, id: str | None = None) -> None:
         """Initialize a transactional producer under an otherwise unused id: checks ACLs and transaction timeout."""

@@ -191,7 +191,8 @@ class Message:
     """A committed Kafka record, as consumers, bridges and triggers receive it.
 
     ``value`` is the decoded JSON, ``headers`` are strings, ``timestamp`` is RFC 3339. ``id`` is the same for every
-    delivery: ``ce_id`` with ``ce_source``, else topic, partition and offset. ``attempt`` counts from 1.
+    delivery: ``ce_id`` with ``ce_source``, else topic, partition, offset and a part of the topic's id. ``attempt``
+    counts from 1.
     """
 
     id: str
@@ -253,11 +254,15 @@ class Message:
         }
 
 
-def message_id(headers: Mapping[str, str], topic: str, partition: int, offset: int) -> str:
-    """The id of a record, see :class:`Message`: unique across topics and usable as part of a saga id."""
+def message_id(headers: Mapping[str, str], topic: str, partition: int, offset: int, topic_id: str = "") -> str:
+    """The id of a record, see :class:`Message`: unique across topics and usable as part of a saga id.
+
+    ``topic_id``: the offsets of a topic that is created again begin at 0, too.
+    """
     given = headers.get("ce_id", "").strip()
     if not given:
-        return _shortened(f"{topic}-{partition}-{offset}")
+        incarnation = f"-{_hash(topic_id)[:8]}" if topic_id else ""
+        return _shortened(f"{topic}-{partition}-{offset}{incarnation}")
     source = headers.get("ce_source", "")
     # CloudEvents: an id is unique within its source only. A UUID needs no source.
     return _shortened(given if _is_uuid(given) or not source else f"{given}-{_hash(source)[:8]}")

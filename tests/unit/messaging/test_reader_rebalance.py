@@ -20,6 +20,12 @@ from saga_workers.trigger.reader import TopicReader
 from sagas.settings import KafkaSettings
 from tests.integration.messaging.trigger.trigger_environment import until
 
+SETTINGS = KafkaSettings(bootstrap_servers="nowhere:1")
+
+
+def same(_: str) -> str:
+    return "the id of the topic"
+
 
 class Read:
     """A record of one key."""
@@ -58,7 +64,7 @@ class FakeClient:
         self.waited: list[float] = []
         self._batches = batches
         self.given: list[int] = []
-        self.committed: list[int] = []
+        self.commits: list[int] = []
         self.paused: bool = False
         self.partition: Any = TopicPartition("orders", 0)
 
@@ -83,11 +89,16 @@ class FakeClient:
         return not self._batches
 
     def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
-        self.committed += [one.offset for one in offsets]
+        self.commits += [one.offset for one in offsets]
         self._on_commit(None, offsets)
 
     def assignment(self) -> list[Any]:
         return []
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        return [TopicPartition(one.topic, one.partition, -1001) for one in partitions]
+
+    def assign(self, partitions: list[Any]) -> None: ...
 
     def pause(self, _: list[Any]) -> None:
         self.paused = True
@@ -127,14 +138,14 @@ async def test_a_message_read_before_its_partition_moved_is_left_to_the_next_own
         await asyncio.sleep(0.05)
         handled.append(record.offset)
 
-    reader, stop = TopicReader(KafkaSettings(bootstrap_servers="nowhere:1"), "group", "orders", handle), asyncio.Event()
+    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 5))
     await until(lambda: clients and clients[0].exhausted)
     await asyncio.sleep(0.6)  # what was accepted would have ended, and its offset would be committed
     stop.set()
     await running
     assert handled == [0]
-    assert max(clients[0].committed) == 1
+    assert max(clients[0].commits) == 1
     assert list(reader.lags()) == []
 
 
@@ -155,8 +166,7 @@ async def test_an_assignment_while_much_is_pending_does_not_prevent_the_pause(mo
     async def handle(_: ConsumedRecord) -> None:
         await go_on.wait()
 
-    settings = KafkaSettings(bootstrap_servers="nowhere:1")
-    reader, stop = TopicReader(settings, "group", "orders", handle, max_pending=6), asyncio.Event()
+    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same, max_pending=6), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 0))
     await until(lambda: clients and clients[0].paused, timeout=10)
     go_on.set()
@@ -180,8 +190,10 @@ async def test_a_reader_with_a_fill_time_waits_for_more_at_the_broker_and_here(
     async def handle(record: ConsumedRecord) -> None:
         handled.append(record.offset)
 
-    settings = KafkaSettings(bootstrap_servers="nowhere:1")
-    reader, stop = TopicReader(settings, "group", "orders", handle, fill_time=fill_time), asyncio.Event()
+    reader, stop = (
+        TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same, fill_time=fill_time),
+        asyncio.Event(),
+    )
     running = asyncio.create_task(reader.run(stop, 5))
     await until(lambda: handled == [0, 1])
     stop.set()

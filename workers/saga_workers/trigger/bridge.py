@@ -30,8 +30,14 @@ from saga_activities.messaging.outbox import check_topic, header_strings, key_te
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
-from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
+from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.retry import error_message
+from saga_workers.trigger.start_positions import (
+    IDENTITY_INTERVAL,
+    OWN_RESET,
+    assign_from_commits,
+    commit_position,
+)
 from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
 from sagas.actions.consumers import Bridge, Message
 from sagas.actions.events import Event
@@ -78,6 +84,9 @@ class BridgeRunner:
         self._moved_partitions: set[int] = set()
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(self.group)
+        self._cluster = KafkaAdmin(settings)
+        self._topic_id = ""
+        self._identity_due = 0.0
         self._refused_offsets: dict[tuple[int, int], str] = {}
         self._individual_up_to: dict[int, int] = {}
 
@@ -124,7 +133,9 @@ class BridgeRunner:
         """
         from confluent_kafka import Consumer
 
-        self._consumer = Consumer({**member_properties(self._settings, self.group), **self._broker_health.properties()})
+        properties = {**member_properties(self._settings, self.group), **OWN_RESET}
+        self._consumer = Consumer({**properties, **self._broker_health.properties()})
+        self._topic_id = self._cluster.topic_id(self.topic)
         try:
             self._consumer.subscribe(
                 [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_revoked
@@ -145,27 +156,36 @@ class BridgeRunner:
         self._high_watermarks.refresh(self._consumer)
         first = self._consumer.poll(_POLL_TIMEOUT)
         if first is None:
+            if time.monotonic() >= self._identity_due:
+                self._check_topic()
             return {}
         self._moved_partitions.clear()
         rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
+        self._check_topic()
         found: dict[int, list[ConsumedRecord]] = {}
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
         # here.
         for read in rest if first.partition() in self._moved_partitions else (first, *rest):
             error = read.error()
             if error is None:
-                record, before = ConsumedRecord(read), found.setdefault(read.partition(), [])
+                record, before = ConsumedRecord(read, self._topic_id), found.setdefault(read.partition(), [])
                 self._check_not_reread(record, before[-1].offset + 1 if before else 0)
                 before.append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
-            elif error.fatal():
-                raise KafkaException(error)
+            elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise KafkaException(error)  # the next session begins at a position that the partition has
             else:
                 about = fields(group=self.group, topic=self.topic)
                 log.warning("topic cannot be read: %s", classify_kafka_error(error).reason, extra=about)
         return found
+
+    def _check_topic(self) -> None:
+        """Raise KafkaOperationError if the topic is another one: the next session reads it from its beginning."""
+        if self._cluster.topic_id(self.topic) != self._topic_id:
+            raise KafkaOperationError(f"the topic {self.topic} was deleted and created again")
+        self._identity_due = time.monotonic() + IDENTITY_INTERVAL
 
     def _check_not_reread(self, record: ConsumedRecord, next_offset: int) -> None:
         """Raise KafkaOperationError if an offset goes backwards: the client may fetch again from its start position
@@ -176,7 +196,7 @@ class BridgeRunner:
         if record.offset < position:
             raise KafkaOperationError(f"{record.position} was read again although the position is {position}")
 
-    def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
+    def _on_assigned(self, client: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
         for partition in partitions:
             self._moved_partitions.add(partition.partition)
@@ -184,6 +204,8 @@ class BridgeRunner:
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{partition.partition}"
             self._producers[partition.partition] = TransactionalProducer(self._settings, id).fence_and_open()
             self._checked_topics[partition.partition] = set()
+        cooperative = is_cooperative(self._settings)
+        assign_from_commits(client, self.group, partitions, {self.topic: self._topic_id}, is_cooperative=cooperative)
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
@@ -202,8 +224,6 @@ class BridgeRunner:
         return [*([one] for one in singly), *([rest] if rest else [])]
 
     def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
-        from confluent_kafka import TopicPartition
-
         producer = self._producers[partition]
         made = [self._make_output(record) for record in records]
         self._abort_hanging(partition, records[0].offset, {one["topic"] for output in made for one in output.records})
@@ -224,7 +244,7 @@ class BridgeRunner:
             if error.verdict.scope == "event":
                 self._isolate_refused(records, error)
             raise
-        position = TopicPartition(self.topic, partition, records[-1].offset + 1)
+        position = commit_position(self.topic, partition, records[-1].offset + 1, self._topic_id)
         producer.send_offsets([position], self._consumer.consumer_group_metadata())
         producer.commit()
         self._positions[partition] = position.offset

@@ -15,10 +15,11 @@ OUTCOME_HEADER, REJECTED_OUTCOME = "sagaoutcome", "rejected"
 
 
 class ConsumedRecord:
-    """One record of a topic; wraps the client library's message."""
+    """One record of a topic with this id; wraps the client library's message."""
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, topic_id: str = "") -> None:
         self._message = message
+        self._topic_id = topic_id
         self.topic: str = message.topic()
         self.partition: int = message.partition()
         self.offset: int = message.offset()
@@ -48,7 +49,7 @@ class ConsumedRecord:
     @cached_property
     def id(self) -> str:
         """See :class:`sagas.actions.consumers.Message`."""
-        return message_id(self.headers, self.topic, self.partition, self.offset)
+        return message_id(self.headers, self.topic, self.partition, self.offset, self._topic_id)
 
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""

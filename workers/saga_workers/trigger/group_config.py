@@ -39,6 +39,11 @@ def member_properties(settings: KafkaSettings, group: str, *, fill_time: float =
     return {**_DEFAULT_PROPERTIES, **fetch, **consumer_config(settings, group), "enable.partition.eof": True}
 
 
+def is_cooperative(settings: KafkaSettings) -> bool:
+    """True if the project's own assignment strategy gives partitions one by one."""
+    return "cooperative" in str(settings.client.get("partition.assignment.strategy", ""))
+
+
 class HighWatermarks:
     """The high watermarks of one member's partitions, as of its last fetches.
 

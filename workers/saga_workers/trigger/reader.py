@@ -10,16 +10,26 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
+from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.retry import ProcessStopping
+from saga_workers.trigger.start_positions import (
+    IDENTITY_INTERVAL,
+    OWN_RESET,
+    assign_from_commits,
+    commit_position,
+    is_within,
+    move_assignment,
+    warn_created_again,
+)
 from saga_workers.trigger.trigger_metrics import PartitionLag
 from sagas.settings import KafkaSettings
 
@@ -48,6 +58,7 @@ class TopicReader:
 
     ``ordered``: those with equal keys in order. ``max_pending``: the most messages in memory. ``fill_time``: seconds
     that a first message waits for further ones, at the broker and then here: reading each one alone takes much CPU.
+    ``read_topic_id``: the id of a topic, raises KafkaOperationError; by default from the brokers.
     """
 
     def __init__(
@@ -62,8 +73,12 @@ class TopicReader:
         ordered: bool = True,
         max_pending: int | None = None,
         fill_time: float = 0.0,
+        read_topic_id: Callable[[str], str] | None = None,
     ) -> None:
         self.group, self.topic = group, topic
+        self._read_topic_id = read_topic_id or KafkaAdmin(settings).topic_id
+        self._topic_id = ""
+        self._identity_due = 0.0
         self._settings = settings
         self._handler = handler
         self._executor: KeyedExecutor[_WorkItem] = KeyedExecutor(self._process, concurrency)
@@ -91,7 +106,9 @@ class TopicReader:
 
         self._stop = stop
         properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
-        self._client = Consumer({**properties, **self._broker_health.properties(), "on_commit": self._on_commit})
+        self._client = Consumer(
+            {**properties, **OWN_RESET, **self._broker_health.properties(), "on_commit": self._on_commit}
+        )
         try:
             self._client.subscribe(
                 [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
@@ -126,12 +143,67 @@ class TopicReader:
         self._high_watermarks.refresh(self._client)
         first = self._client.poll(POLL_TIMEOUT)
         if first is None:
+            if self._assigned and time.monotonic() >= self._identity_due:
+                self._is_of_this_topic([])
             return []
         self._moved_partitions.clear()
         rest = self._client.consume(self._batch_size - 1, self._fill_time)
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
         # here. The next owner handles it, after those before it.
-        return rest if first.partition() in self._moved_partitions else [first, *rest]
+        batch = rest if first.partition() in self._moved_partitions else [first, *rest]
+        return self._without_resets(batch) if self._is_of_this_topic(batch) else []
+
+    def _is_of_this_topic(self, batch: list[Any]) -> bool:
+        """True if the topic is the same one as before these records were read. If it is another one, all partitions are
+        read from their beginning; if that is unknown, the batch is read again.
+        """
+        try:
+            topic_id = self._read_topic_id(self.topic)
+        except KafkaOperationError as error:
+            self._log_now_and_then(error.message)
+            self._read_again(batch)
+            time.sleep(POLL_TIMEOUT)
+            return False
+        self._identity_due = time.monotonic() + IDENTITY_INTERVAL
+        if topic_id == self._topic_id:
+            return True
+        from confluent_kafka import OFFSET_BEGINNING
+
+        warn_created_again(self.group, self.topic)
+        self._topic_id = topic_id
+        self._forget(list(self._trackers))
+        self._go_on_at(dict.fromkeys(self._assigned, OFFSET_BEGINNING))
+        return False
+
+    def _read_again(self, batch: list[Any]) -> None:
+        starts: dict[int, int] = {}
+        for read in batch:
+            if read.error() is None and read.partition() in self._assigned:
+                starts.setdefault(read.partition(), read.offset())
+        if starts:
+            self._go_on_at(starts)
+
+    def _without_resets(self, batch: list[Any]) -> list[Any]:
+        """The batch without the errors of positions that a partition does not have any more; these are reset."""
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+        usable = []
+        for read in batch:
+            error = read.error()
+            if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
+                usable.append(read)
+                continue
+            tracker = self._trackers.get(read.partition())
+            position = read.offset() if tracker is None or tracker.position is None else tracker.position
+            is_within(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
+            self._forget([read.partition()])
+            self._go_on_at({read.partition(): OFFSET_BEGINNING})
+        return usable
+
+    def _go_on_at(self, starts: Mapping[int, int]) -> None:
+        """Read these partitions from other offsets. Seeking is refused while a partition is not being fetched."""
+        move_assignment(self._client, self.topic, self._assigned, starts, is_cooperative=is_cooperative(self._settings))
+        self._paused = None
 
     def _accept(self, read: Any) -> None:
         error = read.error()
@@ -141,7 +213,7 @@ class TopicReader:
             return
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
-        record = ConsumedRecord(read)
+        record = ConsumedRecord(read, self._topic_id)
         # A record without a key need not wait for any other.
         lane = (record.partition, record.key if self._ordered and record.key is not None else record.offset)
         self._executor.submit(lane, _WorkItem(record, progress))
@@ -155,10 +227,13 @@ class TopicReader:
             return
         if error.fatal():
             raise KafkaException(error)
-        text, now = classify_kafka_error(error).reason, time.monotonic()
-        if now - self._logged_at.get(text, -LOG_AGAIN_AFTER) >= LOG_AGAIN_AFTER:
-            self._logged_at[text] = now
-            log.warning("topic cannot be read: %s", text, extra=fields(group=self.group, topic=self.topic))
+        self._log_now_and_then(classify_kafka_error(error).reason)
+
+    def _log_now_and_then(self, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._logged_at.get(reason, -LOG_AGAIN_AFTER) >= LOG_AGAIN_AFTER:
+            self._logged_at[reason] = now
+            log.warning("topic cannot be read: %s", reason, extra=fields(group=self.group, topic=self.topic))
 
     async def _process(self, item: _WorkItem) -> None:
         if self._stop.is_set():
@@ -191,14 +266,16 @@ class TopicReader:
             await self._in_thread(lambda: self._client.commit(offsets=offsets, asynchronous=True))
 
     def _offsets(self, partitions: Any) -> list[Any]:
-        from confluent_kafka import TopicPartition
-
         wanted = (
             (partition, self._trackers[partition].to_commit())
             for partition in partitions
             if partition in self._trackers
         )
-        return [TopicPartition(self.topic, one, offset) for one, offset in wanted if offset is not None]
+        return [
+            commit_position(self.topic, partition, offset, self._topic_id)
+            for partition, offset in wanted
+            if offset is not None
+        ]
 
     async def _finish(self, grace: float) -> None:
         """Let messages in process end. The partitions stay paused, and polling keeps the group membership alive."""
@@ -215,8 +292,11 @@ class TopicReader:
 
     # The callbacks run in the client's thread, within poll() and close().
 
-    def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
+    def _on_assigned(self, client: Any, partitions: list[Any]) -> None:
         numbers = [partition.partition for partition in partitions]
+        self._topic_id = self._await_topic_id()
+        cooperative = is_cooperative(self._settings)
+        assign_from_commits(client, self.group, partitions, {self.topic: self._topic_id}, is_cooperative=cooperative)
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
         self._moved_partitions.update(numbers)
@@ -228,6 +308,16 @@ class TopicReader:
 
     def _on_lost(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=False)
+
+    def _await_topic_id(self) -> str:
+        while True:
+            try:
+                return self._read_topic_id(self.topic)
+            except KafkaOperationError as error:
+                if self._stop.is_set():
+                    return self._topic_id
+                self._log_now_and_then(error.message)
+                time.sleep(POLL_TIMEOUT)
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
         """Give partitions up: drain what is in flight, then commit what has ended."""
@@ -248,6 +338,12 @@ class TopicReader:
                 log.warning(
                     "offsets of revoked partitions not committed: %s", classify_kafka_error(error).reason, extra=about
                 )
+
+    def _forget(self, partitions: list[int]) -> None:
+        """Drain what is in flight of these partitions, and forget their positions."""
+        asyncio.run_coroutine_threadsafe(self._drain(partitions), self._loop).result()
+        for partition in partitions:
+            self._trackers.pop(partition, None)
 
     async def _drain(self, leaving: list[int]) -> None:
         known = [self._trackers[one] for one in leaving if one in self._trackers]

@@ -26,7 +26,7 @@ from saga_activities.concurrency import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table
-from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import MalformedRecord, read_headers
@@ -42,7 +42,13 @@ from saga_activities.messaging.kafka_request import (
 from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
-from saga_workers.trigger.group_config import BrokerHealth
+from saga_workers.trigger.group_config import BrokerHealth, is_cooperative
+from saga_workers.trigger.start_positions import (
+    IDENTITY_INTERVAL,
+    OWN_RESET,
+    assign_from_commits,
+    commit_position,
+)
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
@@ -108,6 +114,7 @@ class ReplyListener:
         self._outbox = kafka.outbox
         self._databases = databases
         self._topics = list(topics)
+        self._cluster = KafkaAdmin(kafka)
         self._dead_letter_sink = dead_letter_sink
         self._on_reply = on_reply
         self._stopping = asyncio.Event()
@@ -166,18 +173,28 @@ class ReplyListener:
         group = f"{self._kafka.prefix}-replies-{await _outbox_id(engine)}"
         await self._in_thread(self._create_topics)
         health = self._broker_health = BrokerHealth(group)
-        properties = {**consumer_config(self._kafka, group), **health.properties()}
+        properties = {**consumer_config(self._kafka, group), **OWN_RESET, **health.properties()}
+        topic_ids = await self._in_thread(self._read_topic_ids)
+        cooperative = is_cooperative(self._kafka)
+
+        def on_assigned(member: Any, partitions: Any) -> None:
+            assign_from_commits(member, group, partitions, topic_ids, is_cooperative=cooperative)
+
         consumer = await self._in_thread(lambda: Consumer(properties))
+        checked_at = 0.0
         try:
-            await self._in_thread(lambda: consumer.subscribe(self._topics))
+            await self._in_thread(lambda: consumer.subscribe(self._topics, on_assign=on_assigned))
             while not self._stopping.is_set():
                 batch = await self._in_thread(lambda: _poll_batch(consumer))
+                if batch or time.monotonic() - checked_at > IDENTITY_INTERVAL:
+                    self._require_same_topics(topic_ids, await self._in_thread(self._read_topic_ids))
+                    checked_at = time.monotonic()
                 if self._error is not None:
                     log.info("consuming replies", extra=fields(topics=",".join(self._topics), group=group))
                     self._error = None
                 if batch:
                     await self._handle_batch(engine, group, batch)
-                    await self._in_thread(partial(_commit_offsets, consumer, batch))
+                    await self._in_thread(partial(_commit_offsets, consumer, batch, topic_ids))
         finally:
             await self._in_thread(consumer.close)
 
@@ -186,9 +203,18 @@ class ReplyListener:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _create_topics(self) -> None:
-        cluster = KafkaAdmin(self._kafka)
         for topic in self._topics:
-            cluster.ensure_topic(topic, REPLY_PARTITIONS)
+            self._cluster.ensure_topic(topic, REPLY_PARTITIONS)
+
+    def _read_topic_ids(self) -> dict[str, str]:
+        return {topic: self._cluster.topic_id(topic) for topic in self._topics}
+
+    @staticmethod
+    def _require_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """Raise KafkaOperationError if a topic is another one: the next member reads it from its beginning."""
+        for topic, topic_id in now.items():
+            if topic_id != before[topic]:
+                raise KafkaOperationError(f"the topic {topic} was deleted and created again")
 
     async def _handle_batch(self, engine: AsyncEngine, group: str, batch: Sequence[Message]) -> None:
         by_key: dict[str, list[tuple[Message, Reply]]] = {}
@@ -262,14 +288,14 @@ def _poll_batch(consumer: Consumer) -> list[Message]:
     return batch
 
 
-def _commit_offsets(consumer: Consumer, batch: Sequence[Message]) -> None:
+def _commit_offsets(consumer: Consumer, batch: Sequence[Message], topic_ids: Mapping[str, str]) -> None:
     """Commit the offsets behind these records. Raises KafkaException."""
-    from confluent_kafka import TopicPartition
-
     ends: dict[tuple[str, int], int] = {}
     for message in batch:
         ends[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
-    offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+    offsets = [
+        commit_position(topic, partition, offset, topic_ids[topic]) for (topic, partition), offset in ends.items()
+    ]
     consumer.commit(offsets=offsets, asynchronous=False)
 
 

@@ -329,3 +329,16 @@ async def test_a_command_that_is_too_large_is_refused_before_anything_happens(en
     assert story["reason"]["kind"] == "failed"
     assert "bytes" in story["reason"]["message"]
     assert await env.sent(story["id"]) == []
+
+
+async def test_replies_in_a_topic_that_was_created_again_are_read(env: Environment) -> None:
+    """The listener's position belongs to the topic of that name before."""
+    for _ in range(6):
+        assert (await env.run_saga("order"))["state"] == "COMPLETED"
+    saga_id = await env.begin("order", do="held")
+    await until(lambda: env.seen(saga_id) == ["do"])
+    replies = f"{env.prefix}-replies"
+    env.kafka.delete_topic(replies)
+    env.kafka.create_topic(replies, partitions=4)
+    env.let_go(saga_id)
+    assert (await env.ended(saga_id, "60s"))["state"] == "COMPLETED"

@@ -1,0 +1,116 @@
+"""A topic that is deleted and created again has the same name and another id: it is read from its beginning."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas import Message, bridge, consumer
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.trigger.trigger_environment import (
+    Shop,
+    count,
+    fully_consumed,
+    open_shop,
+    project_of,
+    triggering,
+    until,
+)
+
+NOWHERE = "127.0.0.1:1"
+INSERT = "insert into effect (what, number) values (:what, :number)"
+
+
+@pytest.fixture
+async def shop(postgres_server: DatabaseServer) -> Shop:
+    return await open_shop(postgres_server)
+
+
+def _project(folder: Path, kafka: Broker, shop: Shop, topic: str) -> Any:
+    @consumer(topic, connection="shop", name="note")
+    async def note(message: Message) -> None:
+        await message.sql.execute(INSERT, what=message.id, number=message.value)
+
+    return project_of(folder, kafka.settings(outbox="shop"), NOWHERE, readers=[note], connections={"shop": shop.url})
+
+
+def _again(kafka: Broker, topic: str, values: range, partitions: int = 2) -> None:
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=partitions)
+    kafka.produce(topic, *values)
+
+
+@pytest.mark.parametrize("second", [3, 8, 60])
+async def test_while_it_is_read(
+    kafka: Broker, shop: Shop, tmp_path: Path, second: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With fewer, as many, and more records than were read before."""
+    topic = kafka.create_topic(partitions=2)
+    project = _project(tmp_path, kafka, shop, topic)
+    group = f"{project.settings.kafka.prefix}-consumer-note"
+    kafka.produce(topic, *range(8))
+    with caplog.at_level(logging.WARNING, logger="saga.trigger"):
+        async with triggering(project) as metrics:
+            await until(lambda: fully_consumed(kafka, group, topic))
+            _again(kafka, topic, range(100, 100 + second))
+            await until(lambda: len(shop.effects()) >= 8 + second, timeout=40)
+            await until(lambda: fully_consumed(kafka, group, topic))
+            assert count(metrics, "saga_dead_letters_total") == 0
+    assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 100 + second)]
+    assert "the topic was deleted and created again; it is read from its beginning" in caplog.text
+
+
+async def test_while_the_reader_is_down(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    topic = kafka.create_topic(partitions=2)
+    project = _project(tmp_path, kafka, shop, topic)
+    group = f"{project.settings.kafka.prefix}-consumer-note"
+    kafka.produce(topic, *range(8))
+    async with triggering(project):
+        await until(lambda: fully_consumed(kafka, group, topic))
+    _again(kafka, topic, range(100, 140))
+    async with triggering(project):
+        await until(lambda: len(shop.effects()) >= 48, timeout=40)
+    assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 140)]
+
+
+async def test_records_deleted_before_they_were_read_are_named(
+    kafka: Broker, shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.create_topic()
+    project = _project(tmp_path, kafka, shop, topic)
+    group = f"{project.settings.kafka.prefix}-consumer-note"
+    kafka.produce(topic, *range(4))
+    async with triggering(project):
+        await until(lambda: fully_consumed(kafka, group, topic))
+    kafka.produce(topic, *range(4, 12))
+    kafka.delete_records(topic, 9)
+    with caplog.at_level(logging.WARNING, logger="saga.trigger"):
+        async with triggering(project):
+            await until(lambda: fully_consumed(kafka, group, topic))
+    assert sorted(number for _, number in shop.effects()) == [0, 1, 2, 3, 9, 10, 11]
+    assert "5 records were deleted before they were read" in caplog.text
+
+
+async def test_a_bridge(kafka: Broker, tmp_path: Path) -> None:
+    source, target = kafka.create_topic(partitions=2), kafka.create_topic()
+
+    @bridge(source, to=target, name="copier")
+    def copy(message: Message) -> object:
+        return message.value
+
+    project = project_of(tmp_path, kafka.settings(), NOWHERE, readers=[copy])
+    kafka.produce(source, *range(8))
+    async with triggering(project):
+        await until(lambda: len(kafka.read_committed(target)) == 8)
+        _again(kafka, source, range(100, 130))
+        await until(lambda: len(kafka.read_committed(target)) >= 38, timeout=40)
+    _again(kafka, source, range(200, 230))
+    async with triggering(project):
+        await until(lambda: len(kafka.read_committed(target)) >= 68, timeout=40)
+    copied = sorted(json.loads(record.value) for record in kafka.read_committed(target))
+    assert copied == [*range(8), *range(100, 130), *range(200, 230)]

@@ -1,0 +1,105 @@
+"""Where a member of a consumer group begins to read: positions belong to a topic and its id.
+
+Kafka keeps the committed offsets of a name. After the topic was deleted and created again they would skip its first
+records, so each commit carries the id of the topic as its metadata, and another id means: from the beginning. Positions
+that the partition does not have any more are named, because records are lost or read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from saga_workers.runtime.logs import fields
+
+log = logging.getLogger("saga.trigger")
+
+REQUEST_TIMEOUT = 15.0
+"""Seconds for a request to the brokers."""
+
+IDENTITY_INTERVAL = 2.0
+"""Seconds until an idle reader looks whether its topic is still the same one."""
+
+OWN_RESET = {"auto.offset.reset": "error"}
+"""The reader resets positions itself, and says so."""
+
+
+def commit_position(topic: str, partition: int, offset: int, topic_id: str) -> Any:
+    """What is committed: the offset, and the id of the topic that it belongs to."""
+    from confluent_kafka import TopicPartition
+
+    return TopicPartition(topic, partition, offset, metadata=topic_id or None)
+
+
+def assign_from_commits(
+    client: Any, group: str, partitions: Iterable[Any], topic_ids: Mapping[str, str], *, is_cooperative: bool
+) -> None:
+    """Assign the partitions from their committed positions. Call it in `on_assign`. ``topic_ids``: by name.
+
+    Raises KafkaException.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+    start = client.committed([TopicPartition(one.topic, one.partition) for one in partitions], REQUEST_TIMEOUT)
+    for position in start:
+        if not _is_usable(client, group, position, topic_ids[position.topic]):
+            position.offset = OFFSET_BEGINNING
+    (client.incremental_assign if is_cooperative else client.assign)(start)
+
+
+def move_assignment(
+    client: Any, topic: str, assigned: Iterable[int], starts: Mapping[int, int], *, is_cooperative: bool
+) -> None:
+    """Go on at other offsets in some of the assigned partitions. Raises KafkaException."""
+    from confluent_kafka import TopicPartition
+
+    if is_cooperative:
+        client.incremental_unassign([TopicPartition(topic, partition) for partition in starts])
+        client.incremental_assign([TopicPartition(topic, partition, offset) for partition, offset in starts.items()])
+        return
+    places = client.position([TopicPartition(topic, partition) for partition in sorted(assigned)])
+    client.assign(
+        [TopicPartition(topic, place.partition, starts.get(place.partition, place.offset)) for place in places]
+    )
+
+
+def _is_usable(client: Any, group: str, committed: Any, topic_id: str) -> bool:
+    if committed.offset < 0:
+        return False  # nothing was committed: the first start
+    if topic_id and committed.metadata and committed.metadata != topic_id:
+        warn_created_again(group, committed.topic)
+        return False
+    return is_within(client, group, committed)
+
+
+def is_within(client: Any, group: str, position: Any) -> bool:
+    """False if the partition does not have this position; the log then says what that means."""
+    from confluent_kafka import TopicPartition
+
+    partition = TopicPartition(position.topic, position.partition)
+    low, high = client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
+    about = fields(group=group, topic=position.topic, partition=position.partition, position=position.offset)
+    if position.offset < low:
+        log.warning(
+            "%d records were deleted before they were read (retention is shorter than this reader was away); reading"
+            " goes on at %d",
+            low - position.offset,
+            low,
+            extra=about,
+        )
+    elif position.offset > high:
+        log.warning(
+            "the position is beyond the end of the partition, %d, so it was truncated; it is read from its beginning,"
+            " and records that were handled before are recognised by their ids",
+            high,
+            extra=about,
+        )
+    return low <= position.offset <= high
+
+
+def warn_created_again(group: str, topic: str) -> None:
+    """Say that a topic of this name is another one."""
+    log.warning(
+        "the topic was deleted and created again; it is read from its beginning", extra=fields(group=group, topic=topic)
+    )
