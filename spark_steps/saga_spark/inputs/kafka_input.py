@@ -47,14 +47,18 @@ def freeze_topic(
     topic = values["topic"]
     require_client()
     try:
-        for reason in KafkaAdmin(settings.kafka).unusable_topics([topic]).values():
+        cluster = KafkaAdmin(settings.kafka)
+        for reason in cluster.unusable_topics([topic]).values():
             raise JobFailed(f"the input {name}: the topic {topic} cannot be read: {reason}")
+        topic_id = cluster.topic_id(topic)
         offsets = decided_offsets(settings.kafka, topic, settings.kafka.transaction_timeout)
         firsts = {partition: offsets[partition].log_start for partition in offsets}
         if values.get("since") is not None:
             firsts = offsets_since(settings.kafka, topic, _epoch_seconds(name, values["since"]), offsets)
         ranges = {partition: (firsts[partition], offsets[partition].last_stable) for partition in offsets}
         rows = _write_records(settings, name, topic, ranges, uri, on_progress)
+        if cluster.topic_id(topic) != topic_id:
+            raise KafkaOperationError(f"the topic {topic} was deleted and created again while it was read")
     except KafkaOperationError as problem:
         raise InfrastructureError(f"the input {name}: {problem.message}") from problem
     offset_ranges = {str(partition): list(ranges[partition]) for partition in sorted(ranges)}
