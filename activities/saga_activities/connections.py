@@ -8,9 +8,11 @@ import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
-from sqlalchemy import URL, Engine, event, make_url
+from sqlalchemy import ARRAY, URL, Engine, event, make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -119,9 +121,28 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
         )
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
+    if backend == "postgresql":
+        engine.dialect.statement_compiler = _Compiler
     if backend == "sqlite":
         stop_abandoned_statements(engine.sync_engine)
     return engine
+
+
+class _Compiler(PGCompiler_psycopg):
+    """Casts parameters to types without limits: `::numeric(10, 2)[]` would round what the column refuses."""
+
+    def render_bind_cast(self, type_: Any, dbapi_type: Any, sqltext: Any) -> str:
+        return super().render_bind_cast(type_, _without_limits(dbapi_type), sqltext)
+
+
+def _without_limits(type_: Any) -> Any:
+    plain = copy(type_)
+    for limit in ("precision", "scale", "length"):
+        if getattr(plain, limit, None) is not None:
+            setattr(plain, limit, None)
+    if isinstance(plain, ARRAY):
+        plain.item_type = _without_limits(plain.item_type)
+    return plain
 
 
 def _write_json(value: Any) -> str:

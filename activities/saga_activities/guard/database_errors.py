@@ -21,6 +21,7 @@ from saga_activities.guard.sqlstates import (
     sqlstate_of,
     what_to_correct,
 )
+from saga_activities.guard.tables import ENGINE_TABLES
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.sql_text.tokens import shown
@@ -32,10 +33,7 @@ _SQLITE_READONLY = 8
 
 _MISSING_TABLE_CODES = ("42P01", 1146, 1)  # 1: of SQLite, which has no code of its own for it
 
-_ENGINE_TABLE = re.compile(
-    r"[\"'.»«„“ ]saga_(guard|outbox|outbox_home|watermark|version|version_seen|request|inbox|image|image_row|row_lock"
-    r"|lock|lock_order|lock_request|lock_wait|relay_lease|run|claim|definition|output)\b"
-)
+_ENGINE_TABLE = re.compile(rf"[\"'.»«„“ ]({'|'.join(sorted(ENGINE_TABLES))})\b")
 """A table of the engine in the sentence that says what is missing; the quotation marks depend on the language."""
 
 STATEMENT_NOTE = "statement: "

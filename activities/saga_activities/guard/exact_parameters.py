@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, time
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
+from saga_activities.guard.column_catalog import Query, read_columns
 from saga_activities.guard.json_parameters import (
     UnusableParameter,
     as_json,
@@ -28,10 +29,10 @@ from saga_activities.guard.parameter_columns import (
     InexactNumber,
     ParameterColumn,
     Parameters,
-    Query,
+    exact_number,
     needs_care,
-    read_columns,
 )
+from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
 from sagas.sql_text.parsed import parse_sql
@@ -102,20 +103,18 @@ async def exact_parameters(
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
     analyse = partial(assigned_parameters, statement, dialect)
     targets = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
-    of_engine = {name for name in formed if not any(_is_structured(values.get(name)) for values in parameters)}
     assigned = [
         target
         for target in targets
-        if target.parameter in careful | formed
-        # The engine's own tables have no column of JSON, and one more query for each event would be slow.
-        and not (target.parameter in of_engine - careful and target.name.startswith("saga_"))
+        # The engine fits its own values to its own tables, and one more query for each event would be slow.
+        if target.parameter in careful | formed and target.name not in ENGINE_TABLES
     ]
     columns = await read_columns(assigned, dialect, query)
     if numbers_only:
-        columns = {target: column for target, column in columns.items() if column.kind != "json"}
+        columns = [(target, column) for target, column in columns if column.kind != "json"]
     exact: list[Parameters] = []
     for values in parameters:
-        forms = _for_columns(values, assigned, columns, dialect, check_text)
+        forms = _for_columns(values, columns, dialect, check_text)
         bound = {**values, **forms}
         for name in (careful | formed) & bound.keys():
             form = bound[name] if name in forms else without_target(name, bound[name], dialect)
@@ -126,19 +125,19 @@ async def exact_parameters(
 
 def _for_columns(
     values: Parameters,
-    assigned: Sequence[AssignedParameter],
-    columns: Mapping[AssignedParameter, ParameterColumn],
+    columns: Sequence[tuple[AssignedParameter, ParameterColumn]],
     dialect: str,
     check_text: bool,
 ) -> dict[str, Any]:
     """The parameters in the form for the columns that they are assigned to; an upsert has several for each."""
     forms: dict[str, Any] = {}
-    for target in assigned:
-        name, column = target.parameter, columns.get(target)
-        value = values.get(name)
-        if column is None or (isinstance(value, str) and column.kind != "json" and not check_text):
+    for target, column in columns:
+        name, value = target.parameter, values.get(target.parameter)
+        if isinstance(value, str) and column.kind != "json" and not check_text:
             continue
         form = column.checked(target, value, dialect)
+        if not target.certain:
+            continue
         if not column.is_array:
             form = without_target(name, form, dialect)
         if isinstance(value, bool | list | dict) and forms.get(name, form) != form:
@@ -149,10 +148,6 @@ def _for_columns(
         if name not in forms or form is not value:
             forms[name] = form
     return forms
-
-
-def _is_structured(value: Any) -> bool:
-    return isinstance(value, list | dict)
 
 
 def _refuse_formless(name: str, value: Any, dialect: str) -> None:
@@ -185,7 +180,7 @@ def _bound(name: str, value: Any, dialect: str) -> Any:
     """A value as the driver of the dialect takes it."""
     if isinstance(value, list):
         return _of_one_type(value)
-    if not needs_care(value) or dialect == "postgresql":
+    if not needs_care(value) or dialect == "postgresql" or isinstance(value, float):
         return value
     if isinstance(value, Decimal) and not value.is_finite():
         raise InexactNumber(f"the parameter {name} is {value}, and {_NAMES[dialect]} has no such number")
@@ -204,7 +199,9 @@ def _of_one_type(items: list[Any]) -> list[Any]:
     """An array of psycopg has either integers or decimals."""
     if not any(isinstance(item, Decimal) for item in items):
         return items
-    return [Decimal(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in items]
+    return [
+        Decimal(item) if isinstance(item, int) and not isinstance(item, bool) else exact_number(item) for item in items
+    ]
 
 
 def _bound_to_sqlite(name: str, value: int | Decimal) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from sqlalchemy import CursorResult, Executable
@@ -62,6 +63,8 @@ class UnexpectedRows(SagaError):
 class UnboundParameters(UsageError):
     """A parameter has a value that the database cannot take."""
 
+
+_FLOAT_DIGITS = 15
 
 _UNBOUND = (TypeError, ValueError, ArithmeticError)
 
@@ -249,7 +252,13 @@ class SqlSession:
         named.bind_typing = BindTyping.NONE  # the casts would be taken for the author's own
         compiled = clause.compile(dialect=named, column_keys=names or None)
         values = [{**compiled.params, **row} for row in rows or [{}]]
-        await self.exact(str(compiled), values, numbers_only=True)
+        exact = await self.exact(str(compiled), values, numbers_only=True)
+        for given, bound in zip(values, exact, strict=True):
+            for name, number in bound.items():
+                # The database makes a decimal of at most 15 digits from a float.
+                is_changed = isinstance(number, Decimal) and isinstance(given[name], float)
+                if is_changed and len(number.as_tuple().digits) > _FLOAT_DIGITS:
+                    raise UnboundParameters(f"the parameter {name} is {number}: give a Decimal for this column")
 
     async def _execute(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -307,5 +316,7 @@ def _given_parameters(
 
 def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -> bool:
     values = [value for row in rows for value in row.values()]
+    if getattr(clause, "_multi_values", ()):
+        return True  # they are no children of the clause
     values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
     return any(needs_care(value) or text_needs_care(value, dialect) for value in values)

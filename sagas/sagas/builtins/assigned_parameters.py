@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.written_tables import (
+    PASSING_FUNCTIONS,
+    plain_statement,
+    unplaced_parameters,
+    written_tables,
+)
 
-_WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(insert|update|with|merge|replace)\b", re.IGNORECASE | re.DOTALL)
+_WRITES = ("insert", "update", "with", "merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,49 +24,74 @@ class AssignedParameter:
     """A parameter whose value becomes the value of a column, or a summand of it.
 
     ``table`` is its name as SQL, ``schema`` and ``name`` are its parts without quotes. ``column`` is a name, or the
-    position (from 0) in an insert that names no columns. ``alone``: the value of the column is the parameter itself.
+    position (from 0) in an insert that names no columns; None: any of the table. ``alone``: the value of the column is
+    the parameter itself; ``cast``: after a cast that keeps all of it. ``certain`` False: it may reach this column, as
+    the statement does not show which one it reaches. ``field`` is that of a composite column, by name or position.
     """
 
     parameter: str
     table: str
     schema: str | None
     name: str
-    column: str | int
+    column: str | int | None
     alone: bool
+    cast: bool = False
+    certain: bool = True
+    field: str | int | None = None
 
 
 @lru_cache(maxsize=1024)
 def assigned_parameters(statement: str, dialect: str) -> tuple[AssignedParameter, ...]:
     """The parameters that an insert, update or merge writes into columns; ``dialect`` is SQLAlchemy's name of it.
 
-    A parameter in a product, a cast with a precision or a function is not among them: the author computes with it.
-    Nothing is returned for a statement that the parser does not understand.
+    A parameter in a comparison, a product, a cast with a precision or a function is not among them: the author computes
+    with it. Any other that is not seen to reach a column may reach each that the statement writes, and in a statement
+    that the parser does not understand each column of its tables.
     """
-    first = _WRITES.match(statement)
-    if first is None:
+    parsed = parse_sql(statement, dialect)
+    plain = plain_statement(parsed)
+    if not plain.lower().startswith(_WRITES):
         return ()
     # Takes half a second, which only statements pay that write numbers with a fraction, or very large ones.
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    if first[1].lower() == "replace":
-        statement = statement[: first.start(1)] + "insert" + statement[first.end(1) :]
     try:
-        trees = [tree for tree in sqlglot.parse(statement, dialect=SQLGLOT_DIALECTS[dialect]) if tree is not None]
+        trees = [tree for tree in sqlglot.parse(plain, dialect=SQLGLOT_DIALECTS[dialect]) if tree is not None]
     except SqlglotError:
-        return ()
+        return tuple(_of_tables(parsed))
+    if any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
+        return tuple(_of_tables(parsed))
     analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp)
-    return tuple(assigned for tree in trees for assigned in analysis.of(tree))
+    return tuple(dict.fromkeys(assigned for tree in trees for assigned in analysis.of(tree)))
+
+
+def _of_tables(parsed: ParsedSql) -> Iterator[AssignedParameter]:
+    """Each parameter with each table that is written, for a statement that the parser does not understand."""
+    for table, schema, name in written_tables(parsed):
+        for parameter in unplaced_parameters(parsed):
+            yield AssignedParameter(parameter, table, schema, name, None, alone=True, cast=True, certain=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Columns of one table that a statement writes; None: all of them."""
+
+    table: Any
+    columns: tuple[str, ...] | None
 
 
 class _Analysis:
     def __init__(self, dialect: str, exp: Any) -> None:
         self._dialect = dialect
         self._exp = exp
+        self._placed: set[int] = set()
+        self._written: list[_Written] = []
 
     def of(self, tree: Any) -> Iterator[AssignedParameter]:
         exp = self._exp
+        self._placed, self._written = set(), []
         for node in tree.find_all(exp.Insert, exp.Update, exp.Merge):
             match node:
                 case exp.Merge():
@@ -70,16 +101,93 @@ class _Analysis:
                 case exp.Update() if not isinstance(node.parent, exp.When):
                     tables = {table.alias_or_name.lower(): table for table in self._tables(node)}
                     yield from self._assignments(node.expressions, node.this, tables)
+        yield from self._unplaced(tree)
+
+    def _unplaced(self, tree: Any) -> Iterator[AssignedParameter]:
+        """The parameters that are neither seen to reach a column nor seen not to reach one."""
+        for node in tree.find_all(self._exp.Placeholder) if self._written else ():
+            if id(node) in self._placed or self._is_computed(node):
+                continue
+            for written in self._written:
+                for column in written.columns or (None,):
+                    yield self._assigned(node.name, written.table, column, alone=True, cast=True, certain=False)
+
+    def _is_computed(self, node: Any) -> bool:
+        """Return whether a value is compared, returned or computed with on its way up."""
+        exp = self._exp
+        ends = (exp.Where, exp.Having, exp.Limit, exp.Offset, exp.Order, exp.Group, exp.Returning, exp.Mul, exp.Div)
+        while (parent := node.parent) is not None:
+            match parent:
+                case exp.Insert() | exp.Update() | exp.Merge() | exp.When():
+                    return node.arg_key not in ("expression", "expressions", "this", "with_", "from_", "using", "then")
+                case exp.EQ() if node.arg_key == "expression" and self._is_assignment(parent):
+                    return False
+                case exp.Bracket() | exp.Case() | exp.If() if self._is_condition(node, parent):
+                    return True
+                case exp.Cast():
+                    if not self._passes(parent) and not self._is_row(node):
+                        return True
+                case exp.Anonymous() if parent.name.lower() in PASSING_FUNCTIONS:
+                    pass
+                case exp.Func() if parent.sql_name().lower() not in PASSING_FUNCTIONS and not self._is_passing(parent):
+                    return True
+                case exp.Predicate() | exp.Mod() | exp.IntDiv():
+                    return True
+                case exp.Join() if node.arg_key == "on":
+                    return True
+            if isinstance(parent, ends):
+                return True
+            node = parent
+        return False
+
+    def _is_assignment(self, node: Any) -> bool:
+        exp = self._exp
+        return node.arg_key == "expressions" and isinstance(node.parent, exp.Update | exp.OnConflict)
+
+    def _is_condition(self, node: Any, parent: Any) -> bool:
+        if isinstance(parent, self._exp.If):
+            return node.arg_key == "this"
+        if isinstance(parent, self._exp.Bracket):
+            return node.arg_key == "expressions"
+        return node.arg_key == "this"
+
+    def _is_passing(self, node: Any) -> bool:
+        exp = self._exp
+        return isinstance(
+            node,
+            exp.Case | exp.Coalesce | exp.Array | exp.Unnest | exp.Explode | exp.ArrayAppend | exp.ArrayPrepend
+            | exp.ArrayConcat | exp.ArrayAgg | exp.If | exp.Connector,
+        )  # fmt: skip
+
+    def _is_row(self, node: Any) -> bool:
+        exp = self._exp
+        return isinstance(node, exp.Tuple) or (isinstance(node, exp.Anonymous) and node.name.lower() == "row")
+
+    def _passes(self, cast: Any) -> bool:
+        """Return whether a cast keeps all of a value."""
+        exp, type_ = self._exp, cast.to
+        while type_.is_type("array") and type_.expressions:
+            type_ = type_.expressions[0]
+        if type_.is_type("char"):
+            return self._dialect == "mysql" and not type_.expressions
+        is_whole = type_.is_type("decimal", "text", "varchar", "timestamp", "timestamptz", "time", "timetz", "interval")
+        is_bare = not type_.expressions and not isinstance(type_.this, exp.Interval)
+        return is_whole and is_bare and not (self._dialect == "mysql" and not type_.is_type("decimal"))
 
     def _tables(self, update: Any) -> Iterable[Any]:
         joins = update.this.args.get("joins") or ()
         return [update.this, *(join.this for join in joins if isinstance(join.this, self._exp.Table))]
+
+    def _write(self, table: Any, columns: Iterable[str] | None) -> None:
+        if isinstance(table, self._exp.Table):
+            self._written.append(_Written(table, None if columns is None else tuple(columns)))
 
     def _insert(self, node: Any) -> Iterator[AssignedParameter]:
         exp, target = self._exp, node.this
         columns: Sequence[str] | None = None
         if isinstance(target, exp.Schema):
             target, columns = target.this, [column.name for column in target.expressions]
+        self._write(target, columns)
         for row in self._rows(node.expression):
             yield from self._row(target, columns, row)
         conflict = node.args.get("conflict")
@@ -92,7 +200,7 @@ class _Analysis:
             case exp.Values():
                 yield from (row.expressions if isinstance(row, exp.Tuple) else [row] for row in source.expressions)
             case exp.Select():
-                yield source.expressions
+                yield self._expanded(source)
             case exp.SetOperation():
                 yield from self._rows(source.this)
                 yield from self._rows(source.expression)
@@ -108,6 +216,7 @@ class _Analysis:
             elif isinstance(then, exp.Insert) and then.expression is not None:
                 named = isinstance(then.this, exp.Tuple)
                 columns = [column.name for column in then.this.expressions] if named else None
+                self._write(node.this, columns)
                 yield from self._row(node.this, columns, then.expression.expressions)
 
     def _row(self, table: Any, columns: Sequence[str] | None, values: Sequence[Any]) -> Iterator[AssignedParameter]:
@@ -121,44 +230,99 @@ class _Analysis:
             if not isinstance(node, exp.EQ):
                 continue
             columns, values = [node.this], [node.expression]
-            if isinstance(node.this, exp.Tuple) and isinstance(node.expression, exp.Tuple):
-                columns, values = node.this.expressions, node.expression.expressions
-            for column, value in zip(columns, values, strict=False):
-                if isinstance(column, exp.Column):
-                    yield from self._flows(tables.get(column.table.lower(), table), column.name, value)
+            if isinstance(node.this, exp.Tuple | exp.Paren):
+                columns = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this.this]
+                values = self._row_values(node.expression)
+            for column, value in zip(columns, [*values, *[None] * len(columns)], strict=False):
+                element = column
+                while isinstance(element, exp.Bracket | exp.Dot | exp.Paren):
+                    element = element.this
+                if not isinstance(element, exp.Column | exp.Literal):
+                    continue
+                # `set amount.value = 1` is a field of a composite column, and `set t.amount = 1` a column on MySQL.
+                owner = element.table.lower() if isinstance(element, exp.Column) else ""
+                target = tables.get(owner, table)
+                is_field = owner and owner not in tables and owner != target.alias_or_name.lower()
+                name = element.table if is_field else element.name
+                self._write(target, [name])
+                if value is not None:
+                    field = element.name if is_field else None
+                    yield from (replace(flow, field=field or flow.field) for flow in self._flows(target, name, value))
+
+    def _row_values(self, value: Any) -> Sequence[Any]:
+        exp = self._exp
+        match value:
+            case exp.Tuple():
+                return value.expressions
+            case exp.Anonymous() if self._is_row(value):
+                return value.expressions
+            case exp.Subquery():
+                return next(iter(self._rows(value)), [])
+            case exp.Paren():
+                return [value.this]
+        return []
 
     def _flows(self, table: Any, column: str | int, value: Any) -> Iterator[AssignedParameter]:
-        exp = self._exp
-        if not isinstance(table, exp.Table):
+        if not isinstance(table, self._exp.Table):
             return
-        schema = table.db or None
-        name = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
-        for parameter, alone in self._parameters(value, alone=True):
-            yield AssignedParameter(parameter, name.sql(dialect=self._dialect), schema, table.name, column, alone)
+        row = value.this if isinstance(value, self._exp.Cast) else value
+        fields = enumerate(row.expressions) if self._is_row(row) else [(None, value)]
+        for field, part in fields:
+            for parameter, alone, cast in self._parameters(part, alone=True):
+                assigned = self._assigned(parameter, table, column, alone=alone, cast=cast, certain=True)
+                yield assigned if field is None else replace(assigned, field=field)
 
-    def _sources(self, column: Any) -> Iterator[Any]:
-        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
-        exp, node = self._exp, column
-        relations: list[Any] = []
-        common: dict[str, Any] = {}
+    def _assigned(
+        self, parameter: str, table: Any, column: str | int | None, *, alone: bool, cast: bool, certain: bool
+    ) -> AssignedParameter:
+        name = self._exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
+        written = name.sql(dialect=self._dialect)
+        return AssignedParameter(parameter, written, table.db or None, table.name, column, alone, cast, certain)
+
+    def _expanded(self, select: Any) -> Sequence[Any]:
+        """The expressions of a query, with those behind each star where they are seen."""
+        exp, values = self._exp, list[Any]()
+        for value in select.expressions:
+            is_all = isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star))
+            outputs = list(self._relation_outputs(value)) if is_all else [value]
+            values += outputs or [value]
+        return values
+
+    def _relation_outputs(self, star: Any) -> Iterator[Any]:
+        owner = star.table.lower() if isinstance(star, self._exp.Column) else ""
+        common, relations = self._scope(star, own=True)
+        for relation in relations:
+            if not owner or relation.alias_or_name.lower() == owner:
+                yield from (column for _, column in self._columns(relation, common))
+
+    def _scope(self, node: Any, *, own: bool = False) -> tuple[dict[str, Any], list[Any]]:
+        """The common table expressions that ``node`` sees, and the relations; ``own``: those of its query alone."""
+        exp, relations, common = self._exp, list[Any](), dict[str, Any]()
         while node is not None:
             if with_ := node.args.get("with_"):
                 common = {table.alias.lower(): table for table in with_.expressions} | common
-            if isinstance(node, exp.Select | exp.Update | exp.Merge):
+            if isinstance(node, exp.Select | exp.Update | exp.Merge) and not (own and relations):
                 from_ = node.args.get("from_")
-                joined = [join.this for join in node.args.get("joins") or ()]
-                relations += [*([from_.this] if from_ else ()), *joined, node.args.get("using")]
+                joins = [*(node.args.get("joins") or ())]
+                if isinstance(node, exp.Update) and node.this is not None:
+                    joins += node.this.args.get("joins") or ()
+                of_node = [*([from_.this] if from_ else ()), *(join.this for join in joins), node.args.get("using")]
+                relations += [relation for relation in of_node if relation is not None]
             node = node.parent
-        for relation in relations:
-            if relation is None:
-                continue
-            if column.table and relation.alias_or_name.lower() != column.table.lower():
-                continue
-            yield from self._outputs(relation, common, column.name.lower())
+        return common, relations
 
-    def _outputs(self, relation: Any, common: dict[str, Any], name: str) -> Iterator[Any]:
+    def _sources(self, column: Any) -> Iterator[Any]:
+        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
+        common, relations = self._scope(column)
+        for relation in relations:
+            if not column.table or relation.alias_or_name.lower() == column.table.lower():
+                outputs = self._columns(relation, common)
+                yield from (value for name, value in outputs if name == column.name.lower())
+
+    def _columns(self, relation: Any, common: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Each value of the rows of a relation, with the name of its column."""
         exp, names = self._exp, [column.name.lower() for column in self._alias_columns(relation)]
-        body = relation
+        body = relation.this if isinstance(relation, exp.Lateral) else relation
         if isinstance(relation, exp.Table):
             body = common.get(relation.name.lower())
             if body is None:
@@ -166,19 +330,21 @@ class _Analysis:
             names = names or [column.name.lower() for column in self._alias_columns(body)]
             body = body.this
         if isinstance(body, exp.Unnest):
-            yield from body.expressions if name in names else ()
+            names = names or [relation.alias_or_name.lower()] * len(body.expressions)
+            yield from zip(names, body.expressions, strict=False)
             return
         for row in self._rows(body):
-            labels = names or [value.alias_or_name.lower() for value in row]
-            yield from (value for label, value in zip(labels, row, strict=False) if label == name)
+            numbered = [f"column{number}" for number in range(1, len(row) + 1)]
+            own = [value.alias_or_name.lower() or number for value, number in zip(row, numbered, strict=True)]
+            yield from zip(names or (numbered if isinstance(body, exp.Values) else own), row, strict=False)
 
     def _alias_columns(self, relation: Any) -> Sequence[Any]:
         alias = relation.args.get("alias")
         return alias.columns if isinstance(alias, self._exp.TableAlias) else ()
 
     def _parameters(
-        self, node: Any, *, alone: bool, visited: frozenset[int] = frozenset()
-    ) -> Iterator[tuple[str, bool]]:
+        self, node: Any, *, alone: bool, cast: bool = False, visited: frozenset[int] = frozenset()
+    ) -> Iterator[tuple[str, bool, bool]]:
         """The parameters that reach the value of ``node`` without a change of their digits after the point."""
         exp = self._exp
         if id(node) in visited:
@@ -187,19 +353,30 @@ class _Analysis:
         parts: Iterable[Any] = ()
         match node:
             case exp.Placeholder():
-                yield node.name, alone
-            case exp.Paren() | exp.Alias() | exp.Neg() | exp.Abs() | exp.Nullif():
+                self._placed.add(id(node))
+                yield node.name, alone, cast
+            case exp.Paren() | exp.Alias() | exp.Neg() | exp.Abs() | exp.Nullif() | exp.Max() | exp.Min():
                 parts = [node.this]
-            case exp.Array() | exp.Unnest():
+            case exp.Array() | exp.Unnest() | exp.Tuple():
                 parts = node.expressions
+            case exp.Explode():
+                parts, cast = [node.this, *node.expressions], True
+            case exp.Anonymous() if node.name.lower() in PASSING_FUNCTIONS:
+                parts, cast = node.expressions, True
+            case exp.ArrayAppend() | exp.ArrayPrepend():
+                parts, cast = [node.this, node.expression], True
+            case exp.ArrayConcat():
+                parts, cast = [node.this, *node.expressions], True
             case exp.Column() if node.find_ancestor(exp.Select, exp.Update, exp.Merge) is not None:
                 parts = self._sources(node)
             case exp.Subquery() | exp.Select():
                 parts = [row[0] for row in self._rows(node) if row]
-            case exp.Cast() if node.to.is_type("decimal") and not node.to.expressions:
-                parts = [node.this]
-            case exp.Add() | exp.Sub():
+            case exp.Cast() if self._passes(node) or self._is_row(node.this):
+                parts, cast = [node.this], True
+            case exp.Add() | exp.Sub() | exp.DPipe():
                 parts, alone = [node.this, node.expression], False
+            case exp.Sum():
+                parts, alone = [node.this], False
             case exp.Coalesce() | exp.Greatest() | exp.Least():
                 parts = [node.this, *node.expressions]
             case exp.Case():
@@ -208,4 +385,4 @@ class _Analysis:
                 parts = [node.args["true"], node.args.get("false")]
         for part in parts:
             if part is not None:
-                yield from self._parameters(part, alone=alone, visited=visited)
+                yield from self._parameters(part, alone=alone, cast=cast, visited=visited)

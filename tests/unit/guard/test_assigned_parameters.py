@@ -40,7 +40,35 @@ P, M, S = "postgresql", "mysql", "sqlite"
         (P, "update t set a = (select sum(q) from o where o.p > :x)", ""),
         (P, "update t set a = a * :x, b = round(:y, 2), c = cast(:z as numeric(9, 2))", ""),  # the author computes
         (P, "select * from t where a = :a", ""),
-        (P, "insert into t (a) values (:a", ""),  # the database says what is wrong
+        (P, "insert into t (a) values (:a", "None?a"),  # the database says what is wrong
+        (P, "insert into t (a) overriding system value values (:x)", "a=x"),
+        (P, "with w(v) as (values (:x)) update t set a = w.v from w", "a=x"),
+        (P, "with w as (select :id as id, :x as v) insert into t (id, a) select * from w", "id=id a=x"),
+        (P, "with w as (select :id as id, :x as v) insert into t (id, a) table w", "id=id a=x"),
+        (P, "insert into t (a) select s.* from (values (:x)) s", "a=x"),
+        (P, "insert into t (a) select l.v from q, lateral (select :x as v) l", "a=x"),
+        (P, "insert into t (id, a) select * from unnest(:ids::text[], :xs::numeric[])", "id=ids a=xs"),
+        (P, "insert into t (a) select v from unnest(:xs) v", "a=xs"),
+        (P, "insert into t (a) select unnest(:xs::numeric[])", "a=xs"),
+        (P, "update t set (a, b) = row(:x, :y), (c, d) = (select :z, 1)", "a=x b=y c=z"),
+        (P, "update t set e[:i] = :x, d.amount = :y", "e=x d=y"),
+        (P, "update t set e = array_append(e, :x), d = row(:y, 1)::comp, f = f || :z", "e=x d=y f~z"),
+        (P, "update t set a = :x::text, b = :y::varchar(5), c = :z::timestamp", "a=x c=z"),
+        (P, "insert into t (a, b) select max(v), sum(w) from (values (:x, :y)) s(v, w)", "a=x b~y"),
+        (P, "insert into t (a, b) select my(v), 1 from (values (:x)) s(v)", "a?x b?x"),
+        (P, "insert into t (a) select 1 from o where o.p > :x group by o.q having sum(o.r) < :y limit :z", ""),
+        (P, "insert into t (a) values (1) returning a + :x", ""),
+        (P, "insert into t (a, b) values (:x, cast(:y as numeric(9, 2))) returning with (old as o) o.a", "None?x"),
+        (P, "update t set a = :x, b = round(:y, 2) where current of c", "None?x"),
+        (P, "update t set a = :x where i = 1_000", "a=x"),
+        (M, "# a comment\nupdate low_priority ignore t use index (i) set a = :x where id > :id", "a=x"),
+        (M, "insert high_priority into t (a) values row(:x)", "a=x"),
+        (M, "replace delayed t set a := :x", "a=x"),
+        (M, "update t join (select :x as v) s set a = s.v", "a=x"),
+        (M, "update t for portion of p from 1 to 2 set a = :x where b < :y", "None?x"),
+        (M, "update t set a = (@v := :x)", "a?x"),
+        (S, "update or ignore t set 'a' = :x", "a=x"),
+        (S, "update t set (a, b) = (select :x, 1)", "a=x"),
         (M, "insert into `t` set a = :a", "a=a"),
         (M, "replace into t (a) values (:a)", "a=a"),
         (M, "insert into t (a) values (:a) on duplicate key update a = a + :b", "a=a a~b"),
@@ -51,7 +79,8 @@ P, M, S = "postgresql", "mysql", "sqlite"
 )
 def test_assigned_parameters(dialect: str, statement: str, expected: str) -> None:
     assigned = assigned_parameters(statement, dialect)
-    shown = [f"{target.column}{'=' if target.alone else '~'}{target.parameter}" for target in assigned]
+    signs = [("=" if target.alone else "~") if target.certain else "?" for target in assigned]
+    shown = [f"{target.column}{sign}{target.parameter}" for sign, target in zip(signs, assigned, strict=True)]
     assert " ".join(shown) == expected
 
 

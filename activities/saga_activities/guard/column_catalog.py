@@ -1,0 +1,196 @@
+"""The columns of a table as the catalog of its database describes them, as far as they limit parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from saga_activities.guard.parameter_columns import ParameterColumn, Parameters
+from saga_activities.guard.time_columns import mysql_time, postgresql_time
+from sagas.builtins.assigned_parameters import AssignedParameter
+
+Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
+"""Runs a query with named parameters on the connection of the statement."""
+
+# The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
+_POSTGRESQL_COLUMNS = """
+WITH RECURSIVE part AS (
+    SELECT a.attnum AS position, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+           a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+    SELECT part.position, part.name, part.type, inner_part.part_type, inner_part.modifier, inner_part.is_array,
+           inner_part.field, inner_part.field_position
+    FROM part JOIN pg_catalog.pg_type t ON t.oid = part.part_type
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype AS part_type, t.typtypmod AS modifier, part.is_array, part.field, part.field_position
+        WHERE t.typtype = 'd'
+      UNION ALL
+        SELECT t.typelem, part.modifier, true, part.field, part.field_position
+        WHERE t.typcategory = 'A' AND t.typtype <> 'd'
+      UNION ALL
+        SELECT f.atttypid, f.atttypmod, part.is_array, coalesce(part.field, f.attname),
+               CASE WHEN part.field IS NULL THEN f.attnum::int ELSE part.field_position END
+        FROM pg_catalog.pg_attribute f
+        WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+    ) AS inner_part
+)
+SELECT part.position, part.name, part.type, t.typname AS base, part.modifier, part.is_array, part.field,
+       part.field_position
+FROM part JOIN pg_catalog.pg_type t ON t.oid = part.part_type
+WHERE t.typtype NOT IN ('c', 'd') AND t.typcategory <> 'A'
+ORDER BY part.position, part.field_position
+"""
+"""The scalar types in each column: behind domains, in arrays, in the fields of composite types."""
+
+_MYSQL_COLUMNS = """
+SELECT column_name AS name, column_type AS type, data_type AS base, numeric_precision AS digits, numeric_scale AS scale,
+       character_maximum_length AS length, datetime_precision AS second_digits
+FROM information_schema.columns
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name
+ORDER BY ordinal_position
+"""
+
+_MARIADB_COLUMNS = _MYSQL_COLUMNS.replace(
+    "data_type AS base",
+    """CASE WHEN EXISTS (
+         SELECT 1 FROM information_schema.check_constraints k
+         WHERE k.constraint_schema = columns.table_schema AND k.table_name = columns.table_name
+           AND k.check_clause = concat('json_valid(`', columns.column_name, '`)')
+       ) THEN 'json' ELSE data_type END AS base""",
+)
+"""MariaDB's type JSON is a text with a check."""
+
+_SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
+
+
+async def read_columns(
+    assigned: Sequence[AssignedParameter], dialect: str, query: Query
+) -> list[tuple[AssignedParameter, ParameterColumn]]:
+    """Each column that a parameter reaches, or may reach."""
+    tables: dict[str, list[ParameterColumn]] = {}
+    for target in assigned:
+        if target.table not in tables:
+            tables[target.table] = await _read_table(target, dialect, query)
+    seen = {
+        (target.parameter, target.column) for target in assigned if _column_of(target, tables[target.table]) is not None
+    }
+    return [pair for target in assigned for pair in _pairs(target, tables[target.table], seen)]
+
+
+def _pairs(
+    target: AssignedParameter, columns: Sequence[ParameterColumn], seen: set[tuple[str, str | int | None]]
+) -> Iterator[tuple[AssignedParameter, ParameterColumn]]:
+    column = _column_of(target, columns)
+    if column is not None:
+        yield target, column
+    elif (target.parameter, target.column) not in seen:
+        # Not a column of this table, as it was read: it may be a part of any.
+        yield from ((replace(target, certain=False), column) for column in columns)
+
+
+async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> list[ParameterColumn]:
+    if dialect == "postgresql":
+        rows = await query(_POSTGRESQL_COLUMNS, {"table": target.table})
+        return [_of_parts(list(parts)) for _, parts in groupby(rows, key=lambda row: row["position"])]
+    text = {"sqlite": _SQLITE_COLUMNS, "mariadb": _MARIADB_COLUMNS, "mysql": _MYSQL_COLUMNS}[dialect]
+    rows = await query(text, {"schema": target.schema, "name": target.name})
+    return [_sqlite_column(row) if dialect == "sqlite" else _mysql_column(row) for row in rows]
+
+
+def _column_of(target: AssignedParameter, columns: Sequence[ParameterColumn]) -> ParameterColumn | None:
+    if target.column is None:
+        return None
+    if isinstance(target.column, int):
+        return columns[target.column] if target.column < len(columns) else None
+    exact = next((column for column in columns if column.name == target.column), None)
+    folded = target.column.lower()
+    return exact or next((column for column in columns if column.name.lower() == folded), None)
+
+
+def _of_parts(rows: Sequence[Mapping[str, Any]]) -> ParameterColumn:
+    """A column of PostgreSQL, from the scalar types in it."""
+    name, shown = str(rows[0]["name"]), str(rows[0]["type"])
+    parts = [
+        replace(_postgresql_column(name, shown, str(row["base"]), int(row["modifier"])), is_array=bool(row["is_array"]))
+        for row in rows
+    ]
+    if rows[0]["field"] is None:
+        return parts[0]
+    fields = list(dict.fromkeys(str(row["field"]) for row in rows))
+    numbered = ((fields.index(str(row["field"])), str(row["field"])) for row in rows)
+    return ParameterColumn(name, shown, "composite", parts=tuple(zip(numbered, parts, strict=True)))
+
+
+def _sqlite_column(row: Mapping[str, Any]) -> ParameterColumn:
+    name, shown = str(row["name"]), str(row["type"])
+    declared = shown.upper()
+    if "JSON" in declared:
+        return ParameterColumn(name, shown, "json")
+    if "INT" in declared:
+        return ParameterColumn(name, shown, "number")
+    if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
+        return ParameterColumn(name, shown, "text")
+    if not declared or declared == "ANY" or "BLOB" in declared:
+        return ParameterColumn(name, shown, "other")
+    is_double = any(word in declared for word in ("REAL", "FLOA", "DOUB"))
+    return ParameterColumn(name, shown, "double" if is_double else "number")
+
+
+_BITS = {
+    **{"int2": 16, "int4": 32, "int8": 64},
+    **{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64},
+}
+
+
+def _integer_column(name: str, shown: str, bits: int, *, unsigned: bool = False) -> ParameterColumn:
+    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    return ParameterColumn(name, shown, "integer", low, high)
+
+
+def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> ParameterColumn:
+    if base in _BITS:
+        return _integer_column(name, shown, _BITS[base])
+    match base:
+        case "numeric" if modifier >= 4:
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+            return ParameterColumn(name, shown, "decimal", precision=precision, scale=(scale ^ 1024) - 1024)
+        case "money":
+            return ParameterColumn(name, shown, "decimal", precision=18, scale=2)
+        case "float8":
+            return ParameterColumn(name, shown, "double")
+        case "float4":
+            return ParameterColumn(name, shown, "single")
+        case "json" | "jsonb":
+            return ParameterColumn(name, shown, "json")
+        case "varchar" | "bpchar" if modifier >= 4:
+            return ParameterColumn(name, shown, "text", length=modifier - 4)
+        case "text" | "varchar" | "bpchar":
+            return ParameterColumn(name, shown, "text")
+    return ParameterColumn(name, shown, "other", time=postgresql_time(base, modifier))
+
+
+def _mysql_column(row: Mapping[str, Any]) -> ParameterColumn:
+    name, shown, base = str(row["name"]), str(row["type"]), str(row["base"]).lower()
+    digits, scale = row["digits"], row["scale"]
+    if base in _BITS:
+        return _integer_column(name, shown, _BITS[base], unsigned="unsigned" in shown.lower())
+    if (time := mysql_time(base, row["second_digits"])) is not None:
+        return ParameterColumn(name, shown, "other", time=time)
+    match base:
+        case "char" | "varchar" | "tinytext" | "text" | "mediumtext":
+            return ParameterColumn(name, shown, "other", length=row["length"], in_bytes=base.endswith("text"))
+        case "json":
+            return ParameterColumn(name, shown, "json")
+        case "decimal":
+            return ParameterColumn(name, shown, "decimal", precision=digits, scale=scale)
+        case "double":
+            return ParameterColumn(name, shown, "double", scale=scale)
+        case "float":
+            return ParameterColumn(name, shown, "single", scale=scale, printed=6)
+        case "year":
+            return ParameterColumn(name, shown, "integer", 0, 2155)
+    return ParameterColumn(name, shown, "other")

@@ -1,0 +1,134 @@
+"""Statements that write rows, as far as the general parser of SQL does not read them. Pure.
+
+Words and forms that it does not know are taken out where the assignments stay the same. In what it still cannot read,
+the tables are found by the word before each, and the parameters that may reach their columns by the words around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.tokens import INSIGNIFICANT, Token
+
+_VERBS = ("INSERT", "UPDATE", "MERGE", "REPLACE")
+_MODIFIERS = ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE")
+_CLAUSES = frozenset("SELECT VALUES SET WHERE ON HAVING USING FROM LIMIT OFFSET RETURNING UPDATE THEN WHEN".split())  # noqa: SIM905
+_COMPARING = frozenset(("WHERE", "ON", "HAVING", "LIMIT", "OFFSET", "RETURNING", "WHEN"))
+
+PASSING_FUNCTIONS = frozenset(
+    """
+    values row array coalesce ifnull nvl nullif greatest least abs if iif max min sum any_value unnest array_append
+    array_prepend array_cat array_replace array_fill array_agg multirange
+    """.split()  # noqa: SIM905
+)
+"""Functions and words before a parenthesis that give their arguments on with the same digits."""
+
+PASSING_TYPES = frozenset("numeric decimal dec text varchar timestamp timestamptz time timetz interval".split())  # noqa: SIM905
+"""Types that, without a precision, hold all of a value."""
+
+
+def plain_statement(parsed: ParsedSql) -> str:
+    """The statement with the same assignments, in the words that the general parser knows."""
+    tokens = [token for token in parsed.tokens if token.kind not in INSIGNIFICANT]
+    replaced = dict(_replacements(parsed, tokens))
+    parts: list[str] = []
+    for token in parsed.tokens:
+        if token.kind == "end":
+            break
+        parts.append(" " if token.kind in INSIGNIFICANT else replaced.get(token.start, parsed.text_of(token)))
+    return "".join(parts).strip()
+
+
+def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[int, str]]:
+    """The texts that replace tokens, by the start of each."""
+    words = [_word(parsed, token) for token in tokens]
+    is_mysql, skipped = parsed.dialect in ("mysql", "mariadb"), 0
+    for at, token in enumerate(tokens):
+        word, before, following = words[at], words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+        remove = 0
+        if is_mysql and word in _MODIFIERS and (before in _VERBS or before in _MODIFIERS):
+            remove = 1
+        elif is_mysql and word in ("USE", "FORCE", "IGNORE") and following in ("INDEX", "KEY"):
+            remove = words.index(")", at) + 1 - at if ")" in words[at:] else 0
+        elif parsed.dialect == "sqlite" and word == "OR" and before in ("INSERT", "UPDATE"):
+            remove = 2
+        elif parsed.dialect == "postgresql" and word == "OVERRIDING":
+            remove = 3
+        elif is_mysql and word == ":=" and words[:at].count("(") == words[:at].count(")"):
+            yield token.start, "="
+        elif word == "TABLE" and before in ("", ")", "(", "ALL"):
+            yield token.start, "select * from"
+        elif word == "REPLACE" and (at == 0 or before == ")"):
+            yield token.start, "insert"
+        elif word == "ROW" and before in ("VALUES", ",") and is_mysql:
+            remove = 1
+        elif token.kind == "number":
+            yield token.start, parsed.text_of(token).replace("_", "")
+        skipped = max(skipped, at + remove)
+        if at < skipped:
+            yield token.start, " "
+
+
+def written_tables(parsed: ParsedSql) -> list[tuple[str, str | None, str]]:
+    """The tables that the statement writes: the name as SQL, its schema and its last part."""
+    tokens = list(parsed.significant())
+    words = [_word(parsed, token) for token in tokens]
+    tables: list[tuple[str, str | None, str]] = []
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        is_target = (word == "INTO" and set(words[:at]) & {*_VERBS}) or (
+            word in _VERBS and before not in ("FOR", "DO", "KEY", "THEN", "ON", "OR")
+        )
+        name = at + 1
+        while is_target and name < len(words) and words[name] in ("ONLY", "INTO", "OR", *_MODIFIERS, "ABORT", "FAIL"):
+            name += 1
+        parts: list[str] = []
+        while is_target and name < len(tokens) and tokens[name].kind in ("word", "name"):
+            parts.append(parsed.text_of(tokens[name]))
+            name += 2
+            if name > len(tokens) or words[name - 1 : name] != ["."]:
+                break
+        table = (".".join(parts), _plain(parts[-2]) if len(parts) > 1 else None, _plain(parts[-1])) if parts else None
+        if table is not None and table not in tables and words[at + 1 : at + 2] != ["("]:
+            tables.append(table)
+    return tables
+
+
+def unplaced_parameters(parsed: ParsedSql) -> list[str]:
+    """The parameters that may reach a column: neither compared nor computed with, and without an own cast."""
+    tokens = list(parsed.significant())
+    words = [_word(parsed, token) for token in tokens]
+    clauses, clause = list[str](), ""
+    names: dict[str, None] = {}
+    for at, token in enumerate(tokens):
+        word = words[at]
+        if word == "(":
+            clauses.append(clause)
+        elif word == ")":
+            clause = clauses.pop() if clauses else ""
+        elif word in _CLAUSES:
+            clause = word
+        elif token.kind == "parameter" and clause not in _COMPARING and not _is_computed(words, at):
+            names[parsed.text_of(token)[1:]] = None
+    return list(names)
+
+
+def _is_computed(words: Sequence[str], at: int) -> bool:
+    before, opening = (words[at - 1] if at else ""), (words[at - 2] if at > 1 else "")
+    following = [*words[at + 1 : at + 4], "", "", ""]
+    if before in ("<", ">", "!", "*", "/", "%") or following[0] in ("<", ">", "!", "*", "/", "%"):
+        return True
+    if following[0] == "::" or (opening == "CAST" and following[0] == "AS"):
+        return following[1].lower() not in PASSING_TYPES or following[2] == "("
+    is_call = before == "(" and (opening.isidentifier() and opening not in _CLAUSES)
+    return is_call and opening.lower() not in PASSING_FUNCTIONS and opening not in ("SELECT", "AND", "OR", "IN", "AS")
+
+
+def _word(parsed: ParsedSql, token: Token) -> str:
+    """A word or sign in upper case; empty for what is quoted."""
+    return parsed.text_of(token).upper() if token.kind not in ("string", "name") else ""
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace(name[0] * 2, name[0]) if name[:1] in ('"', "`", "[") else name
