@@ -20,4 +20,10 @@ def finish(run: SagaRun, *, completed: bool) -> None:
     if run.state != "COMPLETED":  # Temporal's own status says that a run has completed
         run.emit(RecordState(run.state, None, run.reason["kind"] if run.reason and not completed else None))
     notify.notify_milestone(run, "residue" if run.residue else "completed" if completed else "compensated")
-    run.emit(Finish(run.state, completed, run.output if completed else None, run.reason))
+    run.emit(finish_command(run, completed=completed))
+
+
+def finish_command(run: SagaRun, *, completed: bool) -> Finish:
+    """How the saga has ended."""
+    assert run.state in ("COMPLETED", "COMPENSATED", "RESIDUE")
+    return Finish(run.state, completed, run.output if completed else None, run.reason)  # pyright: ignore[reportArgumentType]

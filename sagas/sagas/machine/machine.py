@@ -29,6 +29,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.cancel import external_cause
 from sagas.machine.decisions import carrying_out, rules
 from sagas.machine.decisions.form import malformed_decision
+from sagas.machine.finish import finish_command
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -190,8 +191,10 @@ class Machine:
         return machine
 
     def reissue(self, at: float) -> list[Command]:
-        """The commands of everything in flight, with the remaining time for timers."""
-        return calls.reissue(self._run, at)
+        """The commands of everything in flight, with the remaining time for timers, and the end if it has ended."""
+        run = self._run
+        ended = [finish_command(run, completed=run.phase != "backward")] if run.finished else []
+        return [*calls.reissue(run, at), *ended]
 
     def lost_calls(self, at: float) -> list[CallEnded]:
         """End events for all calls in flight, for a new run that continues a terminated one."""

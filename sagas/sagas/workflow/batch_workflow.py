@@ -30,6 +30,7 @@ from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue
+from sagas.workflow.limits import NEXT_TASK
 from sagas.workflow.received import NO_INPUT, bounded_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
@@ -72,6 +73,8 @@ class BatchWorkflow:
                     self._record = self._record.asked("INTERRUPTED", None)
                     break
                 continue
+            if not self._ended:
+                await workflow.sleep(NEXT_TASK, summary="continue as new")  # a cancel in this task is applied after it
             if not self._ended:
                 workflow.continue_as_new(self._record.to_json())
         return self._record.to_json()

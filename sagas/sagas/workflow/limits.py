@@ -27,6 +27,9 @@ on a busy machine."""
 VIEW_LIMIT = 512 * 1024
 """Maximum bytes of a view in a memo, a failure or a query result."""
 
+NEXT_TASK = timedelta(milliseconds=1)
+"""The shortest timer; it fires in another workflow task."""
+
 SUMMARY_LIMIT = 200
 """Maximum characters of a summary; Temporal accepts 400 bytes."""
 

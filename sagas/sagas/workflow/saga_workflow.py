@@ -51,7 +51,15 @@ from sagas.protocol.payloads import (
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
-from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
+from sagas.workflow.limits import (
+    HISTORY_LIMIT,
+    NEXT_TASK,
+    VIEW_LIMIT,
+    PayloadThrottle,
+    limit_output,
+    limit_summary,
+    view_payload,
+)
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
 from sagas.workflow.notify import Notifications
@@ -112,6 +120,8 @@ class SagaWorkflow:
                 raise self._tasks.crash
             if self._finish is None:
                 await self._wait(workflow.all_handlers_finished)
+                if self._may_continue:
+                    await self._next_task()
                 if self._may_continue:
                     self._continue()
         await self._wait(workflow.all_handlers_finished)
@@ -189,6 +199,13 @@ class SagaWorkflow:
             if isinstance(command, CancelCall | CancelSaga | BEGINS):
                 self._execute(command)
 
+    async def _next_task(self) -> None:
+        """Wait for the next workflow task: the SDK applies a native cancel after the messages of the same task, and it
+        would be lost with this run.
+        """
+        timer = asyncio.ensure_future(workflow.sleep(NEXT_TASK, summary="continue as new"))
+        await self._wait(timer.done)
+
     def _should_continue(self, machine: Machine) -> bool:
         """True when the history is long, unless a nested saga is running: it reports to this run and may take days."""
         if self._continuing or self._must_stay or not workflow.info().is_continue_as_new_suggested():
@@ -198,7 +215,8 @@ class SagaWorkflow:
     @property
     def _may_continue(self) -> bool:
         machine = self._machine
-        return self._continuing and machine is not None and not machine.paused and not self._tasks.busy
+        may = self._continuing and self._finish is None and workflow.all_handlers_finished()
+        return may and machine is not None and not machine.paused and not self._tasks.busy
 
     @property
     def _sends_last_commands(self) -> bool:

@@ -156,6 +156,46 @@ async def test_a_cancel_in_one_run_applies_in_the_next(env: Environment) -> None
     assert await env.effects() == []
 
 
+CLOSING = """
+    saga: closing
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: p, uses: book, pivot: true}
+"""
+
+
+@pytest.mark.parametrize("way", ["natively", "by update", "by a second signal"])
+async def test_what_arrives_in_the_task_that_continues_as_new_is_not_lost(env: Environment, way: str) -> None:
+    """The worker is away while signals fill the history, and the cancel comes last: all are in one task."""
+    async with env.serving(CLOSING) as client:
+        saga = await begin(client, "closing")
+        await until(lambda: _running(client, saga, "go"))
+    cancelling: asyncio.Task[object] | None = None
+    for number in range(45):
+        await handle(client, saga).signal("other", number)
+    match way:
+        case "natively":
+            await handle(client, saga).cancel()
+        case "by update":
+            cancelling = asyncio.create_task(handle(client, saga).execute_update("cancel"))
+            await asyncio.sleep(1)
+        case _:
+            await handle(client, saga).signal("go", 1)
+    async with env.again() as client:
+        story = await finished(client, saga, "60s")
+        described = await handle(client, saga).describe()
+        assert described.status is not None
+        assert described.status.name == {"natively": "CANCELED", "by update": "FAILED"}.get(way, "COMPLETED")
+    if cancelling is not None:
+        assert await cancelling == "accepted"
+    if way == "by a second signal":
+        assert (story["state"], env.log()) == ("COMPLETED", ["do a", "do p"])
+    else:
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+        assert env.log() == ["do a", "undo a"]
+
+
 async def test_no_new_run_while_a_nested_saga_runs(env: Environment) -> None:
     parent = """
         saga: elder
