@@ -33,6 +33,9 @@ from saga_activities.guard.transaction import (
 )
 from saga_activities.sessions import CLEAN_MYSQL
 
+_NOT_ROLLED_BACK = 1196
+"""The warning of ROLLBACK after changes of tables without transactions."""
+
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :created_at"
 _NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > :created_at)"
@@ -66,6 +69,7 @@ class SqlAlchemyTransaction:
     ) -> None:
         self.sql = SqlSession(connection)
         self.answered = False
+        self.kept_changes = False
         self._connection = connection
         self.address(entry_key)
         self._limits = limits
@@ -144,6 +148,7 @@ class SqlAlchemyTransaction:
         else:
             try:
                 await self._connection.exec_driver_sql("ROLLBACK")
+                await self._read_warnings()
                 await self._clean()
             except SQLAlchemyError:
                 if self.answered:
@@ -157,6 +162,9 @@ class SqlAlchemyTransaction:
         except SQLAlchemyError:
             await self._abandon()
         await self._connection.close()
+
+    async def _read_warnings(self) -> None:
+        """Find out whether ROLLBACK has left changes of an action."""
 
     async def _clean(self) -> None:
         """End what a statement of an action has left in the session; SQLite keeps nothing there."""
@@ -252,6 +260,12 @@ class MysqlTransaction(SqlAlchemyTransaction):
             await self._connection.exec_driver_sql(f"SET SESSION {variables}")
             info["saga_limits"] = variables
         await self._send("START TRANSACTION READ ONLY" if self._limits.read_only else self._start)
+
+    async def _read_warnings(self) -> None:
+        """A view or a trigger may write a table without transactions, which no look at the statement shows."""
+        if self.sql.used:
+            warnings = await self._connection.exec_driver_sql("SHOW WARNINGS")
+            self.kept_changes = any(int(warning[1]) == _NOT_ROLLED_BACK for warning in warnings)
 
     async def _clean(self) -> None:
         if self.sql.used:

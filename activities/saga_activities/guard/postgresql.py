@@ -77,6 +77,7 @@ _TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 class PostgresTransaction:
     """One transaction on one connection."""
 
+    kept_changes = False
     _final_statement = "COMMIT"
     _lock_share = 0.9
     """The fraction of the time left that one wait for a lock may take."""

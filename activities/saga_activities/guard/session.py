@@ -14,17 +14,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import BindParameter, TextClause
-from sqlalchemy.sql.expression import ClauseElement
+from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import exact_parameters, text_needs_care
 from saga_activities.guard.parameter_columns import needs_care
+from saga_activities.guard.table_engines import table_problem
 from saga_activities.result_columns import check_names, mysql_reader
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement, shown
+from sagas.sql_text.written_tables import changed_tables
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -196,6 +198,8 @@ class SqlSession:
                 if isinstance(prepared, ParsedSql):
                     for values in (given,) if isinstance(given, Mapping) else given or ({},):
                         prepared.check_parameters(values.keys())
+                if self._dialect in ("mysql", "mariadb"):
+                    await self._refuse_engines(prepared)
                 return await self._execute(prepared, await self._exact(prepared, given))
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
@@ -226,12 +230,29 @@ class SqlSession:
         Raises InexactNumber, UnusableParameter. ``numbers_only``: SQLAlchemy binds all other values.
         """
 
-        async def query(text: str, values: Mapping[str, Any]) -> list[Row]:
-            return (await self._execute(self.parse(text), values)).rows or []
-
         return await exact_parameters(
-            statement, self._dialect, parameters, query, numbers_only=numbers_only, check_text=not self.writes_images
+            statement,
+            self._dialect,
+            parameters,
+            self._query,
+            numbers_only=numbers_only,
+            check_text=not self.writes_images,
         )
+
+    async def _refuse_engines(self, statement: ParsedSql | Executable) -> None:
+        """Refuse to write a table that a rollback would not restore; each is looked up once on a connection."""
+        if isinstance(statement, ParsedSql):
+            tables = changed_tables(statement)
+        else:
+            table = getattr(statement, "table", None) if isinstance(statement, UpdateBase) else None
+            tables = [(table.schema, table.name)] if isinstance(table, TableClause) else []
+        seen: set[tuple[str | None, str]] = self._connection.info.setdefault("saga_transactional_tables", set())
+        if (problem := await table_problem([table for table in tables if table not in seen], self._query)) is not None:
+            raise UsageError(problem)
+        seen.update(tables)
+
+    async def _query(self, text: str, values: Mapping[str, Any]) -> list[Row]:
+        return (await self._execute(self.parse(text), values)).rows or []
 
     async def _exact(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

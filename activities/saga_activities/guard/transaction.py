@@ -90,6 +90,11 @@ class GuardTransaction(Protocol):
         """True if the database has answered a statement of this transaction; if not, the connection may be stale."""
         ...
 
+    @property
+    def kept_changes(self) -> bool:
+        """True after a rollback that has left changes, because a table has no transactions."""
+        ...
+
     async def insert(
         self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:

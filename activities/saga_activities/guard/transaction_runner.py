@@ -92,7 +92,7 @@ class TransactionRunner:
         tx, verdict = attempt
         if not verdict.commit:
             await _roll_back(tx)
-            return verdict.outcome
+            return _kept_changes("it was decided not to commit") if tx.kept_changes else verdict.outcome
         # Once COMMIT is sent, only its response tells the outcome.
         sent = SentCommit(entry_key, op, scheduled_at, args_hash)
         return await uncancellable(self._commit(tx, verdict, sent))
@@ -117,6 +117,8 @@ class TransactionRunner:
         except Exception as error:  # noqa: BLE001 - whatever an action raises becomes an outcome
             doom = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
+            if tx is not None and tx.kept_changes:
+                return _kept_changes(str(error))
             if room.expired():
                 return outcome_of_error(
                     InfrastructureError(
@@ -266,6 +268,17 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     return Outcome(
         "failed", failure=Failure(name, action_error_message(error), details if isinstance(details, dict) else {})
     )
+
+
+def _kept_changes(why: str) -> Outcome:
+    """The outcome of a rollback that has left changes: a retry would repeat them, and nobody can say that nothing
+    happened.
+    """
+    message = (
+        "the attempt was rolled back, and the database kept its changes to a table without transactions (warning 1196):"
+        f" find the rows that it wrote, and convert the table to InnoDB; rolled back because {why}"
+    )
+    return Outcome("unknown", failure=Failure("Parked", message[:1000]), retryable=False, park_reason=message[:1000])
 
 
 def refused_write_outcome(error: BaseException) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.sql_statements import main_keyword
 from sagas.sql_text.tokens import INSIGNIFICANT, Token
 
 _VERBS = ("INSERT", "UPDATE", "MERGE", "REPLACE")
@@ -83,16 +84,44 @@ def written_tables(parsed: ParsedSql) -> list[tuple[str, str | None, str]]:
         name = at + 1
         while is_target and name < len(words) and words[name] in ("ONLY", "INTO", "OR", *_MODIFIERS, "ABORT", "FAIL"):
             name += 1
-        parts: list[str] = []
-        while is_target and name < len(tokens) and tokens[name].kind in ("word", "name"):
-            parts.append(parsed.text_of(tokens[name]))
-            name += 2
-            if name > len(tokens) or words[name - 1 : name] != ["."]:
-                break
+        parts = _name(parsed, tokens, name) if is_target else []
         table = (".".join(parts), _plain(parts[-2]) if len(parts) > 1 else None, _plain(parts[-1])) if parts else None
         if table is not None and table not in tables and words[at + 1 : at + 2] != ["("]:
             tables.append(table)
     return tables
+
+
+def changed_tables(parsed: ParsedSql) -> list[tuple[str | None, str]]:
+    """Schema and name of the tables that a statement of MySQL or MariaDB may change; aliases may be among them."""
+    tokens = list(parsed.significant())
+    words = [_word(parsed, token) for token in tokens]
+    main = main_keyword(parsed)
+    if main in ("INSERT", "REPLACE"):
+        return [(schema, name) for _, schema, name in written_tables(parsed)]
+    if main not in ("UPDATE", "DELETE"):
+        return []
+    tables: dict[tuple[str | None, str], None] = {}
+    depth = 0
+    for at in range(words.index(main), len(words)):
+        depth += {"(": 1, ")": -1}.get(words[at], 0)
+        if depth == 0 and words[at] in ("SET", "WHERE"):
+            break
+        if depth == 0 and words[at] in (main, "FROM", "USING", "JOIN", ",", *_MODIFIERS):
+            parts = _name(parsed, tokens, at + 1)
+            if parts and parts[-1].upper() not in ("FROM", "QUICK", *_MODIFIERS):
+                tables[(_plain(parts[-2]) if len(parts) > 1 else None, _plain(parts[-1]))] = None
+    return list(tables)
+
+
+def _name(parsed: ParsedSql, tokens: Sequence[Token], at: int) -> list[str]:
+    """The parts of the name that begins at a token, with their quotes."""
+    parts: list[str] = []
+    while at < len(tokens) and tokens[at].kind in ("word", "name"):
+        parts.append(parsed.text_of(tokens[at]))
+        if at + 1 >= len(tokens) or parsed.text_of(tokens[at + 1]) != ".":
+            break
+        at += 2
+    return parts
 
 
 def unplaced_parameters(parsed: ParsedSql) -> list[str]:

@@ -210,6 +210,24 @@ async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
     assert found[2].help == "grant the right to the user of the connection's url"
 
 
+async def test_a_table_without_transactions(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
+    name = f"doctor_engines_{os.getpid()}"
+    url = make_url(mariadb_server.url("mysql")).set(drivername="mariadb+asyncmy")
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.execute(text(f"create database {name}"))
+        await connection.execute(text(f"create table {name}.visits (id int primary key) engine = MyISAM"))
+    await engine.dispose()
+    own = url.set(database=name, drivername="mariadb").render_as_string(hide_password=False)
+    (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{own}"\n')
+    write = step("delete from visits").replace("effect: none", "pivot: true").replace("extra", "write")
+    (tmp_path / "engines.saga.yaml").write_text(f"saga: engines\nsteps:\n{step('select * from visits')}{write}")
+    found = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert [one.ok for one in found] == [True, False]
+    place = f"{tmp_path}/engines.saga.yaml:4:71 engines/write: the table visits has no transactions (MyISAM), so that"
+    assert found[1].message.startswith(place), found[1].message
+
+
 async def test_sqlite(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     with sqlite3.connect(file) as connection:

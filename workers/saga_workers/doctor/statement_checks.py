@@ -7,13 +7,14 @@ SQLite compiles (``EXPLAIN``). Drivers send types of parameters that are not kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import open_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
@@ -27,6 +28,7 @@ from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
+from sagas.sql_text.written_tables import changed_tables
 
 CHECK = "statements"
 _TIMEOUT = 30.0
@@ -67,12 +69,16 @@ class _Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A database's refusal of a statement. ``offset`` is the place in the author's text, if it names it."""
+    """A database's refusal of a statement. ``offset`` is the place in the author's text, if it names it.
+
+    ``is_prepared``: the database would take it, and the step refuses it.
+    """
 
     why: str
     help: str
     offset: int = 0
     is_syntax: bool = False
+    is_prepared: bool = False
 
 
 class _NotChecked(Exception):
@@ -162,6 +168,8 @@ async def _check(connection: AsyncConnection, statement: _Statement, prepare: An
         return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
     if refusal is None:
         return None
+    if refusal.is_prepared:
+        return DoctorResult(CHECK, False, f"{statement.at(statement.node)}: {refusal.why}", refusal.help)
     if refusal.is_syntax and statement.takes_literals and statement.parsed.parameters:
         why = "it may need literals (`date :day`), which a prepared statement cannot have; write casts (`:day::date`)"
         return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
@@ -222,7 +230,13 @@ async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Ref
             raise
         return _Refusal(_mysql_message(error), _HELP.get(code, _ANY_HELP))
     await connection.exec_driver_sql(f"DEALLOCATE PREPARE {_NAME}")
-    return None
+
+    async def query(text: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        rendered = parse_sql(text, parsed.dialect).render("format")
+        return (await connection.exec_driver_sql(rendered.text, rendered.values(values))).mappings().all()
+
+    problem = await table_problem(changed_tables(parsed), query)
+    return None if problem is None else _Refusal(problem, "convert the table to InnoDB", is_prepared=True)
 
 
 def _mysql_message(error: DBAPIError) -> str:
