@@ -264,8 +264,8 @@ class MysqlTransaction(SqlAlchemyTransaction):
     async def _read_warnings(self) -> None:
         """A view or a trigger may write a table without transactions, which no look at the statement shows."""
         if self.sql.used:
-            warnings = await self._connection.exec_driver_sql("SHOW WARNINGS")
-            self.kept_changes = any(int(warning[1]) == _NOT_ROLLED_BACK for warning in warnings)
+            warnings = (await self._connection.exec_driver_sql("SHOW WARNINGS")).mappings()
+            self.kept_changes = any(int(warning["Code"]) == _NOT_ROLLED_BACK for warning in warnings)
 
     async def _clean(self) -> None:
         if self.sql.used:

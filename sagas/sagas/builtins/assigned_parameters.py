@@ -106,7 +106,7 @@ class _Analysis:
     def _unplaced(self, tree: Any) -> Iterator[AssignedParameter]:
         """The parameters that are neither seen to reach a column nor seen not to reach one."""
         for node in tree.find_all(self._exp.Placeholder) if self._written else ():
-            if id(node) in self._placed or self._is_computed(node):
+            if id(node) in self._placed or self._is_computed(node) or self._is_only_compared(tree, node):
                 continue
             for written in self._written:
                 for column in written.columns or (None,):
@@ -115,7 +115,7 @@ class _Analysis:
     def _is_computed(self, node: Any) -> bool:
         """Return whether a value is compared, returned or computed with on its way up."""
         exp = self._exp
-        ends = (exp.Where, exp.Having, exp.Limit, exp.Offset, exp.Order, exp.Group, exp.Returning, exp.Mul, exp.Div)
+        ends = (exp.Where, exp.Having, exp.Limit, exp.Offset, exp.Group, exp.Returning, exp.Mul, exp.Div)
         while (parent := node.parent) is not None:
             match parent:
                 case exp.Insert() | exp.Update() | exp.Merge() | exp.When():
@@ -135,10 +135,30 @@ class _Analysis:
                     return True
                 case exp.Join() if node.arg_key == "on":
                     return True
+                case exp.Order() if isinstance(parent.parent, exp.Query):  # not that of an aggregate
+                    return True
             if isinstance(parent, ends):
                 return True
             node = parent
         return False
+
+    def _is_only_compared(self, tree: Any, node: Any) -> bool:
+        """Return whether each use of the column of a derived table in which the value stands compares or computes."""
+        exp = self._exp
+        if tree.find(exp.Star) is not None:
+            return False
+        common = {table.alias.lower(): table for table in tree.find_all(exp.CTE)}
+        relations = [owner.this for owner in tree.find_all(exp.From, exp.Join)]
+        relations += [merge.args.get("using") for merge in tree.find_all(exp.Merge)]
+        within = {id(node)}
+        while (node := node.parent) is not None:
+            within.add(id(node))
+        columns = [
+            column for relation in relations if relation is not None for column in self._columns(relation, common)
+        ]
+        names = {name for name, value in columns if id(value) in within}
+        uses = [column for column in tree.find_all(exp.Column) if column.name.lower() in names]
+        return bool(uses) and all(self._is_computed(use) for use in uses)
 
     def _is_assignment(self, node: Any) -> bool:
         exp = self._exp
