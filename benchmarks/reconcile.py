@@ -36,8 +36,9 @@ from saga_spark.reconcile.extracts import (
     SAGAS_FILE,
     effect_schema,
 )
-from saga_spark.reconcile.reconcile_spec import ComparisonSpec, EffectTable
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
+from sagas.settings.reconcile import EffectTable
 
 NOW = 1_790_000_000.0
 STEPS = ("reserve", "charge", "place")
@@ -52,9 +53,14 @@ Find = Callable[[DataFrame, DataFrame, tuple[str, ...]], int]
 
 EFFECTS = (
     EffectTable(
-        "orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", step="place", amounts={"total": "total"}
+        connection="shop",
+        table="orders",
+        key=("order_id",),
+        saga_id="saga_id",
+        step="place",
+        amounts={"total": "total"},
     ),
-    EffectTable("charges", "shop", "charges", ("id",), "guard_key", "id", step="charge"),
+    EffectTable(connection="shop", table="charges", key=("id",), guard_key="id", step="charge"),
 )
 
 

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,7 +37,7 @@ from saga_workers.relay.publisher import encode_event
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.databases import set_up_database
 from sagas.actions.events import Event
-from sagas.settings import KafkaSettings, Settings, load_settings
+from sagas.settings import Settings, load_settings
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 SETTINGS = """
@@ -100,8 +100,8 @@ class Bench:
 
     def __init__(self, settings: Settings, shards: int, servers: tuple[int, int]) -> None:
         self.servers, self.shards = servers, shards
-        self.settings = replace(settings, kafka=replace(settings.kafka, prefix=f"bench{uuid.uuid4().hex[:6]}"))
-        self.kafka: KafkaSettings = self.settings.kafka
+        self.kafka = settings.kafka.model_copy(update={"prefix": f"bench{uuid.uuid4().hex[:6]}"})
+        self.settings = settings.model_copy(update={"kafka": self.kafka})
         self.url = settings.connection("bench").url.replace("+psycopg", "")
         with self.connect() as connection:
             connection.execute("truncate saga_outbox, saga_relay_lease")

@@ -13,7 +13,6 @@ import json
 import time
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,11 +54,12 @@ def project_of(folder: Path) -> Project:
     place.mkdir()
     (place / "order.saga.yaml").write_text(DEFINITION.format(topic=f"orders-{mark}"))
     return Project(
-        replace(
-            settings,
-            definitions=(place,),
-            kafka=replace(settings.kafka, prefix=f"bench-{mark}"),
-            temporal=replace(settings.temporal, task_queue=f"bench-{mark}"),
+        settings.model_copy(
+            update={
+                "definition_folders": (place,),
+                "kafka": settings.kafka.model_copy(update={"prefix": f"bench-{mark}"}),
+                "temporal": settings.temporal.model_copy(update={"task_queue": f"bench-{mark}"}),
+            }
         )
     )
 

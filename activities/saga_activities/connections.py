@@ -6,12 +6,13 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ARRAY, URL, Engine, event, make_url
+from sqlalchemy import ARRAY, Engine, event, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -20,36 +21,29 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.sessions import session_arguments
 from sagas.errors import UsageError
+from sagas.settings.connections import SqlConnection, async_url
 from sagas.text.exact_json import decode_json, encode_json
 
-DRIVERS = {
-    "postgresql": "postgresql+psycopg",
-    "postgres": "postgresql+psycopg",
-    "mysql": "mysql+asyncmy",
-    "mariadb": "mariadb+asyncmy",
-    "sqlite": "sqlite+aiosqlite",
-}
 ISOLATION_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 CONNECT_TIMEOUT = 5
 """Seconds until a server that does not respond counts as down."""
 
 
 class DatabaseConnections:
-    """Opens the ``[connections.*]`` of the settings on first use.
+    """Opens the databases of the settings on first use. Raises UsageError if the URL of one cannot be read.
 
-    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` limits
-    the concurrent guarded attempts, and so the connections, of this worker for each database (default 20); the
-    argument overrides all settings.
+    ``pool_size`` of a connection limits the concurrent guarded attempts, and so the connections, of this worker for its
+    database; the argument overrides all of them.
     """
 
-    def __init__(self, settings: Mapping[str, Mapping[str, Any]], *, pool_size: int | None = None) -> None:
-        self.settings = settings
+    def __init__(self, connections: Iterable[SqlConnection] = (), *, pool_size: int | None = None) -> None:
+        self._connections = {connection.name: (connection, connection.url) for connection in connections}
         self._pool_size = pool_size
         self._guards: dict[str, Guard] = {}
 
-    def names(self, kind: str = "sql") -> list[str]:
-        """The connections of one kind."""
-        return [name for name, one in self.settings.items() if one.get("kind", "sql") == kind]
+    def names(self) -> list[str]:
+        """The names of the databases."""
+        return list(self._connections)
 
     def guard(self, name: str) -> Guard:
         """The guard of a SQL connection. Raises :class:`UsageError` if there is none of this name."""
@@ -73,32 +67,27 @@ class DatabaseConnections:
             await guard.engine.dispose()
 
     def _open(self, name: str) -> Guard:
-        connection = self.settings.get(name)
-        if connection is None or connection.get("kind", "sql") != "sql":
+        if name not in self._connections:
             known = ", ".join(self.names()) or "none"
             raise UsageError(
                 f"this worker has no SQL connection {name!r}, only {known}: restart it if saga.toml has changed",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
-        isolation = str(connection.get("isolation", "")).upper() or None
+        connection, url = self._connections[name]
+        isolation = connection.isolation and connection.isolation.upper()
         if isolation is not None and isolation not in ISOLATION_LEVELS:
             raise UsageError(
                 f"connection {name}: isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}"
             )
-        size = self._pool_size or _parse_pool_size(name, connection.get("pool_size", 20))
-        return Guard(name, open_engine(name, str(connection.get("url", "")), size), isolation=isolation)
-
-
-def _parse_pool_size(name: str, configured: object) -> int:
-    text = str(configured)
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"connection {name}: pool_size must be a whole number from 1 on, not {configured!r}")
-    return int(text)
+        return Guard(name, open_engine(name, url, self._pool_size or connection.pool_size), isolation=isolation)
 
 
 def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     """A pool for ``url``. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
-    target = _parse_url(name, url)
+    try:
+        target = make_url(async_url(url, Path(), setting=f"connections.{name}.url"))
+    except (ArgumentError, ValueError):  # a port that is no number is a plain ValueError
+        raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
     arguments: dict[str, Any] = {}
     backend = target.get_backend_name()
     if backend == "postgresql":
@@ -147,17 +136,6 @@ def _without_limits(type_: Any) -> Any:
 
 def _write_json(value: Any) -> str:
     return encode_json(value).decode()
-
-
-def _parse_url(name: str, text: str) -> URL:
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):  # a port that is no number is a plain ValueError
-        raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
-    backend = url.get_backend_name()
-    if backend not in DRIVERS:
-        raise UsageError(f"connection {name}: {backend} is not supported; use PostgreSQL, MySQL, MariaDB or SQLite")
-    return url.set(drivername=DRIVERS[backend]) if "+" not in url.drivername else url
 
 
 # SQLite connections: a closed one holds no lock, and a cancelled statement ends soon.

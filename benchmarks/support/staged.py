@@ -17,7 +17,7 @@ def settings(root: Path, **more: Any) -> SparkSettings:
     """A project in an empty folder, with an Iceberg catalog in an SQLite file."""
     lake = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": (root / "warehouse").as_uri()}
     (root / "warehouse").mkdir(exist_ok=True)
-    return SparkSettings(root, stage=(root / "stage").as_uri(), catalogs={"lake": lake}, **more)
+    return SparkSettings(root=root, stage=(root / "stage").as_uri(), catalogs={"lake": lake}, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.worker.worker_process import make_worker
 from sagas.actions import ACTION_ATTRIBUTE, Actions
-from sagas.settings import KafkaSettings, Settings
-from sagas.settings.model import Connection, TemporalSettings
+from sagas.settings import HttpService, KafkaSettings, Settings, SqlConnection
+from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.project import Project
+from sagas.settings.temporal import TemporalSettings
 
 
 def make_project(
@@ -26,7 +27,7 @@ def make_project(
     *,
     address: str,
     connections: Mapping[str, str] | None = None,
-    options: Mapping[str, Connection] | None = None,
+    options: Mapping[str, SqlConnection | HttpService] | None = None,
     variables: Mapping[str, Any] | None = None,
     outbox: str | None = None,
     ledger: str | None = None,
@@ -39,19 +40,19 @@ def make_project(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
-    found: dict[str, Connection] = {
-        name: Connection(name, "sql", folder, url_setting=url) for name, url in (connections or {}).items()
+    found: dict[str, SqlConnection | HttpService] = {
+        name: SqlConnection(name=name, root=folder, url=url) for name, url in (connections or {}).items()
     }
     found.update(options or {})
     settings = Settings(
         root=folder,
-        definitions=(folder,),
+        definition_folders=(folder,),
         temporal=TemporalSettings(address=address, namespace="default", task_queue=f"test-{uuid.uuid4()}"),
         connections=found,
         vars=dict(variables or {}),
         kafka=KafkaSettings(outbox=outbox),
-        ledger={} if ledger is None else {"connection": ledger},
-        locks={} if locks is None else {"connection": locks},
+        ledger=LedgerSettings(connection=ledger),
+        locks=LockSettings(connection=locks),
     )
     return Project(settings, Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions]))
 

@@ -10,7 +10,8 @@ import pytest
 
 from saga_spark.runner.java import class_archive_options
 from saga_spark.runner.task_context import TaskContext
-from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
+from saga_spark.settings import SparkSettings
+from sagas.builtins.spark import STAGING_SQL_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

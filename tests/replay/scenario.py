@@ -19,7 +19,7 @@ from saga_activities.messaging.kafka_request import Reply
 from saga_workers.client import Client
 from saga_workers.trigger.replies import complete_attempt
 from sagas.errors import UsageError
-from sagas.settings.model import Connection
+from sagas.settings import HttpService, SqlConnection
 from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
 from tests.integration.engine.environment import Environment, handle, resolve, until
@@ -116,7 +116,7 @@ def reply(*replies: tuple[str, str, Any]) -> After:
 
     async def after(client: Client, id: str) -> None:
         url = client.project.settings.connection("shop").url
-        databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
+        databases = DatabaseConnections([SqlConnection(name="shop", url=url)])
         engine = databases.engine("shop")
 
         async def waits(key: str) -> Any:
@@ -176,7 +176,7 @@ async def playing(env: Environment, scenario: Scenario, **options: Any) -> Async
         if scenario.http is not None:
             service = services.enter_context(PaymentServer())
             service.faults(*(dict(fault) for fault in scenario.http))
-            env.connections["crm"] = Connection("crm", "http", env.folder, url_setting=service.url)
+            env.connections["crm"] = HttpService(name="crm", root=env.folder, url=service.url)
         async with env.serving(*scenario.definitions, **options) as client:
             yield client
 

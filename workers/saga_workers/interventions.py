@@ -40,7 +40,6 @@ from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import MACHINE_QUERY, OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
-from sagas.settings.model import DEFAULT_TASK_QUEUE
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
@@ -275,7 +274,7 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     return consequences
 
 
-async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str = DEFAULT_TASK_QUEUE) -> str:
+async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str) -> str:
     """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone.
 
     A saga that only the ledger knows is undone on ``task_queue``.

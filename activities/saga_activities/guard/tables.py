@@ -8,6 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from sagas.settings import KafkaSettings
+
 MAX_SAGA_ID = 512
 MAX_ENTRY = 200
 """Characters. At four bytes each, both must fit the 3,072 bytes that InnoDB allows for a key."""
@@ -146,7 +148,7 @@ MAX_NAME = 200
 MAX_STEP_KEY = MAX_SAGA_ID + MAX_ENTRY + 20
 """Characters of a step key: saga id, ledger id, generation and `/undo.N`."""
 
-DEFAULT_SHARDS = 4
+DEFAULT_SHARDS = KafkaSettings().shards
 """Number of shards of a new outbox."""
 
 outbox_table = sa.Table(

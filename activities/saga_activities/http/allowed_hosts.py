@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -65,7 +65,7 @@ class AllowedHosts:
         return addresses
 
 
-def parse_allowed_hosts(entries: list[str]) -> AllowedHosts:
+def parse_allowed_hosts(entries: Sequence[str]) -> AllowedHosts:
     """Raises ValueError with an entry that is neither a host name, nor `*.` and a name, nor an address or network."""
     names: list[str] = []
     networks: list[Network] = []

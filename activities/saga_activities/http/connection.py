@@ -16,8 +16,9 @@ from saga_activities.http.bounded_read import ACCEPT_ENCODING, send_bounded
 from saga_activities.http.credentials import SIGNATURE_HEADERS, Credentials, CredentialsError, signature_headers
 from saga_activities.http.request import HttpRequest, redirect_target
 from saga_activities.http.response import HttpResponse
-from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings, MutualTLS
+from saga_activities.http.settings import HttpSettings
 from sagas.errors import UsageError
+from sagas.settings.http_auth import MutualTls
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
@@ -41,7 +42,7 @@ class HttpConnection:
     def __init__(self, settings: HttpSettings, trace: Trace | None = None) -> None:
         self.settings = settings
         self._extensions = {} if trace is None else {"trace": trace}
-        self.credentials = Credentials(settings.auth)
+        self.credentials = Credentials(settings)
         self._client: httpx.AsyncClient | None = None
         self._foreign_client: httpx.AsyncClient | None = None
 
@@ -122,7 +123,7 @@ class HttpConnection:
         if self._client is None:
             # A proxy of the environment would read what is sent over plain HTTP to this machine.
             direct = {f"all://{host}": None for host in _LOOPBACK}
-            self._client = _new_client(verify=self._tls(self.settings.mtls), limits=_LIMITS, mounts=direct)
+            self._client = _new_client(verify=self._tls(self.settings.auth.mtls), limits=_LIMITS, mounts=direct)
         return self._client
 
     def _open_foreign_client(self) -> httpx.AsyncClient:
@@ -132,7 +133,7 @@ class HttpConnection:
             self._foreign_client = _new_client(verify=self._tls(None), limits=_FOREIGN_LIMITS, trust_env=False)
         return self._foreign_client
 
-    def _tls(self, mtls: MutualTLS | None) -> ssl.SSLContext:
+    def _tls(self, mtls: MutualTls | None) -> ssl.SSLContext:
         ca = self.settings.ca
         try:
             context = ssl.create_default_context(cafile=str(ca)) if ca else httpx.create_ssl_context()
@@ -142,15 +143,16 @@ class HttpConnection:
             ) from None
         if mtls is None:
             return context
+        certificate, key = self.settings.root / mtls.certificate, self.settings.root / mtls.key
         try:
             # Without a password OpenSSL would prompt on the worker's terminal.
-            password = mtls.password.read() if mtls.password else ""
-            context.load_cert_chain(mtls.certificate, mtls.key, password=lambda: password)
+            password = self.settings.credential("mtls.password", mtls.password).read() if mtls.password else ""
+            context.load_cert_chain(certificate, key, password=lambda: password)
         except UsageError as error:
             raise CredentialsError(error.message.rstrip(".")) from None
         except (OSError, ValueError) as error:
             raise CredentialsError(
-                f"the certificate {mtls.certificate} with the key {mtls.key} cannot be used "
+                f"the certificate {certificate} with the key {key} cannot be used "
                 f"({getattr(error, 'strerror', None) or type(error).__name__})"
             ) from None
         return context
@@ -182,7 +184,7 @@ class HttpConnections:
 
     def __init__(self, settings: Mapping[str, HttpSettings], trace: Trace | None = None) -> None:
         self._connections = {name: HttpConnection(each, trace) for name, each in settings.items()}
-        self._unnamed = HttpConnection(HttpSettings("", key_header=DEFAULT_KEY_HEADER), trace)
+        self._unnamed = HttpConnection(HttpSettings(""), trace)
 
     def get(self, name: str | None) -> HttpConnection:
         """The connection of this name; for None, one without a URL and credentials.

@@ -17,9 +17,11 @@ from urllib.parse import quote_plus
 import httpx
 
 from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
-from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretSetting
+from saga_activities.http.settings import HttpSettings, SecretSetting
 from sagas.errors import UsageError
+from sagas.settings.http_auth import OAuth2Auth
 from sagas.settings.masking import MASK
+from sagas.settings.secrets import Secret
 
 _MIN_MASKED_LENGTH = 6
 _MAX_MASKED_SECRETS = 64
@@ -39,8 +41,8 @@ class _AccessToken:
 class Credentials:
     """The credentials of one connection. Keeps the secrets it has read, only to mask them in messages and responses."""
 
-    def __init__(self, auth: Auth | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._auth = auth
+    def __init__(self, settings: HttpSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._auth = settings, settings.auth
         self._clock = clock
         self._token: _AccessToken | None = None
         self._renewal_lock = asyncio.Lock()
@@ -49,27 +51,28 @@ class Credentials:
     @property
     def header(self) -> str | None:
         """The name of the header that carries these credentials."""
-        if self._auth is None:
+        if not self._auth.kinds:
             return None
-        return self._auth.name if isinstance(self._auth, HeaderAuth) else "authorization"
+        return self._auth.header.name if self._auth.header else "authorization"
 
     @property
     def renewable(self) -> bool:
         """True if a 401 response may only mean that the token has expired."""
-        return isinstance(self._auth, OAuth2Auth)
+        return self._auth.oauth2 is not None
 
     async def headers(self, client: httpx.AsyncClient) -> dict[str, str]:
         """The headers that authenticate one request. Raises CredentialsError."""
         auth = self._auth
         try:
-            if isinstance(auth, BearerAuth):
-                return {"authorization": f"Bearer {self._read_secret(auth.token)}"}
-            if isinstance(auth, BasicAuth):
-                return {"authorization": self._basic(self._resolve(auth.user), self._read_secret(auth.password))}
-            if isinstance(auth, HeaderAuth):
-                return {auth.name: self._read_secret(auth.value)}
-            if isinstance(auth, OAuth2Auth):
-                return {"authorization": f"Bearer {await self._access_token(auth, client)}"}
+            if auth.bearer:
+                return {"authorization": f"Bearer {self._read('bearer', auth.bearer)}"}
+            if basic := auth.basic:
+                user, password = self._read("basic.user", basic.user), self._read("basic.password", basic.password)
+                return {"authorization": self._basic(user, password)}
+            if auth.header:
+                return {auth.header.name: self._read("header.value", auth.header.value)}
+            if auth.oauth2:
+                return {"authorization": f"Bearer {await self._access_token(auth.oauth2, client)}"}
         except UsageError as error:
             raise CredentialsError(error.message.rstrip(".")) from None
         return {}
@@ -92,14 +95,15 @@ class Credentials:
             return self._token.value
 
     async def _fetch_token(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> _AccessToken:
-        identity, secret = self._resolve(auth.client_id), self._read_secret(auth.client_secret)
+        identity = self._read("oauth2.client_id", auth.client_id)
+        secret = self._read("oauth2.client_secret", auth.client_secret)
         form = {"grant_type": "client_credentials"}
         headers = {"accept": "application/json"}
         if auth.scope:
             form["scope"] = auth.scope
         if auth.audience:
             form["audience"] = auth.audience
-        if auth.in_body:
+        if auth.send == "body":
             form |= {"client_id": identity, "client_secret": secret}
         else:
             # RFC 6749 section 2.3.1: both are form-encoded before they are joined.
@@ -129,11 +133,10 @@ class Credentials:
         self._remember(encoded)
         return f"Basic {encoded}"
 
-    def _resolve(self, value: str | SecretSetting) -> str:
-        return self._read_secret(value) if isinstance(value, SecretSetting) else value
-
-    def _read_secret(self, secret: SecretSetting) -> str:
-        value = secret.read()
+    def _read(self, key: str, written: str | Secret) -> str:
+        if isinstance(written, str):
+            return written
+        value = self._settings.credential(key, written).read()
         self._remember(value)
         return value
 

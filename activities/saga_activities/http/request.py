@@ -5,7 +5,6 @@ URLs are read by the parser of the client that connects: with two parsers a URL 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -16,6 +15,7 @@ import httpx
 
 from sagas.builtins.registry import BUILTINS, READ_METHODS
 from sagas.text.exact_json import encode_json, number_text
+from sagas.text.header_names import is_header_name
 from sagas.text.json_values import MAX_DEPTH, json_problem
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -23,7 +23,6 @@ FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_DEPTH = 10 * MAX_DEPTH
 """A definition may nest values of its own around an input."""
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 
 
@@ -142,10 +141,6 @@ def redirect_target(url: str, location: str) -> str | None:
     except (httpx.InvalidURL, ValueError):
         return None
     return str(target) if usable else None
-
-
-def is_header_name(name: str) -> bool:
-    return _HEADER_NAME.fullmatch(name) is not None
 
 
 def _with_query(url: str, query: Any) -> str:

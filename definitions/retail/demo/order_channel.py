@@ -111,7 +111,7 @@ class OrderChannel:
 
 def open_channel(settings: Settings, shop: AsyncEngine) -> OrderChannel:
     """The channel of this project. Raises UsageError: it has no connection for finance."""
-    return OrderChannel(settings.kafka, shop, open_engine(settings.connection(FINANCE_CONNECTION)))
+    return OrderChannel(settings.kafka, shop, open_engine(settings.sql_connection(FINANCE_CONNECTION)))
 
 
 async def _order_amounts(engine: AsyncEngine, query: str) -> list[OrderAmount]:

@@ -16,7 +16,7 @@ from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from saga_workers.runtime.databases import open_engine, set_up_database
 from sagas.protocol.saga_view import SagaView
-from sagas.settings import Settings, load_settings
+from sagas.settings import HttpService, Settings, load_settings
 from sagas.settings.project import Project
 
 from .accounts import Accounts, BasketState, check_accounts
@@ -70,8 +70,8 @@ async def open_demo(baskets: int, report: Report, config: Path | str | None = No
     )
     client = await Client.connect(Project(settings))
     for name in ("shop", FINANCE):
-        await set_up_database(settings.connection(name), settings.kafka.shards)
-    engine = open_engine(settings.connection("shop"))
+        await set_up_database(settings.sql_connection(name), settings.kafka.shards)
+    engine = open_engine(settings.sql_connection("shop"))
     channel = open_channel(settings, engine)
     ended = await _terminate_earlier(client)
     if ended:
@@ -167,7 +167,9 @@ class Demo:
 
 def _open_shopfront(settings: Settings) -> Shopfront | None:
     connection = settings.connection(SHOPFRONT)
-    secret = shared_secret(settings.root / connection.options["signing_secret"]["file"])
+    assert isinstance(connection, HttpService)
+    assert connection.signing_secret is not None
+    secret = shared_secret(settings.root / connection.signing_secret.location)
     return open_shopfront(connection.url, secret)
 
 

@@ -35,6 +35,8 @@ FIXED_CONF: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 """Properties that staged files depend on: every reader finds the same times in them, also before 1582."""
+STAGING_SQL_CONF: Mapping[str, str] = {SESSION_ZONE: "UTC", **FIXED_CONF}
+"""The properties of each session before the `conf` of a step, which may set another time zone for its job."""
 
 MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
 

@@ -153,7 +153,7 @@ def require_spark_remote(setting: str, url: str) -> None:
     _require_addresses(setting, what, [address], needs_port=False)
 
 
-def check_catalog_addresses(table: str, catalog: Mapping[str, Any]) -> None:
+def check_catalog_addresses(catalog: Mapping[str, Any]) -> None:
     """Raises WrongSetting for a `uri` that is no address of a catalog, or a wrong URL of a service that it uses.
 
     A catalog of another class decides itself what its properties mean.
@@ -162,18 +162,17 @@ def check_catalog_addresses(table: str, catalog: Mapping[str, Any]) -> None:
         return
     kind = catalog.get("type")
     for name, value in catalog.items():
-        setting = f"{table}.{name}"
         if not isinstance(value, str):
             continue
         if name == "uri" and (kind == "hive" or value.startswith("thrift:")):
             what = "must have the form thrift://host:9083"
             if not all(part.strip().startswith("thrift://") for part in value.split(",")):
-                raise WrongSetting(setting, what)
-            _require_addresses(setting, what, [part.strip().removeprefix("thrift://") for part in value.split(",")])
+                raise WrongSetting(name, what)
+            _require_addresses(name, what, [part.strip().removeprefix("thrift://") for part in value.split(",")])
         elif name == "uri" and kind != "rest" and not value.startswith(("http:", "https:")):
-            require_database_url(setting, value)
+            require_database_url(name, value)
         elif name in ("uri", "oauth2-server-uri") or (name.endswith(".endpoint") and "://" in value):
-            require_http_url(setting, value)
+            require_http_url(name, value)
 
 
 def _require_addresses(setting: str, what: str, addresses: list[str], *, needs_port: bool = True) -> None:

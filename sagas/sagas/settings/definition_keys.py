@@ -8,13 +8,15 @@ import hmac
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sagas.errors import UsageError
+from sagas.settings.forms import TextOrSecret, one_of
 from sagas.settings.masking import remember_secret
 from sagas.settings.secrets import Secret, resolve_secret
+from sagas.settings.table import Table, setting
 from sagas.settings.trust import require_own
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
@@ -27,12 +29,25 @@ Purpose = Literal["definition", "decision", "notification", "detached"]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(Table):
     """Which definitions workers run: those of the project and ``signed`` ones, or ``any``."""
 
-    definition_key: str | Secret | None = field(default=None, repr=False)
-    accept: Literal["signed", "any"] = "signed"
+    heading = "worker"
+    summary = "Which definitions a worker runs, see [definitions](../explanation/security.md#definitions)."
+
+    definition_key: TextOrSecret = setting(
+        None,
+        "the key of the project, at least 32 characters: clients sign with it what workers run. Several keys are "
+        "separated by white space: the first one signs, all of them verify. Default: the key file "
+        "`.saga/definition.key`, which the first command makes that needs it",
+        {"env": "SAGA_DEFINITION_KEY"},
+        repr=False,
+    )
+    accept: Annotated[Literal["signed", "any"], one_of("signed", "any")] = setting(
+        "signed",
+        "`signed`: the definitions of the project, and those that its key has signed; `any`: whatever a client of "
+        "Temporal sends",
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -98,7 +113,7 @@ def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:
     return signed_json({"saga_id": saga_id, **signed})
 
 
-def load_keys(worker: WorkerSettings, root: Path, *, create: bool) -> DefinitionKeys:
+def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> DefinitionKeys:
     """The keys of ``[worker] definition_key``, else that of the project's key file. ``create``: make a missing file.
 
     No keys if the file is missing and cannot be made, as in a folder that is mounted read-only.
@@ -106,8 +121,8 @@ def load_keys(worker: WorkerSettings, root: Path, *, create: bool) -> Definition
     Raises:
         UsageError: the setting cannot be resolved, a key is too short, or the file belongs to another user.
     """
-    if worker.definition_key is not None:
-        keys = tuple(resolve_secret(worker.definition_key, setting="worker.definition_key", root=root).split())
+    if definition_key is not None:
+        keys = tuple(resolve_secret(definition_key, setting="worker.definition_key", root=root).split())
         if not keys or any(len(key) < _MIN_LENGTH for key in keys):
             raise UsageError(
                 f"worker.definition_key needs keys of at least {_MIN_LENGTH} characters, separated by white space",

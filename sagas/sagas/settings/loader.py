@@ -8,52 +8,35 @@ precedence and is read where the client is created, so that only commands that c
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError, did_you_mean
-from sagas.settings.addresses import check_catalog_addresses, require_host_port, require_http_url
+from sagas.settings.connections import HttpService, SqlConnection
 from sagas.settings.dev_stack import DEV_FILE, MAX_BYTES, read_dev_file, read_toml
-from sagas.settings.http import refuse_plain_credentials
-from sagas.settings.kafka import parse_kafka
-from sagas.settings.masking import remember_secret, remember_settings, without_credentials
-from sagas.settings.model import (
-    DEFAULT_TASK_QUEUE,
-    Connection,
-    Settings,
-    TemporalSettings,
-    Tls,
-    WorkerSettings,
-    lock_connection,
-    spark_ledger,
-)
-from sagas.settings.secrets import parse_secret
-from sagas.settings.setting import TEXT_TYPES, check_json
-from sagas.settings.tables import (
-    CONNECTION_TABLES,
-    EFFECTS,
-    KAFKA,
-    LEDGER,
-    LOCKS,
-    PROJECT,
-    RECONCILE,
-    SERVE,
-    SERVE_TOKEN,
-    SPARK,
-    TEMPORAL,
-    TLS,
-    WORKER,
-    find_setting,
-)
+from sagas.settings.forms import Form, Variable
+from sagas.settings.kafka import KafkaSettings
+from sagas.settings.masking import remember_settings, without_credentials
+from sagas.settings.model import Settings
+from sagas.settings.table import NO_TABLE, form_of, keys
+from sagas.settings.temporal import TemporalSettings
 from sagas.settings.trust import require_own
 from sagas.settings.wrong_setting import WrongSetting, line_of
 from sagas.text.bounded_files import read_bounded, short_path
 from sagas.text.exact_json import decode_json
 
 CONFIG_NAME = "saga.toml"
+
+_KEYS = tuple(name for name, _ in keys(Settings))
+
+TEMPORAL_VARIABLES = {
+    f"temporal.{name}": item.name
+    for name, field in keys(TemporalSettings)
+    for item in field.metadata
+    if isinstance(item, Variable)
+}
+"""The variables that Temporal's own tools read, too."""
 
 _LONGEST_MESSAGE = 1_000
 """A message names what is written, which may be a megabyte."""
@@ -86,16 +69,25 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
     root, config_file = find_project(start_dir, config)
     require_own(config_file or root / DEV_FILE, env)
     written = read_toml(config_file) if config_file else {}
-    origin = config_file.name if config_file else CONFIG_NAME
     variables = _apply_environment(written, env)
     remember_settings(written)  # before a message quotes a value
     try:
-        return _read(root, config_file, written, origin, env)
+        settings = Settings.read(written)
+        _check_references(settings)
     except WrongSetting as error:
-        place = variables.get(error.setting)
-        if place is None and config_file is not None and error.setting not in env:  # as TEMPORAL_ADDRESS is
+        place, message = variables.get(error.setting), error.message
+        if error.is_table:
+            place = None if error.setting else config_file.name if config_file else CONFIG_NAME
+            message = error.message if error.setting else error.what[2:]
+        elif place in TEMPORAL_VARIABLES.values():
+            raise UsageError(f"{place} {error.what}", help=error.help) from None
+        elif place is None and config_file is not None:
             place = _place(config_file, error.setting)
-        raise UsageError(f"{place}: {error.message}" if place else error.message, help=error.help) from None
+        header = f": [{error.setting}]" if error.what == NO_TABLE else ""
+        raise UsageError(f"{f'{place}: ' if place else ''}{message}{header}", help=error.help) from None
+    dev = read_dev_file(root)
+    remember_settings(dev)
+    return _completed(settings, root, config_file, dev)
 
 
 def _place(file: Path, setting: str) -> str:
@@ -105,39 +97,6 @@ def _place(file: Path, setting: str) -> str:
     except (OSError, ValueError, UsageError):  # it has been changed since it was read
         line = None
     return file.name if line is None else f"{file.name}:{line}"
-
-
-def _read(root: Path, config_file: Path | None, written: Table, origin: str, env: Mapping[str, str]) -> Settings:
-    """The settings in ``written``. Raises UsageError."""
-    _check(written, origin)
-    dev = read_dev_file(root)
-    remember_settings(dev)
-    return Settings(
-        root=root,
-        config_file=config_file,
-        definitions=tuple(root / folder for folder in written.get("definitions", ["definitions"])),
-        actions=tuple(written.get("actions", [])),
-        temporal=_temporal(written.get("temporal", {}), dev.get("temporal", {}), env),
-        worker=_worker(written.get("worker", {})),
-        connections={
-            name: replace(
-                _connection(name, table, dev.get("connections", {}).get(name, {}), root),
-                keeps_outputs=name == spark_ledger(written.get("spark", {}), written.get("ledger", {})),
-                keeps_ledger=name == written.get("ledger", {}).get("connection"),
-                keeps_locks=name == lock_connection(written.get("locks", {}), written.get("ledger", {})),
-            )
-            for name, table in written.get("connections", {}).items()
-        },
-        vars=written.get("vars", {}),
-        ledger=written.get("ledger", {}),
-        locks=written.get("locks", {}),
-        kafka=parse_kafka(written.get("kafka"), dev.get("kafka", {}), root, written.get("ledger", {})),
-        spark=written.get("spark", {}),
-        catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
-        embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
-        reconcile=written.get("reconcile", {}),
-        serve=written.get("serve", {}),
-    )
 
 
 def find_project(start_dir: Path | str | None = None, config: Path | str | None = None) -> tuple[Path, Path | None]:
@@ -180,9 +139,9 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> dict[str, str]
         parts = variable.removeprefix("SAGA_").split("__")
         table, path = written, []
         for position, part in enumerate(parts):
-            path.append(_matching_key(part, PROJECT.names if position == 0 else table))
-            if position == 0 and path[0] not in PROJECT.names:
-                raise UsageError(f"{variable}: unknown setting {path[0]}{did_you_mean(path[0], PROJECT.names)}")
+            path.append(_matching_key(part, _KEYS if position == 0 else table))
+            if position == 0 and path[0] not in _KEYS:
+                raise UsageError(f"{variable}: unknown setting {path[0]}{did_you_mean(path[0], _KEYS)}")
             if position < len(parts) - 1:
                 table = table.setdefault(path[-1], {})
                 if not isinstance(table, dict):
@@ -193,7 +152,33 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> dict[str, str]
             _refuse_unclear_name(variable, path, table)
             table[path[-1]] = _merged(table.get(path[-1]), _value(variable, path, env[variable]))
             variables[".".join(path)] = variable
+    _apply_temporal_variables(written, env, variables)
     return variables
+
+
+def _apply_temporal_variables(written: Table, env: Mapping[str, str], variables: dict[str, str]) -> None:
+    """Apply ``TEMPORAL_ADDRESS`` and the like, which override the file."""
+    for setting, variable in TEMPORAL_VARIABLES.items():
+        if env.get(variable) and env.get(f"SAGA_{setting.replace('.', '__')}".upper()) is None:
+            table = written.setdefault("temporal", {})
+            if isinstance(table, dict):  # else the check refuses it
+                table[setting.removeprefix("temporal.")] = env[variable]
+                variables[setting] = variable
+
+
+def find_form(path: Sequence[str]) -> Form | None:
+    """The form of the key with this path, as in ``("kafka", "prefix")``; None below tables with free names."""
+    form, tables, rest = None, (Settings,), list(path)
+    while rest:
+        key = rest.pop(0)
+        form = next((form_of(field) for table in tables for name, field in keys(table) if name == key), None)
+        if form is None:
+            return None
+        tables = form.tables
+        if form.is_named and rest:
+            rest.pop(0)  # a name that the project chooses
+            form = None
+    return form
 
 
 def _merged(written: Any, value: Any) -> Any:
@@ -233,19 +218,19 @@ def _refuse_unclear_name(variable: str, path: list[str], table: Table) -> None:
 
 
 def _value(variable: str, path: list[str], text: str) -> Any:
-    """A setting with a row has the type of the row; below it are texts, among ``vars`` any JSON."""
+    """A key has the type of its form; below it are texts, among ``vars`` any JSON."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{variable} is not UTF-8 text") from None
-    setting = find_setting(path)
-    if setting is None:
+    form = find_form(path)
+    if form is None:
         parsed = _parsed(text) if path[0] != "kafka" else text  # a password may look like a number
         return parsed if path[0] == "vars" or isinstance(parsed, dict) else text
-    if setting.type in TEXT_TYPES:
+    if form.is_text:
         return text
     parsed = _parsed(text)
-    if setting.type == "list of strings" and not isinstance(parsed, list):
+    if form.type == "list of strings" and not isinstance(parsed, list):
         return [item.strip() for item in text.split(",") if item.strip()]
     return parsed
 
@@ -257,116 +242,79 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _check(written: Table, origin: str) -> None:
-    """Raises UsageError for a key or a type that has no row in the tables."""
-    PROJECT.check(written, origin)
-    TEMPORAL.check(written.get("temporal", {}), "[temporal]")
-    if isinstance(tls := written.get("temporal", {}).get("tls", {}), dict):
-        TLS.check(tls, "[temporal.tls]")
-    WORKER.check(written.get("worker", {}), "[worker]")
-    LEDGER.check(written.get("ledger", {}), "[ledger]")
-    LOCKS.check(written.get("locks", {}), "[locks]")
-    KAFKA.check(written.get("kafka", {}), "[kafka]")
-    SPARK.check(written.get("spark", {}), "[spark]")
-    RECONCILE.check(written.get("reconcile", {}), "[reconcile]")
-    for number, effects in enumerate(written.get("reconcile", {}).get("effects", []), 1):
-        EFFECTS.check(effects, f"[[reconcile.effects]] {effects.get('name') or effects.get('table') or number}")
-    SERVE.check(written.get("serve", {}), "[serve]")
-    for name, token in written.get("serve", {}).get("tokens", {}).items():
-        SERVE_TOKEN.check(token, f"[serve.tokens.{name}]")
-    for name, catalog in written.get("catalogs", {}).items():
-        if not isinstance(catalog, dict):
-            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}]")
-        check_catalog_addresses(f"catalogs.{name}", catalog)
-    check_json(written.get("vars", {}), "vars")
-    databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
-    for table, key in (("ledger", "connection"), ("locks", "connection"), ("kafka", "outbox"), ("spark", "ledger")):
-        name = written.get(table, {}).get(key)
+def _check_references(settings: Settings) -> None:
+    """Raises WrongSetting for the name of a connection that is none, or no database."""
+    databases = tuple(name for name, connection in settings.connections.items() if connection.kind == "sql")
+    references = {
+        "ledger.connection": settings.ledger.connection,
+        "locks.connection": settings.locks.connection,
+        "kafka.outbox": settings.kafka.outbox,
+        "spark.ledger": settings.spark.ledger,
+    }
+    for setting, name in references.items():
         if name is not None and name not in databases:
-            raise UsageError(
-                f"{table}.{key} names {name}, which is not a SQL connection{did_you_mean(name, tuple(databases))}",
-                help=f"add [connections.{name}] to saga.toml",
-            )
+            what = f"names {name}, which is not a SQL connection{did_you_mean(name, databases)}"
+            raise WrongSetting(setting, what, help=f"add [connections.{name}] to saga.toml")
 
 
-def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSettings:
-    def first(key: str, variable: str) -> Any:
-        # SAGA_TEMPORAL__… overrides TEMPORAL_…, which overrides the file.
-        if env.get(f"SAGA_TEMPORAL__{key.upper()}") is None and env.get(variable):
-            return env[variable]
-        return written.get(key)
+def _completed(settings: Settings, root: Path, config_file: Path | None, dev: Table) -> Settings:
+    """The settings with the services of ``saga dev up``, and with what one table takes from another."""
+    embedded = tuple(name for name, catalog in settings.catalogs.items() if _is_embedded(catalog))
+    catalogs = {name: {**dev.get("catalogs", {}).get(name, {}), **settings.catalogs[name]} for name in embedded}
+    own = {
+        "root": root,
+        "config_file": config_file,
+        "embedded_catalogs": embedded,
+        "temporal": _temporal(settings.temporal, dev.get("temporal", {})),
+        "connections": {
+            name: _connection(settings, name, root, dev.get("connections", {}).get(name, {}))
+            for name in settings.connections
+        },
+        "kafka": _kafka(settings, root, dev.get("kafka", {})),
+        "catalogs": {**settings.catalogs, **catalogs},
+    }
+    return settings.model_copy(update=own)
 
-    address = first("address", "TEMPORAL_ADDRESS")
-    embedded = address is None and "address" in dev
-    if address and address != written.get("address"):
-        require_host_port("TEMPORAL_ADDRESS", address)
-    api_key = first("api_key", "TEMPORAL_API_KEY")
-    if isinstance(api_key, str):
-        remember_secret(api_key)
-    return TemporalSettings(
-        address=address or dev.get("address"),
-        namespace=first("namespace", "TEMPORAL_NAMESPACE") or (dev.get("namespace") if embedded else None),
-        task_queue=written.get("task_queue", DEFAULT_TASK_QUEUE),
-        api_key=parse_secret(api_key, "temporal.api_key") if isinstance(api_key, Mapping) else api_key,
-        tls=_tls(written.get("tls")),
-        profile=first("profile", "TEMPORAL_PROFILE"),
-        # The embedded UI shows only the embedded server, wherever that server's address was set.
-        # It is printed as a link, and a browser asks for credentials.
-        web_ui=without_credentials(written.get("web_ui"))
-        or (dev.get("web_ui") if dev.get("address") in (None, address) or embedded else None),
-        embedded=embedded,
+
+def _temporal(temporal: TemporalSettings, dev: Table) -> TemporalSettings:
+    embedded = temporal.address is None and "address" in dev
+    return temporal.model_copy(
+        update={
+            "embedded": embedded,
+            "address": temporal.address or dev.get("address"),
+            "namespace": temporal.namespace or (dev.get("namespace") if embedded else None),
+            # The embedded UI shows only the embedded server, wherever that server's address was set.
+            # It is printed as a link, and a browser asks for credentials.
+            "web_ui": without_credentials(temporal.web_ui)
+            or (dev.get("web_ui") if dev.get("address") in (None, temporal.address) or embedded else None),
+        }
     )
 
 
-def _tls(written: Any) -> bool | Tls | None:
-    return Tls(**written) if isinstance(written, dict) else written
+def _connection(settings: Settings, name: str, root: Path, dev: Table) -> SqlConnection | HttpService:
+    connection, own = settings.connections[name], {"name": name, "root": root}
+    if isinstance(connection, SqlConnection):
+        own |= {
+            "embedded": connection.url_setting is None,
+            "url_setting": connection.url_setting or dev.get("url"),
+            "keeps_outputs": name == settings.spark_ledger,
+            "keeps_ledger": name == settings.ledger.connection,
+            "keeps_locks": name == settings.lock_connection,
+        }
+    return connection.model_copy(update=own)
 
 
-def _worker(written: Table) -> WorkerSettings:
-    key, accept = written.get("definition_key"), written.get("accept", "signed")
-    if accept not in ("signed", "any"):
-        raise UsageError(f'worker.accept must be "signed" or "any", not {accept}')
-    return WorkerSettings(parse_secret(key, "worker.definition_key") if isinstance(key, Mapping) else key, accept)
-
-
-def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
-    if not isinstance(table, dict):
-        raise UsageError(f"connections.{name} must be a table: [connections.{name}]")
-    kind = table.get("kind", "sql")
-    if kind not in tuple(CONNECTION_TABLES):  # a tuple, because what is written may have no hash
-        raise UsageError(f"connections.{name}.kind must be sql or http, not {kind}")
-    CONNECTION_TABLES[kind].check(table, f"[connections.{name}]")
-    url = table.get("url", dev.get("url") if kind == "sql" else None)
-    written = parse_secret(url, f"connections.{name}.url") if isinstance(url, Mapping) else url
-    options = {key: value for key, value in table.items() if key not in ("kind", "url")}
-    if kind == "http":
-        _check_token_url(name, options)
-        if isinstance(written, str):
-            refuse_plain_credentials(name, written, options)
-    return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
-
-
-def _check_token_url(name: str, options: Table) -> None:
-    auth = options.get("auth", {})
-    oauth2 = auth.get("oauth2", {})
-    if isinstance(oauth2, dict) and isinstance(url := oauth2.get("token_url"), str):
-        require_http_url(f"connections.{name}.auth.oauth2.token_url", url)
-
-
-def _is_sql(connection: Any) -> bool:
-    return isinstance(connection, dict) and connection.get("kind", "sql") == "sql"
-
-
-def _catalogs(written: Table, dev: Table) -> Table:
-    """The tables as written; those on the embedded PostgreSQL are completed with what ``saga dev up`` wrote."""
-    complete = {
-        name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()
+def _kafka(settings: Settings, root: Path, dev: Table) -> KafkaSettings:
+    kafka = settings.kafka
+    own = {
+        "root": root,
+        "configured": "kafka" in settings.model_fields_set,
+        "embedded": kafka.bootstrap_servers is None and "bootstrap_servers" in dev,
+        "bootstrap_servers": kafka.bootstrap_servers or dev.get("bootstrap_servers"),
+        "outbox": kafka.outbox or settings.ledger.connection,
     }
-    return {
-        name: {key: str(value) if isinstance(value, Decimal) else value for key, value in table.items()}
-        for name, table in complete.items()
-    }
+    return kafka.model_copy(update=own)
 
 
-def _is_embedded(catalog: Table) -> bool:
+def _is_embedded(catalog: Mapping[str, Any]) -> bool:
     return catalog.get("type", "sql") == "sql" and not {"uri", "py-catalog-impl"} & catalog.keys()

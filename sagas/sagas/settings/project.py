@@ -10,9 +10,9 @@ from sagas.actions.consumers import MessageHandlers, load_message_handlers
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.loader import find_definition_files, load_definitions, parse_draft
 from sagas.definition.model import Definition
-from sagas.definition.parser.draft import KafkaResources, ProjectContext, SagaDraft, SparkResources
+from sagas.definition.parser.draft import Connections, KafkaResources, ProjectContext, SagaDraft, SparkResources
 from sagas.errors import UsageError, did_you_mean
-from sagas.settings import Settings
+from sagas.settings import HttpService, Settings
 from sagas.settings.trust import require_own, require_own_modules
 from sagas.text.bounded_files import read_bounded
 
@@ -66,15 +66,8 @@ class Project:
         settings = self.settings
         return ProjectContext(
             self.actions,
-            {
-                name: {
-                    "kind": connection.kind,
-                    **connection.options,
-                    **({} if connection.url_setting is None else {"url": connection.url_scheme}),
-                }
-                for name, connection in settings.connections.items()
-            },
-            SparkResources(settings.spark_ledger, settings.catalogs, bool(settings.spark.get("remote"))),
+            connection_facts(settings),
+            SparkResources(settings.spark_ledger, settings.catalogs, settings.spark.remote is not None),
             KafkaResources(settings.kafka.outbox),
             settings.lock_connection,
             None if settings.config_file is None else tuple(settings.vars),
@@ -144,6 +137,18 @@ class Project:
                 return None
             self._read_separately[name] = found
         return self._read_separately[name]
+
+
+def connection_facts(settings: Settings) -> Connections:
+    """Return what the checks of definitions know of each connection."""
+    return {
+        name: {
+            "kind": connection.kind,
+            **({} if connection.url_setting is None else {"url": connection.url_scheme}),
+            **(connection.promises if isinstance(connection, HttpService) else {}),
+        }
+        for name, connection in settings.connections.items()
+    }
 
 
 def _mentions(path: Path, name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sagas.errors import UsageError
 from sagas.settings.masking import remember_secret, remember_url
+from sagas.settings.wrong_setting import WrongSetting
 from sagas.text.shell import shell_command
 
 _MAX_BYTES = 1 << 16
@@ -63,10 +64,10 @@ def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:
     """Parse ``{env = "X"}`` or ``{file = "…"}``.
 
     Raises:
-        UsageError: the table has another form.
+        WrongSetting: the table has another form.
     """
     if len(value) == 1:
         [(source, where)] = value.items()
         if source in ("env", "file") and isinstance(where, str) and where:
             return Secret(source, where)
-    raise UsageError(f'{setting} must be a string, {{env = "NAME"}} or {{file = "path"}}')
+    raise WrongSetting(setting, 'must be a string, {env = "NAME"} or {file = "path"}')

@@ -12,12 +12,27 @@ _LONGEST_FILE = 100_000
 _MAX_LINES = 50
 
 
-class WrongSetting(UsageError):
-    """A setting is wrong. ``setting`` is its dotted name, which begins the message."""
+class WrongSetting(UsageError, ValueError):
+    """A setting is wrong. ``setting`` is its dotted name, which begins the message; a ValueError, as pydantic collects
+    them.
 
-    def __init__(self, setting: str, what: str, *, help: str | None = None) -> None:
-        self.setting = setting
-        super().__init__(f"{setting}{'' if what.startswith(':') else ' '}{what}", help=help)
+    A validator of a table may raise it with an empty name: the table knows the key. ``shows_example``: the table adds
+    the example of the key. ``is_table``: ``setting`` is the name of a table, in brackets.
+    """
+
+    def __init__(
+        self, setting: str, what: str, *, help: str | None = None, shows_example: bool = False, is_table: bool = False
+    ) -> None:
+        self.setting, self.what, self.shows_example, self.is_table = setting, what, shows_example, is_table
+        name = f"[{setting}]" if is_table and setting else setting
+        super().__init__(f"{name}{'' if what.startswith(':') else ' '}{what}", help=help)
+
+    def within(self, *path: str) -> WrongSetting:
+        """The mistake as seen from the table in which its own table has this path; a label in brackets is complete."""
+        name = self.setting
+        if not name.startswith("[["):
+            name = ".".join(part for part in (*path, name) if part)
+        return WrongSetting(name, self.what, help=self.help, shows_example=self.shows_example, is_table=self.is_table)
 
 
 def line_of(text: str, setting: str) -> int | None:

@@ -18,8 +18,8 @@ from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.tables import guard_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
-from saga_spark.reconcile.reconcile_spec import EffectTable
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import decode_json, encode_json, number_text
 
 SAGAS_FILE = "sagas.parquet"

@@ -44,7 +44,7 @@ def _record_in_subprocess(draft: Path) -> None:
 def _record_classes(draft: Path) -> None:
     """Runs in a separate process, because the JVM writes ``draft`` when it exits."""
     conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {_OPTIONS}'}
-    sessions = ClassicSessions(SparkSettings(draft.parent, master="local[1]", conf=conf))
+    sessions = ClassicSessions(SparkSettings(root=draft.parent, master="local[1]", conf=conf))
     _run_sample_workload(sessions.open("classes"), draft.parent)
     sessions.close(_TIMEOUT)
 

@@ -22,9 +22,10 @@ import psutil
 
 from saga_spark.job_errors import RunnerLost
 from saga_spark.runner.runner_protocol import LOST, decode_message, encode_message, settings_to_json
-from saga_spark.settings import DEFAULT_WORK, SparkSettings
+from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Unavailable, UsageError
 from sagas.settings.private_files import make_private_folder, open_private_log
+from sagas.settings.spark import DEFAULT_WORK
 
 MAX_MESSAGE_BYTES = 2**28
 """Maximum size of a message in bytes; a manifest of a hundred thousand files takes some 20 MB."""

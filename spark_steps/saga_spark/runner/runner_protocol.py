@@ -12,18 +12,13 @@ while alive, ``{"ready": true}`` once it can run tasks, ``{"lost": message, "mem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
-from sagas.settings import KafkaSettings
 from sagas.settings.masking import remember_settings
-from sagas.settings.secrets import Secret
 from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.records import restore_record
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""
@@ -58,22 +53,12 @@ def decode_message(line: bytes) -> dict[str, Any]:
 
 def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
     """May contain passwords of connections: send it through the pipe only, never in a command line or a log."""
-    kafka = {**asdict(settings.kafka), "root": str(settings.kafka.root)}
-    return {**asdict(settings), "root": str(settings.root), "kafka": kafka}
+    return settings.model_dump(mode="json")
 
 
 def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
     remember_settings(data)
-    kafka = {**data["kafka"], "root": Path(data["kafka"]["root"]), "topics": tuple(data["kafka"]["topics"])}
-    kafka["client"] = {
-        name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()
-    }
-    own = {
-        "root": Path(data["root"]),
-        "python_path": tuple(data["python_path"]),
-        "kafka": restore_record(KafkaSettings, kafka),
-    }
-    return restore_record(SparkSettings, {**data, **own})
+    return SparkSettings.model_validate(data)
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:

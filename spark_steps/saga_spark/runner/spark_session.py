@@ -23,7 +23,8 @@ from saga_spark.runner.cluster_watch import (
     require_master,
 )
 from saga_spark.runner.java import class_archive_options, require_java
-from saga_spark.settings import STAGING_SQL_CONF, SparkSettings
+from saga_spark.settings import SparkSettings
+from sagas.builtins.spark import STAGING_SQL_CONF
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +14,7 @@ from temporalio.client import WorkflowFailureError
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
 from saga_workers.start.saga_starter import BulkRow
+from sagas.settings.ledger import LedgerSettings
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
@@ -182,7 +182,7 @@ async def test_a_cancelled_bulk_workflow_undoes_its_sagas(bank: Bank) -> None:
 async def test_starts_whose_bulk_workflow_is_refused_run_singly(bank_project: tuple[Project, str]) -> None:
     """A worker that has no ledger yet, as in a rollout, refuses the workflow, and nothing of it was started."""
     project, url = bank_project
-    without = Project(replace(project.settings, ledger={}))
+    without = Project(project.settings.model_copy(update={"ledger": LedgerSettings()}))
     async with running_worker(without):
         client = await Client.connect(project)
         bank = Bank(client, project, url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.start import saga_starter, shared_starts
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import UsageError
-from sagas.settings import load_settings
+from sagas.settings import Secret, load_settings
 from sagas.settings.project import Project
+from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
@@ -32,11 +32,17 @@ from tests.integration.bulk.conftest import Bank
 async def serving(project: Project, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
     """A caller of the API, which runs in this process."""
     monkeypatch.setenv("SHOP_TOKEN", "token")
-    token = {"secret": {"env": "SHOP_TOKEN"}, "scopes": ["read", "start"]}
-    serve = {"tokens": {"shop": token}, "bulk_wait": "100ms", "starts_per_second": 1000}
-    settings = replace(project.settings, serve=serve)
+    token = ServeToken(secret=Secret("env", "SHOP_TOKEN"), scopes=("read", "start"))
+    serve = ServeSettings(tokens={"shop": token}, bulk_wait=0.1, starts_per_second=1000)
+    settings = project.settings.model_copy(update={"serve": serve})
     client = Client(await connect(settings), Project(settings))
-    api = SagaApi(client.locator, Callers(settings), client, bulk_wait=bulk_wait_seconds(settings))
+    api = SagaApi(
+        client.locator,
+        Callers(settings),
+        client,
+        max_body_bytes=serve.max_body_bytes,
+        bulk_wait=bulk_wait_seconds(settings),
+    )
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
         headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
         url = f"http://{HOST}:{server.port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,11 @@ def with_trigger(project: Project, kafka: KafkaSettings, topic: str, bulk: str =
     """The project, in the same folder, with a saga that the topic starts; its ids are those of no other test."""
     root = project.settings.root
     (root / "deposit.saga.yaml").write_text(DEPOSIT.format(topic=topic, bulk=bulk))
-    made = Project(replace(load_settings(config=str(root / "saga.toml")), kafka=replace(kafka, outbox="bank")))
+    made = Project(
+        load_settings(config=str(root / "saga.toml")).model_copy(
+            update={"kafka": kafka.model_copy(update={"outbox": "bank"})}
+        )
+    )
     assert not made.diagnostics
     return made
 

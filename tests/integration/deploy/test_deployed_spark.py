@@ -25,7 +25,7 @@ from saga_spark.runner.spark_session import ClassicSessions
 from saga_spark.settings import SparkSettings
 
 conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.ui.enabled": "false"}
-session = ClassicSessions(SparkSettings(Path.cwd(), master=sys.argv[1], conf=conf)).open("one")
+session = ClassicSessions(SparkSettings(root=Path.cwd(), master=sys.argv[1], conf=conf)).open("one")
 print("the sum is", session.range(10).selectExpr("sum(id)").collect()[0][0], flush=True)
 """
 

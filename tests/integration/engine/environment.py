@@ -24,8 +24,8 @@ from temporalio.client import WorkflowHandle
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
+from sagas.settings import HttpService, SqlConnection
 from sagas.settings.definition_keys import decision_content
-from sagas.settings.model import Connection
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 
@@ -54,7 +54,7 @@ class Environment:
     plan: dict[str, list[Any]] = field(default_factory=dict)
     asked: list[ActionCall] = field(default_factory=list)
     project: Project | None = None
-    connections: dict[str, Connection] = field(default_factory=dict)
+    connections: dict[str, SqlConnection | HttpService] = field(default_factory=dict)
     """More connections in addition to ``shop``."""
 
     def log(self) -> list[str]:

@@ -15,8 +15,8 @@ from temporalio.client import WorkflowUpdateFailedError
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from sagas.errors import RefusedError
+from sagas.settings import HttpService
 from sagas.settings.definition_keys import decision_content
-from sagas.settings.model import Connection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_database
@@ -88,7 +88,7 @@ async def test_wrong_shapes_are_one_sentence(
         [],
         address=temporal.address,
         connections={"shop": url},
-        options={"bank": Connection("bank", "http", tmp_path, "http://127.0.0.1:1")},
+        options={"bank": HttpService(name="bank", root=tmp_path, url="http://127.0.0.1:1")},
         outbox="shop",
     )
     await set_up_database(project.settings.connection("shop"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from sagas import Rejected
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.ledger import LockSettings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
@@ -247,8 +247,9 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
     async with running_worker(before) as client:
         saga = await begin(client, "order")
         await until(lambda: rows(locks, "saga_lock"))
-    moved = replace(before.settings.connections["shop"], name="moved")
-    after = Project(replace(before.settings, connections={"moved": moved}, locks={"connection": "moved"}))
+    moved = before.settings.connections["shop"].model_copy(update={"name": "moved"})
+    elsewhere = {"connections": {"moved": moved}, "locks": LockSettings(connection="moved")}
+    after = Project(before.settings.model_copy(update=elsewhere))
     async with running_worker(after) as client:
         await client.signal(saga, "go")
         shown = await until(lambda: _stuck(client, saga))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
-from sagas.settings.model import Connection
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.engine.environment import Environment, run_saga
 
@@ -36,7 +36,7 @@ EXPRESSION = f"""
 async def test_a_failure_does_not_quote_it(
     env: Environment, postgres_server: DatabaseServer, definition: str, words: str
 ) -> None:
-    env.connections["bank"] = Connection("bank", "sql", env.folder, url_setting=postgres_server.url())
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=postgres_server.url())
     await set_up_database(env.connections["bank"])
     name = definition.split()[1]
     async with env.serving(definition) as client:

@@ -20,7 +20,7 @@ from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
-from sagas.settings.model import Connection
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, until, wait_for_event
@@ -55,7 +55,7 @@ async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterat
         await connection.execute(
             text("create table if not exists two_phase_goods (sku varchar(60) primary key, units int)")
         )
-    env.connections["bank"] = Connection("bank", "sql", env.folder, url_setting=url)
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=url)
     yield engine
     await engine.dispose()
 

@@ -22,7 +22,7 @@ from temporalio.exceptions import ApplicationError
 
 from saga_activities.guard.schema import create_tables
 from sagas.errors import RefusedError
-from sagas.settings.model import Connection
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
@@ -86,7 +86,7 @@ async def env(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path) 
             for table in TABLES:
                 await connection.execute(text(table))
     env = Environment(tmp_path, temporal.address, server.url("shop"), engines[0])
-    env.connections["books"] = Connection("books", "sql", tmp_path, url_setting=server.url("books"))
+    env.connections["books"] = SqlConnection(name="books", root=tmp_path, url=server.url("books"))
     yield env
     for engine in engines:
         await engine.dispose()

@@ -16,6 +16,7 @@ import pytest_asyncio
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.action_sql import ActionSql
+from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
 TIMEOUT = 60.0
@@ -103,7 +104,7 @@ async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
 
 
 def connections(guard_database: GuardDatabase) -> DatabaseConnections:
-    return DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=1)
+    return DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=1)
 
 
 async def act(sql: SqlSession) -> str:

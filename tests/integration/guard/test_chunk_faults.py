@@ -25,6 +25,7 @@ from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
@@ -217,7 +218,7 @@ async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.T
 async def perform_and_freeze(kind: str, url: str, uses: str, *sagas: str) -> None:
     """In a process of its own: perform a chunk that freezes in its effects, and has ten minutes."""
     chunk_runner.IDLE_GRACE = 0.5
-    database = GuardDatabase(DatabaseConnections({"shop": {"url": url}}), kind, url)
+    database = GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url=url)]), kind, url)
     calls = [call(id, uses, timeout=1.0, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
     print(*kinds(await perform(database, calls, seconds=600.0)), flush=True)
 

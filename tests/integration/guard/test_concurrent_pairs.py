@@ -27,6 +27,7 @@ from saga_activities.guard.tables import outbox_table
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, RowOp
 from saga_activities.guard.transaction_runner import GuardScript
 from sagas.protocol.outcomes import Outcome
+from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock
 from tests.unit.guard.memory_guard import TIMES, Memory, MemoryGuard, body, now
 from tests.unit.guard.messages import MESSAGES
@@ -177,7 +178,7 @@ async def send(
 async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase, parts: int) -> None:
     """The databases take turns: half of the cases meet one of them, each pair all; `make test-long` runs all."""
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
-    connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=2 * pairs_at_once)
+    connections = DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=2 * pairs_at_once)
     guard = PausingGuard("shop", connections.engine("shop"))
     place = list(PAIRS_AT_ONCE).index(guard_database.kind) % parts
     cases = [case for case in all_cases() if case.turn % parts == place]

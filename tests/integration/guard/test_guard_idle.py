@@ -14,6 +14,7 @@ from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 PUBLISHER = """
 import asyncio, sys, time
 from saga_activities.connections import DatabaseConnections
+from sagas.settings import SqlConnection
 from saga_activities.guard import EntryKey
 
 async def main(url, saga_id):
@@ -21,7 +22,7 @@ async def main(url, saga_id):
         await asyncio.sleep(2.5)
         print("busy", flush=True)
         await asyncio.sleep(5)
-    guard = DatabaseConnections({"shop": {"url": url}}).guard("shop")
+    guard = DatabaseConnections([SqlConnection(name="shop", url=url)]).guard("shop")
     now = time.time()
     outcome = await guard.do(
         EntryKey(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=1.0)

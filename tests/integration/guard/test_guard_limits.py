@@ -16,11 +16,13 @@ from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.action_sql import ActionSql
 from sagas.errors import Rejected
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
+from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 FROZEN_WORKER = """
 import asyncio, sys, time
 from saga_activities.connections import DatabaseConnections
+from sagas.settings import SqlConnection
 from saga_activities.guard import EntryKey
 
 async def main(url, saga_id):
@@ -28,7 +30,7 @@ async def main(url, saga_id):
         await sql.execute("insert into effects values (:s, 'charge', 1, 'applied', 0)", s=saga_id)
         print("open", flush=True)
         await asyncio.sleep(20)
-    guard = DatabaseConnections({"shop": {"url": url}}).guard("shop")
+    guard = DatabaseConnections([SqlConnection(name="shop", url=url)]).guard("shop")
     now = time.time()
     outcome = await guard.do(EntryKey(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 2)
     print(outcome.kind, flush=True)
@@ -168,7 +170,7 @@ async def test_a_plain_function_uses_the_same_transaction(guard_database: GuardD
 
 
 async def test_a_full_pool_is_infrastructure(guard_database: GuardDatabase) -> None:
-    connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=1)
+    connections = DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=1)
     guard, free = connections.guard("shop"), asyncio.Event()
     reached = asyncio.Event()
 
@@ -197,7 +199,7 @@ async def test_an_existing_row_wins_over_a_manual_result(guard_database: GuardDa
 
 
 async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
-    connections = DatabaseConnections({"shop": {"url": f"sqlite:///{tmp_path / 'empty.db'}"}})
+    connections = DatabaseConnections([SqlConnection(name="shop", url=f"sqlite:///{tmp_path / 'empty.db'}")])
 
     async def nothing(sql: SqlSession) -> None:
         raise Rejected("never reached")

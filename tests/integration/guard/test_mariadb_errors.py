@@ -16,8 +16,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.database_errors import classify_database_error
 from sagas.protocol.outcomes import Outcome
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.new_databases import new_mariadb_database
 from tests.integration.guard.conftest import GuardDatabase, new_address, open_guard_database
@@ -241,8 +243,8 @@ async def shop(mariadb_server: DatabaseServer) -> AsyncIterator[Shop]:
             await connection.exec_driver_sql(statement.replace("{other}", other))
         await connection.commit()
     await opened.connections.close()
-    settings = {"shop": {"url": url.replace("://root@", "://erring@")}}
-    database = GuardDatabase(type(opened.connections)(settings, pool_size=4), "mariadb", url)
+    erring = SqlConnection(name="shop", url=url.replace("://root@", "://erring@"))
+    database = GuardDatabase(DatabaseConnections([erring], pool_size=4), "mariadb", url)
     yield Shop(database, other)
     await database.connections.close()
 

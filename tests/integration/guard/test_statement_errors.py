@@ -19,6 +19,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.conflict_retries import schedule_conflict
+from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.http import HttpConnections
@@ -28,6 +29,7 @@ from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
+from sagas.settings import SqlConnection
 from tests.helpers.new_databases import new_url
 from tests.integration.guard.conftest import GuardDatabase, new_address, new_attempt, open_guard_database
 
@@ -148,8 +150,9 @@ async def shop(
         await connection.commit()
     if kind != "sqlite":
         await opened.connections.close()
-        settings = {"shop": {"url": url.replace("://saga@", "://limited@").replace("://root@", "://limited@")}}
-        opened = GuardDatabase(type(opened.connections)(settings, pool_size=10), kind, url)
+        limited = url.replace("://saga@", "://limited@").replace("://root@", "://limited@")
+        connections = DatabaseConnections([SqlConnection(name="shop", url=limited)], pool_size=10)
+        opened = GuardDatabase(connections, kind, url)
     yield opened
     await opened.connections.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import HttpConnection, http_settings
-from sagas.settings.model import Connection
+from sagas.settings.connections import read_connection
 from tests.helpers.payment_server import PaymentServer
 
 Connect = Callable[..., HttpConnection]
@@ -27,7 +27,8 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
     made: list[HttpConnection] = []
 
     def make(url: str, **options: Any) -> HttpConnection:
-        made.append(HttpConnection(http_settings(Connection("crm", "http", tmp_path, url, options))))
+        service = read_connection({"kind": "http", "url": url, **options})
+        made.append(HttpConnection(http_settings(service.model_copy(update={"name": "crm", "root": tmp_path}))))
         return made[-1]
 
     yield make

@@ -13,7 +13,7 @@ import pytest
 
 from saga_activities.http import HttpConnection, run_http
 from sagas.protocol.outcomes import Outcome
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -106,7 +106,7 @@ steps:
 async def test_an_id_of_a_saga_names_one_resource(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
-    crm = Connection("crm", "http", tmp_path, url_setting=server.url)
+    crm = HttpService(name="crm", root=tmp_path, url=server.url)
     project = make_project(tmp_path, {"read": READ}, [], address=temporal.address, options={"crm": crm})
     assert project.diagnostics == []
     id = f"read-{uuid.uuid4()}"

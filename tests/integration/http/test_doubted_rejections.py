@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sagas import Rejected, Step, action
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -39,7 +39,7 @@ PROBE = """    probe:
 async def run(
     temporal: TemporalServer, server: PaymentServer, folder: Path, text: str = BOOK, **options: Any
 ) -> dict[str, Any]:
-    crm = Connection("crm", "http", folder, url_setting=server.url, options=options)
+    crm = HttpService(name="crm", root=folder, url=server.url, **options)
     project = make_project(folder, {"book": text}, [], address=temporal.address, options={"crm": crm})
     async with running_worker(project) as client:
         return await finished(client, (await client.start("book", {}, id=f"doubt-{uuid.uuid4()}")).id)

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.guard.schema import create_tables
 from sagas import Step, action
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from sagas.text.exact_json import encode_json
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -116,7 +116,7 @@ async def run(temporal: TemporalServer, bank: Bank, url: str, folder: Path, **in
     await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text(TABLE))
-    options = {"bank": Connection("bank", "http", folder, url_setting=bank.url)}
+    options = {"bank": HttpService(name="bank", root=folder, url=bank.url)}
     project = make_project(
         folder, {"numbers": DEFINITION}, [typed], address=temporal.address, connections={"shop": url}, options=options
     )

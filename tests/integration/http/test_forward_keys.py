@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sagas import Rejected, Step, action
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -51,7 +51,7 @@ async def test_an_effect_under_the_forward_key_is_found(
     def back(step: Step, /, **given: Any) -> None:
         calls.append((f"{step.op} {step.forward_key}", given))
 
-    crm = Connection("crm", "http", tmp_path, url_setting=server.url, options={"remembers_rejections": False})
+    crm = HttpService(name="crm", root=tmp_path, url=server.url, remembers_rejections=False)
     project = make_project(tmp_path, {"move": MOVE}, [move, back], address=temporal.address, options={"crm": crm})
     assert project.diagnostics == []
     id = f"move-{uuid.uuid4()}"

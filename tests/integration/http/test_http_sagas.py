@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sagas import Rejected, Step, action
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -59,7 +59,7 @@ async def ship(step: Step, possible: bool) -> None:
 async def pay(
     temporal: TemporalServer, server: PaymentServer, folder: Path, definition: str = PAY, **changed: Any
 ) -> dict[str, Any]:
-    crm = Connection("crm", "http", folder, url_setting=server.url)
+    crm = HttpService(name="crm", root=folder, url=server.url)
     project = make_project(folder, {"pay": definition}, [ship], address=temporal.address, options={"crm": crm})
     async with running_worker(project) as client:
         run = await client.start(

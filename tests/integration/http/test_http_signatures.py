@@ -91,5 +91,5 @@ async def test_without_a_usable_secret_nothing_is_sent(
 
 
 def test_a_literal_secret_in_the_settings_is_refused(connect: Any) -> None:
-    with pytest.raises(UsageError, match="must name where the secret is"):
+    with pytest.raises(UsageError, match="must be a reference"):
         connect("http://crm.example", signing_secret=SECRET)

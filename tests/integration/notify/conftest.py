@@ -13,7 +13,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from saga_workers.client import Client
-from sagas.settings.model import Connection
+from sagas.settings import HttpService, Secret
 from tests.helpers.free_ports import free_port
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -55,8 +55,9 @@ def receiver(env: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rece
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     port = free_port()
     server = PaymentServer("--port", str(port))
-    options = {"signing_secret": {"env": "HOOK_SECRET"}}
-    env.connections["hook"] = Connection("hook", "http", env.folder, f"http://127.0.0.1:{port}", options)
+    env.connections["hook"] = HttpService(
+        name="hook", root=env.folder, url=f"http://127.0.0.1:{port}", signing_secret=Secret("env", "HOOK_SECRET")
+    )
     yield Receiver(server)
     server.stop()
 

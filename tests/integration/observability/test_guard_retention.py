@@ -25,6 +25,7 @@ from saga_workers.runtime.logs import record_context
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
@@ -99,7 +100,7 @@ async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Pa
     with psycopg.connect(server.url(), autocommit=True) as administrator:
         administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
     url = server.url(name).replace("postgresql://", "postgresql+psycopg://")
-    connections = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=3)
+    connections = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=3)
     await create_tables(connections.engine("shop"))
     project = make_project(
         folder / "project",
@@ -233,7 +234,7 @@ async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> Non
 
 async def test_a_worker_starts_with_a_retention_round(temporal: TemporalServer, tmp_path: Path) -> None:
     project = await make_shop(tmp_path / "shop", temporal)
-    connections = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    connections = DatabaseConnections([SqlConnection(name="shop", url=project.settings.connection("shop").url)])
     engine = connections.engine("shop")
     worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
     try:
@@ -269,7 +270,7 @@ async def test_concurrent_retention_rounds_are_safe(shop: Shop) -> None:
 
 async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     client, _ = shop
-    down = DatabaseConnections({"shop": {"kind": "sql", "url": "postgresql+psycopg://saga@127.0.0.1:1/shop"}})
+    down = DatabaseConnections([SqlConnection(name="shop", url="postgresql+psycopg://saga@127.0.0.1:1/shop")])
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
         assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
     [record] = [one for one in caplog.records if one.name == "saga.upkeep"]

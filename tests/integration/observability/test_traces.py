@@ -29,7 +29,7 @@ from saga_workers.worker.tracing import Tracing, TracingInterceptor
 from saga_workers.worker.tracing_setup import tracing_from_environment
 from saga_workers.worker.worker_process import make_worker
 from sagas import Rejected, action
-from sagas.settings.model import Connection
+from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer, WorkerProcess
@@ -93,7 +93,7 @@ async def traced(
         {"order": ORDER, "day": DAY, "week": WEEK},
         [deliver],
         address=temporal.address,
-        options={"bank": Connection("bank", "http", folder, bank.url)},
+        options={"bank": HttpService(name="bank", root=folder, url=bank.url)},
     )
     memory = InMemorySpanExporter()
     tracing = Tracing([SimpleSpanProcessor(memory)])
@@ -177,7 +177,7 @@ async def test_metrics_and_spans_of_a_custom_worker_in_the_sandbox(
         {"day": DAY},
         [],
         address=temporal.address,
-        options={"bank": Connection("bank", "http", tmp_path, bank.url)},
+        options={"bank": HttpService(name="bank", root=tmp_path, url=bank.url)},
     )
     memory = InMemorySpanExporter()
     plugin = SagaPlugin(project, tracing=Tracing([SimpleSpanProcessor(memory)]))

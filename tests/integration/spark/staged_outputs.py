@@ -144,7 +144,7 @@ def at(owner, name, when, what=signal.SIGKILL, matches=lambda *values: True):
     setattr(owner, name, changed)
 
 settings = SparkSettings(
-    Path({root!r}), stage={stage!r}, connections={connections!r}, catalogs={catalogs!r}, kafka={kafka!r}
+    root=Path({root!r}), stage={stage!r}, connections={connections!r}, catalogs={catalogs!r}, kafka={kafka!r}
 )
 publication = {publication!r}
 sink = sink_for(publication.output.kind, settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
@@ -29,8 +28,7 @@ from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import DEFINITION_HEADER, NOTIFICATION_WORKFLOW, OWNER_HEADER, SIGNATURE_HEADER
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings.definition_keys import DefinitionKeys
-from sagas.settings.model import WorkerSettings
+from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
@@ -83,8 +81,8 @@ class Shop:
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:
         """The same project on another machine: with these keys, and without its key file."""
-        settings = WorkerSettings(" ".join(keys), accept)  # pyright: ignore[reportArgumentType]
-        return Project(dataclasses.replace(self.project.settings, worker=settings), self.project.actions)
+        settings = WorkerSettings(definition_key=" ".join(keys), accept=accept)  # pyright: ignore[reportArgumentType]
+        return Project(self.project.settings.model_copy(update={"worker": settings}), self.project.actions)
 
     def header(self, text: str | None = None, saga: str = "own", vars: Mapping[str, Any] | None = None) -> Any:
         """The header of the definition with this text, or of the project's own."""

@@ -56,7 +56,7 @@ from sagas.protocol.payloads import (
     unpack_state,
 )
 from sagas.protocol.saga_view import SagaView
-from sagas.settings.model import Connection
+from sagas.settings import HttpService, SqlConnection
 from sagas.settings.project import Project
 from sagas.workflow.json_payloads import json_payload, read_payload
 from tests.helpers.database_servers import DatabaseServer
@@ -274,13 +274,13 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
     receiver = Receiver()
     listening = await asyncio.start_server(receiver.serve, HOST, 0)
     receiver.url = f"http://{HOST}:{listening.sockets[0].getsockname()[1]}"
-    bank = Connection("bank", "http", folder, url_setting=receiver.url)
+    bank = HttpService(name="bank", root=folder, url=receiver.url)
     project = make_project(
         folder / "project", {"part": PART}, [echo, money, count, guarded, half],
         address=HOST, connections=urls, options={"bank": bank}, outbox="sqlite",
     )  # fmt: skip
     assert not [one for one in project.diagnostics if one.severity == "error"], project.diagnostics
-    databases = DatabaseConnections({name: {"kind": "sql", "url": url} for name, url in urls.items()})
+    databases = DatabaseConnections([SqlConnection(name=name, url=url) for name, url in urls.items()])
     http = HttpConnections({"bank": http_settings(bank)})
     for name in urls:
         await create_tables(databases.engine(name))

@@ -35,7 +35,7 @@ async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     now = time.time()
     attempt = AttemptContext(2, now, now + 60, lambda _: None, logging.getLogger("test"))
     dispatcher = Dispatcher(
-        ActionBodies(Actions([])), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()}
+        ActionBodies(Actions([])), DatabaseConnections(), HttpConnections({}), {"reconcile": Lost()}
     )
     side = {"table": "sales"}
     arguments = {"left": side, "right": side, "key": "id"}

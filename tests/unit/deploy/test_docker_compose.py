@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from sagas.settings.tables import SPARK
+from sagas.settings.spark import SparkTable
+from sagas.settings.table import keys
 
 ROOT = Path(__file__).parents[3]
 SAGA = [sys.executable, "-P", "-m", "saga_cli.main"]
@@ -245,7 +246,7 @@ def test_executors_have_the_packages_of_the_driver(services: dict[str, Any]) -> 
     for name in ("spark", "spark-worker"):
         assert {key: services[name][key] for key in shared} == {key: services["worker"][key] for key in shared}, name
     settings = {name for name in services["worker"]["environment"] if name.startswith("SAGA_SPARK__")}
-    assert {name.removeprefix("SAGA_SPARK__").lower() for name in settings} <= set(SPARK.names)
+    assert {name.removeprefix("SAGA_SPARK__").lower() for name in settings} <= {name for name, _ in keys(SparkTable)}
     for name in ("STAGE", "WORK"):
         folder = services["worker"]["environment"][f"SAGA_SPARK__{name}"].removeprefix("file://")
         assert any(folder in volume.split(":") for volume in services["worker"]["volumes"]), folder

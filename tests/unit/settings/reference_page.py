@@ -1,49 +1,52 @@
-"""Writes docs/reference/settings.md from the tables of saga.toml.
+"""Writes docs/reference/settings.md from the models of saga.toml.
 
 `python -m tests.unit.settings.reference_page` writes it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
-from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
-from sagas.settings.tables import (
-    EFFECTS,
-    HTTP_CONNECTION,
-    KAFKA,
-    LEDGER,
-    LOCKS,
-    PROJECT,
-    SERVE,
-    SERVE_TOKEN,
-    SPARK,
-    SQL_CONNECTION,
-    TEMPORAL,
-    TLS,
-    WORKER,
-    Setting,
-    SettingsTable,
-)
+from pydantic.fields import FieldInfo
+
+from sagas.definition.times import format_duration
+from sagas.settings.connections import HttpService, SqlConnection
+from sagas.settings.definition_keys import WorkerSettings
+from sagas.settings.forms import PLANNED, Variable, to_toml
+from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES, KafkaSettings
+from sagas.settings.ledger import LedgerSettings, LockSettings
+from sagas.settings.model import Settings
+from sagas.settings.reconcile import EffectTable
+from sagas.settings.serve import ServeSettings, ServeToken
+from sagas.settings.spark import SparkTable
+from sagas.settings.table import Table, example_of, form_of, keys
+from sagas.settings.temporal import TemporalSettings, Tls
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/settings.md"
 
-TABLES = (
-    PROJECT,
-    TEMPORAL,
-    TLS,
-    WORKER,
-    SQL_CONNECTION,
-    HTTP_CONNECTION,
-    LEDGER,
-    LOCKS,
-    KAFKA,
-    SPARK,
-    EFFECTS,
-    SERVE,
-    SERVE_TOKEN,
+TABLES: tuple[type[Table], ...] = (
+    Settings,
+    TemporalSettings,
+    Tls,
+    WorkerSettings,
+    SqlConnection,
+    HttpService,
+    LedgerSettings,
+    LockSettings,
+    KafkaSettings,
+    SparkTable,
+    EffectTable,
+    ServeSettings,
+    ServeToken,
 )
+
+
+def written_keys(table: type[Table]) -> Iterator[tuple[str, FieldInfo]]:
+    """The keys of a table that are not refused, with their fields."""
+    return ((name, field) for name, field in keys(table) if form_of(field).type != PLANNED)
+
 
 _HEAD = """# Settings: saga.toml
 
@@ -67,6 +70,13 @@ to 65535`. The hosts and ports of all addresses are checked: of databases (also 
 services, Temporal, brokers, Spark and catalogs. The message never quotes an address, which may contain a password. A
 URL that is a secret is checked when it is read. `${NAME}` may stand for a host or a port that a deployment fills in
 before the processes start.
+
+`saga schema --settings > settings.schema.json` gives an editor with TOML support (Taplo, Even Better TOML) completion
+and the descriptions below. The first line of `saga.toml` tells it where the schema is:
+
+```toml
+#:schema ./settings.schema.json
+```
 
 ## A complete saga.toml
 
@@ -120,12 +130,13 @@ def complete_file() -> str:
     """A saga.toml with every key."""
     parts = []
     for table in TABLES:
-        header = f"[[{table.header}]]" if table is EFFECTS else f"[{table.header}]"
-        lines = [header] if table.header else []
-        parts.append("\n".join(lines + [f"{one.name} = {one.example}" for one in table.settings if one.example]))
-        if table is KAFKA:
+        header = f"[[{table.heading}]]" if table is EffectTable else f"[{table.heading}]"
+        lines = [header] if table.heading else []
+        examples = {name: example_of(field) for name, field in written_keys(table)}
+        parts.append("\n".join(lines + [f"{name} = {example}" for name, example in examples.items() if example]))
+        if table is KafkaSettings:
             parts.append('[kafka.client]\nsecurity.protocol = "SASL_SSL"\nsasl.password = { env = "KAFKA_PASSWORD" }')
-        if table is SPARK:
+        if table is SparkTable:
             parts.append('[catalogs.lake]\ntype = "rest"\nuri = "https://catalog.shop"')
     parts.append("[vars]\ncommission_rate = 0.05")
     return "\n\n".join(parts) + "\n"
@@ -135,35 +146,45 @@ def render() -> str:
     parts = [_HEAD, f"```toml\n{complete_file()}```\n"]
     for table in TABLES:
         parts.append(_section(table))
-        if table is KAFKA:
+        if table is KafkaSettings:
             parts.append(_CLIENT + "\n".join(_client_rows()) + "\n")
-        if table is SPARK:
+        if table is SparkTable:
             parts.append(_CATALOGS)
     return "\n".join([*parts, _VARS])
 
 
-def _section(table: SettingsTable) -> str:
-    brackets = f"`[[{table.header}]]`" if table is EFFECTS else f"`[{table.header}]`"
-    title = table.title or (brackets if table.header else "Top level")
+def _section(table: type[Table]) -> str:
+    title = table.title or (f"`[{table.heading}]`" if table.heading else "Top level")
     rows = [
-        f"| `{one.name}` | {one.type} | {_code(one.default)} | {_variable(table, one)} | {one.meaning} |"
-        for one in table.settings
-        if not one.planned_for
+        f"| `{name}` | {form_of(field).type} | {_code(default_of(field))} | {_variable(table, name, field)} "
+        f"| {field.description} |"
+        for name, field in written_keys(table)
     ]
     head = "| key | type | default | environment variable | meaning |\n|---|---|---|---|---|\n"
     return f"## {title}\n\n{fill(table.summary, 120)}\n\n{head}" + "\n".join(rows) + "\n"
 
 
-def _variable(table: SettingsTable, setting: Setting) -> str:
-    if table in (PROJECT, EFFECTS):
+def default_of(field: FieldInfo) -> str:
+    """The default as TOML; empty if there is none."""
+    default = None if field.is_required() else field.get_default()
+    if default is None or default == {} or isinstance(default, Table):
         return ""
-    names = [_variable_name(table, setting), setting.variable]
-    return ", ".join(_code(name) for name in names if name)
+    if form_of(field).type == "duration":
+        return to_toml(format_duration(default) if default else "0s")
+    return to_toml([str(item) for item in default] if isinstance(default, tuple) else default)
 
 
-def _variable_name(table: SettingsTable, setting: Setting) -> str:
-    header = f"{table.header.rpartition('.')[0]}.NAME" if table.title else table.header
-    return "SAGA_" + "__".join([*header.split("."), setting.name]).upper()
+def _variable(table: type[Table], name: str, field: FieldInfo) -> str:
+    if table in (Settings, EffectTable):
+        return ""
+    more = (_code(item.name) for item in field.metadata if isinstance(item, Variable))
+    return ", ".join([_code(variable_of(table, name)), *more])
+
+
+def variable_of(table: type[Table], name: str) -> str:
+    """The variable of a key; NAME stands for the name of a table that the project chooses."""
+    header = f"{table.heading.rpartition('.')[0]}.NAME" if table.title else table.heading
+    return "SAGA_" + "__".join([*header.split("."), name]).upper()
 
 
 def _code(text: str) -> str:

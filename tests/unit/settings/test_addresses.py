@@ -39,6 +39,7 @@ FORMS = {
     "connections.crm.url": "[connections.crm]\nkind = 'http'\nurl = 'https://{}/x'",
     "connections.crm.auth.oauth2.token_url": (
         "[connections.crm]\nkind = 'http'\nurl = 'https://crm'\n[connections.crm.auth.oauth2]\n"
+        "client_id = 'a'\nclient_secret = {env = 'X'}\n"
         "token_url = 'https://ada:hunter2@{}/x'"
     ),
     "connections.shop.url": "[connections.shop]\nurl = 'postgresql://ada:hunter2@{}/shop'",

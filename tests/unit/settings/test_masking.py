@@ -7,20 +7,21 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from saga_activities.http.settings import http_settings
 from saga_activities.temporal_activity import to_application_error
 from saga_cli.main import run
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import configure_logs
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.settings import load_settings, tables
+from sagas.settings import HttpService, load_settings
 from sagas.settings.masking import MASK, is_secret_name, mask, mask_properties
-from sagas.settings.tables import SettingsTable
+from sagas.settings.table import example_of, form_of
+from tests.unit.settings.reference_page import TABLES, written_keys
 
 CANARY = "canary-7d1f"
 SAGA = "saga: a\nsteps:\n  - id: s\n    uses: wait\n    with: {signal: x}\n"
@@ -82,10 +83,6 @@ def test_other_properties_stay(name: str) -> None:
     assert mask_properties({name: "public"}) == {name: "public"}
 
 
-def all_tables() -> Iterator[SettingsTable]:
-    yield from (one for one in vars(tables).values() if isinstance(one, SettingsTable))
-
-
 def plant(canaries: list[str], env: dict[str, str]) -> str:
     """A saga.toml with a secret in every setting that can hold one."""
 
@@ -102,15 +99,15 @@ def plant(canaries: list[str], env: dict[str, str]) -> str:
         return f'{{env = "{name}"}}'
 
     lines: list[str] = []
-    for table in all_tables():
-        if not table.header or table.header in ("reconcile", "reconcile.effects"):
+    for table in TABLES:
+        if not table.heading or table.heading in ("reconcile", "reconcile.effects"):
             continue
-        lines.append(f"[{table.header}]")
-        for setting in table.settings:
-            match setting.name:
+        lines.append(f"[{table.heading}]")
+        for name, field in written_keys(table):
+            match name:
                 case "kind":
-                    lines.append(f"kind = {setting.example}")
-                case "url" if "crm" in table.header:
+                    lines.append(f"kind = {example_of(field)}")
+                case "url" if "crm" in table.heading:
                     lines.append('url = "https://127.0.0.1:1/x"')  # one with credentials is refused
                 case "url":
                     lines.append(f'url = "postgresql://user:{canary()}@127.0.0.1:1/x?sslpassword={canary()}"')
@@ -119,15 +116,15 @@ def plant(canaries: list[str], env: dict[str, str]) -> str:
                 case "conf":
                     lines.append(f'conf = {{"spark.hadoop.fs.s3a.secret.key" = "{canary()}"}}')
                 case "bootstrap_servers" | "address":
-                    lines.append(f'{setting.name} = "127.0.0.1:1"')
+                    lines.append(f'{name} = "127.0.0.1:1"')
                 case "headers":
                     lines.append(f'headers = {{"x-api-key" = "{canary()}"}}')
                 case "web_ui":
                     lines.append(f'web_ui = "https://user:{canary()}@127.0.0.1:1"')
                 case "remote":
                     lines.append(f'remote = "sc://127.0.0.1:1/;token={canary()}"')
-                case _ if "secret" in setting.type:
-                    lines.append(f"{setting.name} = {secret_of(setting.type)}")
+                case _ if "secret" in (type := form_of(field).type):
+                    lines.append(f"{name} = {secret_of(type)}")
     lines += ["[catalogs.lake]", 'type = "rest"', f'uri = "https://u:{canary()}@127.0.0.1:1"']
     lines += [f'{name} = "{canary()}"' for name in ("credential", "token", '"s3.secret-access-key"')]
     lines += ["[vars]", f'api_token = "{canary()}"']
@@ -153,7 +150,10 @@ def resolved(settings: Any) -> Any:
     """Read every secret, as a process does before it connects."""
     for connection in settings.connections.values():
         assert connection.url
-        connection.secret("signing_secret")
+        if isinstance(connection, HttpService):
+            secret = http_settings(connection).signing_secret
+            assert secret is not None
+            assert secret.resolve()
     assert settings.kafka.client_properties()
     return settings
 

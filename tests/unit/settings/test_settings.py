@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from sagas.errors import UsageError
-from sagas.settings import Secret, Tls, load_settings
+from sagas.settings import Secret, load_settings
+from sagas.settings.temporal import Tls
 
 DEV = """
 [temporal]
@@ -185,7 +186,7 @@ def test_tls(tmp_path: Path) -> None:
 
 def test_settings_cannot_be_changed(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, env={})
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(ValidationError):
         settings.root = tmp_path  # type: ignore[misc]
 
 

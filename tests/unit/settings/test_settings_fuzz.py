@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saga_activities.http.settings import http_settings
-from saga_spark.reconcile.reconcile_spec import parse_effect_tables
+from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.settings import spark_settings
 from sagas.errors import UsageError
-from sagas.settings import load_settings
+from sagas.settings import HttpService, load_settings
+from sagas.settings.table import keys
 from tests.unit.settings.reference_page import TABLES, complete_file
 
 LONGEST = 5.0
@@ -77,15 +78,16 @@ def everything(root: Path, content: bytes, env: Mapping[str, str]) -> None:
         assert "\n" not in refused
         assert len(refused) < 2_000
     if loaded is not None:
-        for read in (spark_settings, parse_effect_tables):
+        for read in (spark_settings, effect_tables):
             with contextlib.suppress(UsageError):
                 read(loaded)
         for connection in loaded.connections.values():
             with contextlib.suppress(UsageError):
                 connection.url  # noqa: B018
-                _ = connection.schema_file
-                if connection.kind == "http":
+                if isinstance(connection, HttpService):
                     http_settings(connection)
+                else:
+                    _ = connection.schema_file
         with contextlib.suppress(UsageError):
             loaded.kafka.client_properties()
     assert time.thread_time() - started < LONGEST
@@ -148,7 +150,7 @@ VALUES = st.sampled_from(
         "*",
     ]
 )
-KEYS = [f"{table.header}.{one.name}".strip(".") for table in TABLES for one in table.settings]
+KEYS = [f"{table.heading}.{name}".strip(".") for table in TABLES for name, _ in keys(table)]
 NAMES = st.sampled_from(KEYS).map(lambda key: "SAGA_" + key.replace(".", "__").upper())
 HOSTILE_NAMES = st.sampled_from(
     [

@@ -26,7 +26,7 @@ def archive() -> Path:
 
 
 def test_driver_options_include_the_archive_and_the_project_options(archive: Path, tmp_path: Path) -> None:
-    conf = classic_spark_conf(SparkSettings(tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
+    conf = classic_spark_conf(SparkSettings(root=tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
     options = conf["spark.driver.extraJavaOptions"]
     assert f'"-XX:SharedArchiveFile={archive}"' in options
     assert options.endswith("-Dours=1")

@@ -13,23 +13,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from saga_spark.reconcile.extracts import GUARD_SCHEMA, OUTBOX_SCHEMA, ParquetRowWriter, SagaExport, effect_schema
-from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from saga_spark.reconcile.topic_extract import NEVER, RECORD_SCHEMA, RECORDS_FILE
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.reconcile import EffectTable
 
 NOW = 1_790_000_000.0
 HORIZON = NOW - 86_400
 
-ORDERS = EffectTable(
-    "orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", sagas=("checkout",), step="place",
-    amounts={"total": "total"},
-)  # fmt: skip
-CHARGES = EffectTable("charge", "shop", "charge", ("id",), "guard_key", "id", step="charge", time="made_at")
-LINES = EffectTable("lines", "shop", "lines", ("line_id",), "result", "batch", result_field="batch.id", step="pack",
+ORDERS = EffectTable(connection="shop", table="orders", key=("order_id",), saga_id="saga_id", sagas=("checkout",),
+                     step="place", amounts={"total": "total"})  # fmt: skip
+CHARGES = EffectTable(connection="shop", table="charge", key=("id",), guard_key="id", step="charge", time="made_at")
+LINES = EffectTable(connection="shop", table="lines", key=("line_id",), result={"batch.id": "batch"}, step="pack",
                 many=True)  # fmt: skip
-HOLDS = EffectTable("reservation", "shop", "reservation", ("sku",), "saga_id", "saga_id", step="reserve", holds=True)
-NOTES = EffectTable("notes", "shop", "notes", ("note",), "saga_id", "saga_id", sagas=("checkout",))
+HOLDS = EffectTable(connection="shop", table="reservation", key=("sku",), saga_id="saga_id", step="reserve", holds=True)
+NOTES = EffectTable(connection="shop", table="notes", key=("note",), saga_id="saga_id", sagas=("checkout",))
 ALL = (ORDERS, CHARGES, LINES, HOLDS, NOTES)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,7 +55,7 @@ def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None
 def test_settings_survive_serialization(tmp_path: Path) -> None:
     settings = SparkSettings(root=tmp_path, python_path=("a", "b"), connections={"shop": "postgresql://x"})
     assert settings_from_json(decode_message(encode_message(settings_to_json(settings)))) == settings
-    assert settings_from_json(settings_to_json(replace(settings, remote="sc://x"))).remote == "sc://x"
+    assert settings_from_json(settings_to_json(settings.model_copy(update={"remote": "sc://x"}))).remote == "sc://x"
 
 
 def test_memory_is_an_amount() -> None:

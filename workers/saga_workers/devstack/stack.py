@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 
-from saga_spark.settings import DEFAULT_WORK
 from saga_workers.devstack import ports as tcp
 from saga_workers.devstack.dev_folder import DevFolder, ServiceRecord
 from saga_workers.devstack.kafka_server import KafkaService, broker_unavailable_reason
@@ -302,7 +301,7 @@ class Stack:
             state = "running" if self._external_kafka_answers() else "failed"
             document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
         current = load_settings(self.settings.root, self.settings.config_file)
-        document["spark"] = spark_runner_status(current.root / str(current.spark.get("work", DEFAULT_WORK)))
+        document["spark"] = spark_runner_status(current.root / current.spark.work)
         document["connections"] = {
             connection.name: connection.url if reveal and connection.embedded else mask(connection.url)
             for connection in current.sql_connections()

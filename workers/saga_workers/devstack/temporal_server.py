@@ -16,7 +16,7 @@ from saga_workers.devstack.service import NotInstalledError, Service, http_get
 from saga_workers.devstack.start_failure import cause
 from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from sagas.errors import SagaError
-from sagas.settings.model import DEFAULT_NAMESPACE
+from sagas.settings.temporal import DEFAULT_NAMESPACE
 from sagas.text.exact_json import decode_json
 
 RETENTION_SECONDS = 30 * 24 * 3600

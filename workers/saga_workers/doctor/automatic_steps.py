@@ -24,11 +24,11 @@ async def automatic_step_problems(project: Project) -> list[str] | None:
     if not statements:
         return None
     databases = DatabaseConnections(
-        {
-            sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
-            for sql_connection in project.settings.sql_connections()
-            if any(name == sql_connection.name for _, name, _ in statements)
-        },
+        (
+            connection
+            for connection in project.settings.sql_connections()
+            if any(name == connection.name for _, name, _ in statements)
+        ),
         pool_size=1,
     )
     problems = []

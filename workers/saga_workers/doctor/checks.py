@@ -25,7 +25,7 @@ from saga_workers.trigger.topic_inventory import operations_of, uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
-from sagas.settings import Connection, Settings
+from sagas.settings import HttpService, Settings, SqlConnection
 from sagas.settings.definition_keys import KEY_FILE
 from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
@@ -59,9 +59,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         findings += await results_of("claims", check_claims(client, settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
-    for connection in settings.connections.values():
-        if connection.kind == "http":
-            findings.append(_check_http_connection(connection))
+    findings += [_check_http_connection(service) for service in settings.http_services()]
     for connection in settings.sql_connections():
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
         findings += await results_of(f"connection {connection.name}", check)
@@ -170,7 +168,7 @@ def _two_phase_connections(project: Project) -> set[str]:
         return set()  # reported with the definitions
 
 
-def _check_http_connection(connection: Connection) -> DoctorResult:
+def _check_http_connection(connection: HttpService) -> DoctorResult:
     """The settings of an HTTP connection, and the secret with which it signs. Nothing is sent. Workers read the secret,
     so one that is missing here is no error.
     """
@@ -335,7 +333,7 @@ def _clock_result(name: str, skew: float) -> DoctorResult:
     )
 
 
-async def _check_database(connection: Connection, *, spark: bool, two_phase: bool) -> list[DoctorResult]:
+async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: bool) -> list[DoctorResult]:
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 

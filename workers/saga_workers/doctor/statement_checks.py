@@ -139,7 +139,7 @@ def _filtered(source: str, where: str) -> str:
 async def _check_connection(project: Project, name: str, statements: list[_Statement]) -> list[DoctorResult]:
     results: list[DoctorResult] = []
     try:
-        engine = open_engine(project.settings.connection(name))
+        engine = open_engine(project.settings.sql_connection(name))
     except SagaError:
         return []  # reported with the connection
     prepare = _PREPARE[engine.dialect.name]

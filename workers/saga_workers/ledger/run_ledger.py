@@ -18,13 +18,10 @@ from saga_activities.ledger import batches, claims, rows
 from saga_activities.ledger.batches import KnownSaga
 from saga_activities.ledger.claims import Claim, NewClaim, SingleClaim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
-from sagas.definition.times import parse_duration
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
 from sagas.settings import Settings
 from sagas.settings.masking import mask
-
-DEFAULT_RETENTION = "365d"
 
 _POOL_SIZE = 5
 _IDS_AT_ONCE = 500
@@ -220,7 +217,7 @@ def _open_nothing() -> NoReturn:
 
 def open_ledger(settings: Settings) -> RunLedger:
     """The ledger of the project. Nothing is connected before the first use."""
-    name = settings.ledger.get("connection")
+    name = settings.ledger.connection
     if name is None:
         return NoLedger()
     return RunLedger(name, lambda: open_engine(name, settings.connection(name).url, _POOL_SIZE))
@@ -234,8 +231,3 @@ async def using_ledger(settings: Settings) -> AsyncIterator[RunLedger]:
         yield ledger
     finally:
         await ledger.close()
-
-
-def ledger_retention(settings: Settings) -> float:
-    """Seconds for which the row of a saga that has ended is kept."""
-    return parse_duration(settings.ledger.get("retention", DEFAULT_RETENTION))

@@ -32,6 +32,7 @@ from sagas.errors import SagaError, UsageError, did_you_mean
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings
+from sagas.settings.project import connection_facts
 from sagas.simulation import Environment, StepCalls
 from sagas.text.exact_json import encode_json
 
@@ -137,8 +138,8 @@ _NO_BODY = object()
 def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, Any] | None) -> StepUnderTest:
     pivot = {} if "compensate" in step else {"pivot": True}
     text = encode_json({"saga": "participant-test", "steps": [{"id": STEP, **step, **pivot}]}).decode()
-    tables = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
-    definition, diagnostics = parse_text(text, "participant test", ProjectContext(connections=tables))
+    context = ProjectContext(connections=connection_facts(settings))
+    definition, diagnostics = parse_text(text, "participant test", context)
     if definition is None:
         first = next(diagnostic for diagnostic in diagnostics if diagnostic.severity == "error")
         raise UsageError(f"this is not a request that a saga could make: {first.message}")
@@ -203,14 +204,9 @@ class _ParticipantTransport:
         self._commands = commands
         self._control = _ConnectionControl()
         self._connections = HttpConnections(
-            {
-                connection.name: http_settings(connection)
-                for connection in settings.connections.values()
-                if connection.kind == "http"
-            },
-            self._control,
+            {service.name: http_settings(service) for service in settings.http_services()}, self._control
         )
-        self._dispatcher = Dispatcher(ActionBodies(Actions()), DatabaseConnections({}), self._connections)
+        self._dispatcher = Dispatcher(ActionBodies(Actions()), DatabaseConnections(), self._connections)
 
     async def close(self) -> None:
         await self._connections.aclose()

@@ -22,7 +22,6 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
-from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.databases import driver_message, open_engine
@@ -34,6 +33,7 @@ from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
+from sagas.settings.reconcile import EffectTable
 
 MAX_ORPHANS = 5_000
 """Maximum number of sagas that only the guards know and that are looked up one by one."""

@@ -26,7 +26,7 @@ from saga_spark.reconcile.output_checks import (
     orphan_findings,
     read_ledger,
 )
-from saga_spark.reconcile.reconcile_spec import parse_effect_tables
+from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
@@ -39,8 +39,7 @@ from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.protocol.saga_view import SagaView
-from sagas.settings import Settings
-from sagas.settings.model import Connection
+from sagas.settings import Settings, SqlConnection
 from sagas.settings.private_files import make_private_folder
 from sagas.text.exact_json import decode_json
 
@@ -60,7 +59,7 @@ async def reconcile(
 ) -> dict[str, Any]:
     """The report as JSON (see docs/how-to/reconcile.md). Raises SagaError."""
     spark = spark_settings(settings)
-    effects = parse_effect_tables(settings)
+    effects = effect_tables(settings)
     folder = _work_folder(settings, spark)
     starting = start_spark(runner)
     try:
@@ -109,9 +108,9 @@ def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
     return task
 
 
-def ledger_connection(settings: Settings, spark: SparkSettings) -> Connection | None:
+def ledger_connection(settings: Settings, spark: SparkSettings) -> SqlConnection | None:
     """The connection of the Spark ledger; None without one."""
-    return None if spark.ledger is None else settings.connection(spark.ledger)
+    return None if spark.ledger is None else settings.sql_connection(spark.ledger)
 
 
 async def _check_outputs(
@@ -160,9 +159,9 @@ async def _check_locks(locator: Locator, settings: Settings, scope: Reconciliati
 async def _check_ledger(
     locator: Locator, settings: Settings, scope: ReconciliationScope, inputs: ReconcileInput
 ) -> list[Finding]:
-    if not locator.ledger.configured:
+    connection = settings.ledger.connection
+    if connection is None or not locator.ledger.configured:
         return []
-    connection = settings.ledger["connection"]
     left = await find_left_claims(locator, connection, scope.saga_id)
     claimed = {one.saga_id for one in left}
     states = {saga_id: state for saga_id, state in inputs.states.items() if saga_id not in claimed}
@@ -252,7 +251,7 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
             asked.setdefault(finding.place.partition(".")[0], []).append(finding)
     gone: list[Finding] = []
     for name, some in asked.items():
-        engine = open_engine(settings.connection(name))
+        engine = open_engine(settings.sql_connection(name))
         try:
             known = await _published(engine, [(one.row or {})["event_id"] for one in some])
         finally:

@@ -24,7 +24,7 @@ from saga_activities.locks import tables as lock_tables
 from saga_activities.sessions import session_arguments
 from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
-from sagas.settings import Connection, Settings
+from sagas.settings import Settings, SqlConnection
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import INSIGNIFICANT, Token, split_tokens
 
@@ -32,7 +32,7 @@ from sagas.sql_text.tokens import INSIGNIFICANT, Token, split_tokens
 _SETUP_TIMEOUT = 15.0
 
 
-async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) -> None:
+async def set_up_database(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> None:
     """Create the guard tables in one database and apply the project's schema file.
 
     ``shards`` applies to a new outbox.
@@ -67,7 +67,7 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
         await engine.dispose()
 
 
-def needed_tables(connection: Connection, dialect: str, *, spark: bool) -> set[str]:
+def needed_tables(connection: SqlConnection, dialect: str, *, spark: bool) -> set[str]:
     """The tables of :func:`set_up_database` by which it can be told that it has run."""
     return {
         *outbox_postgresql.needed_tables(dialect),
@@ -77,7 +77,7 @@ def needed_tables(connection: Connection, dialect: str, *, spark: bool) -> set[s
     }
 
 
-async def why_setup_is_needed(connection: Connection, *, spark: bool) -> str | None:
+async def why_setup_is_needed(connection: SqlConnection, *, spark: bool) -> str | None:
     """Return what the database of a connection lacks, or why that cannot be read; None: nothing."""
     engine = open_engine(connection)
     if engine.dialect.name == "sqlite" and (file := engine.url.database) and not _exists(file):
@@ -97,7 +97,7 @@ def _exists(file: str) -> bool:
     return os.path.exists(file)
 
 
-def open_engine(connection: Connection) -> AsyncEngine:
+def open_engine(connection: SqlConnection) -> AsyncEngine:
     """A pool for one connection. Raises UsageError if the URL is invalid or its driver is not installed."""
     try:
         url = make_url(connection.url)
@@ -111,7 +111,7 @@ def open_engine(connection: Connection) -> AsyncEngine:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
 
 
-def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
+def setup_sql(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> str:
     """The SQL of :func:`set_up_database`, for an operator to read and run."""
     dialect = make_url(connection.url).get_backend_name()
     text = schema_text(connection)
@@ -125,7 +125,7 @@ def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
     return "\n".join(tables) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 
-def schema_text(connection: Connection) -> str | None:
+def schema_text(connection: SqlConnection) -> str | None:
     """The project's schema file; None without one. Raises UsageError if it cannot be read."""
     file = connection.schema_file
     if file is None:
@@ -204,12 +204,10 @@ def open_databases(settings: Settings, connection: str | None, pool_size: int) -
     """The databases that may have an outbox. Raises UsageError if there is none, or none of that name."""
     chosen = settings.sql_connections()
     if connection is not None:
-        found = settings.connection(connection)
-        if found.kind != "sql":
+        named = settings.connection(connection)
+        if not isinstance(named, SqlConnection):
             raise UsageError(f"the connection {connection} is not a database, so it has no outbox")
-        chosen = [found]
+        chosen = [named]
     if not chosen:
         raise UsageError("the project has no database, and so no outbox", help="[connections.NAME] in saga.toml")
-    return DatabaseConnections(
-        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in chosen}, pool_size=pool_size
-    )
+    return DatabaseConnections(chosen, pool_size=pool_size)

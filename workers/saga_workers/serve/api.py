@@ -29,7 +29,7 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
-from saga_workers.serve.api_tokens import Caller, Callers, Scope
+from saga_workers.serve.api_tokens import Caller, Callers
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
@@ -39,11 +39,11 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.bulk.wire_format import MAX_MEMBERS
-from sagas.definition.times import parse_duration
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 from sagas.settings.project import Project
+from sagas.settings.serve import Scope
 
 log = logging.getLogger("saga.serve")
 
@@ -55,8 +55,6 @@ MAX_CONCURRENT_WAITS = 256
 
 REQUEST_TIMEOUT = 15.0
 """Seconds until a request times out, including the wait for its turn, but not the `wait` of a start."""
-
-DEFAULT_MAX_BODY_BYTES = 1_000_000
 
 MAX_SHARED = 500
 """Sagas that share a workflow. Callers wait for all of them to be claimed."""
@@ -86,7 +84,7 @@ class SagaApi:
         callers: Callers,
         client: Client | None = None,
         *,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        max_body_bytes: int,
         bulk_wait: float = 0.0,
     ) -> None:
         self._locator = locator
@@ -293,13 +291,13 @@ def bulk_wait_seconds(settings: Settings) -> float:
 
     Raises UsageError if it is too long, or there is no ledger.
     """
-    seconds = parse_duration(settings.serve.get("bulk_wait", "0s"))
+    seconds = settings.serve.bulk_wait
     if seconds > MAX_BULK_WAIT:
         raise UsageError(
             f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which each caller would wait",
             help='write a duration such as bulk_wait = "20ms"',
         )
-    if seconds > 0 and settings.ledger.get("connection") is None:
+    if seconds > 0 and settings.ledger.connection is None:
         raise UsageError(
             "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
             help="set [ledger] connection in saga.toml, and run saga setup",
@@ -320,12 +318,11 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     client = Client(temporal, Project(settings)) if callers.may_start else None
     if client is not None:
         await asyncio.to_thread(lambda: client.project.definitions)  # a mistake in them shows at the start
-    max_body_bytes = settings.serve.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES)
     async with AsyncExitStack() as stack:
         locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        api = SagaApi(locator, callers, client, max_body_bytes=max_body_bytes, bulk_wait=wait)
+        api = SagaApi(locator, callers, client, max_body_bytes=settings.serve.max_body_bytes, bulk_wait=wait)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

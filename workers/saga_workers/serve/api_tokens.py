@@ -5,18 +5,13 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
 
-from sagas.errors import UsageError, did_you_mean
+from sagas.errors import UsageError
 from sagas.settings import Settings
-from sagas.settings.secrets import Secret, parse_secret, resolve_secret
-
-Scope = Literal["read", "start"]
-SCOPES: tuple[str, ...] = get_args(Scope)
-
-DEFAULT_STARTS_PER_SECOND = 100
+from sagas.settings.secrets import Secret, resolve_secret
+from sagas.settings.serve import ServeSettings, ServeToken
 
 MIN_TOKEN = 16
 """Characters of a token below which a warning is logged."""
@@ -57,10 +52,10 @@ class Callers:
     def __init__(self, settings: Settings) -> None:
         """Raises UsageError if there is no token, or one cannot be read."""
         self._root = settings.root
-        rate = settings.serve.get("starts_per_second", DEFAULT_STARTS_PER_SECOND)
+        rate = settings.serve.starts_per_second
         self._callers = [
-            (setting, secret, Caller(name, frozenset(scopes), TokenBucket(rate)))
-            for setting, name, secret, scopes in _tokens(settings.serve)
+            (setting, token.secret, Caller(name, frozenset(token.scopes), TokenBucket(rate)))
+            for setting, name, token in _tokens(settings.serve)
         ]
         if not self._callers:
             raise UsageError(
@@ -94,18 +89,9 @@ class Callers:
         return text
 
 
-def _tokens(serve: Mapping[str, Any]) -> Sequence[tuple[str, str, Secret, Sequence[str]]]:
-    """The dotted setting, the name, the secret and the scopes of each token. Raises UsageError."""
-    tokens: list[tuple[str, str, Secret, Sequence[str]]] = []
-    if (written := serve.get("token")) is not None:
-        tokens.append(("serve.token", "token", parse_secret(written, "serve.token"), ("read",)))
-    for name, table in serve.get("tokens", {}).items():
-        setting = f"serve.tokens.{name}.secret"
-        if "secret" not in table:
-            raise UsageError(f"{setting} is missing", help='secret = {env = "NAME"} or {file = "path"}')
-        scopes = table.get("scopes", ["read"])
-        for scope in scopes:
-            if scope not in SCOPES:
-                raise UsageError(f"serve.tokens.{name}.scopes: unknown scope {scope}{did_you_mean(scope, SCOPES)}")
-        tokens.append((setting, name, parse_secret(table["secret"], setting), scopes))
-    return tokens
+def _tokens(serve: ServeSettings) -> Iterator[tuple[str, str, ServeToken]]:
+    """The dotted setting, the name and the token of each caller."""
+    if serve.token is not None:
+        yield "serve.token", "token", ServeToken(secret=serve.token)
+    for name, token in serve.tokens.items():
+        yield f"serve.tokens.{name}.secret", name, token

@@ -34,10 +34,10 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from saga_workers.temporal.data_converter import EXACT_CONVERTER
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import LOCKS_SIGNAL
-from sagas.settings import Settings, Tls
+from sagas.settings import Settings
 from sagas.settings.dev_stack import has_dev_stack, read_dev_file
-from sagas.settings.model import DEFAULT_NAMESPACE
 from sagas.settings.secrets import resolve_secret
+from sagas.settings.temporal import DEFAULT_NAMESPACE, Tls
 from sagas.text.bounded_files import read_bounded
 from sagas.workflow.json_payloads import json_payload
 

@@ -219,7 +219,7 @@ def _create_command(kafka: KafkaSettings, topic: str) -> str:
 def bulk_trigger_problem(settings: Settings, triggers: Iterable[tuple[Definition, str]]) -> UsageError | None:
     """Return what a project lacks whose triggers share workflows."""
     sagas = {one.saga for one, topic in triggers if any(it.bulk and it.topic == topic for it in one.triggers)}
-    if not sagas or settings.ledger.get("connection") is not None:
+    if not sagas or settings.ledger.connection is not None:
         return None
     return UsageError(
         f"the trigger of {min(sagas)} has `bulk`, which needs a ledger",

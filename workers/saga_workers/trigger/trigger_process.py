@@ -143,12 +143,7 @@ class TriggerTasks:
         self.metrics = TriggerMetrics()
         self._dead_letters = DeadLetters(self._settings, self.metrics)
         stack.callback(self._dead_letters.close)
-        self._databases = DatabaseConnections(
-            {
-                sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
-                for sql_connection in project.settings.sql_connections()
-            }
-        )
+        self._databases = DatabaseConnections(project.settings.sql_connections())
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []

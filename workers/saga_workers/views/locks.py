@@ -17,20 +17,19 @@ from saga_workers.location.locator import Locator
 from saga_workers.runtime.databases import driver_message, open_engine
 from saga_workers.temporal.temporal_client import signal_granted_saga
 from sagas.errors import SagaError, UsageError
-from sagas.settings import Settings
-from sagas.settings.model import Connection
+from sagas.settings import Settings, SqlConnection
 
 _CONCURRENCY = 16
 _RELEASE_SECONDS = 30.0
 
 
-def lock_connection(settings: Settings) -> Connection:
+def lock_connection(settings: Settings) -> SqlConnection:
     """The connection of the lock tables. Raises UsageError if the project has none."""
     if settings.lock_connection is None:
         raise UsageError(
             "the project has no database for locks", help='connection = "NAME" under [locks] or [ledger] in saga.toml'
         )
-    return settings.connection(settings.lock_connection)
+    return settings.sql_connection(settings.lock_connection)
 
 
 async def list_locks(settings: Settings, keys: Sequence[str] = ()) -> list[LockedKey]:
@@ -73,9 +72,7 @@ async def list_orphans(locator: Locator, settings: Settings) -> list[OpenRequest
 async def release_orphan(temporal: Temporal, settings: Settings, owner: str, holder: str) -> str | None:
     """Release what the holder has, and wake the sagas that waited for it; returns why that failed, or None."""
     connection = lock_connection(settings)
-    databases = DatabaseConnections(
-        {connection.name: {**connection.options, "kind": "sql", "url": connection.url}}, pool_size=1
-    )
+    databases = DatabaseConnections([connection], pool_size=1)
     try:
         locks = LockActivities(databases, lambda workflow_id: signal_granted_saga(temporal, workflow_id))
         now = time.time()
@@ -87,7 +84,7 @@ async def release_orphan(temporal: Temporal, settings: Settings, owner: str, hol
     return outcome.failure.message if outcome.failure else outcome.kind
 
 
-def _unreadable(connection: Connection, error: Exception) -> SagaError:
+def _unreadable(connection: SqlConnection, error: Exception) -> SagaError:
     return SagaError(
         f"the locks in the connection {connection.name} cannot be read: {driver_message(error)}", help="saga setup"
     )

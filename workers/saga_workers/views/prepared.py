@@ -50,7 +50,7 @@ def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaVi
 async def _read(settings: Settings, connections: Collection[str], saga_id: str | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in sorted(connections):
-        engine = open_engine(settings.connection(name))
+        engine = open_engine(settings.sql_connection(name))
         try:
             async with asyncio.timeout(_TIMEOUT):
                 prepared = await list_prepared(engine, saga_id)

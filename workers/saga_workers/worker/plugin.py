@@ -84,7 +84,7 @@ class SagaPlugin(SimplePlugin):
         self._trust = ProjectTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
-        has_ledger = "connection" in self._project.settings.ledger
+        has_ledger = self._project.settings.ledger.connection is not None
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()
         self._grace = timedelta()
@@ -106,15 +106,9 @@ class SagaPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Called by Temporal when a worker is created."""
         config = super().configure_worker(config)
-        connections = self._project.settings.connections.values()
-        databases = DatabaseConnections(
-            {
-                connection.name: {**connection.options, "kind": "sql", "url": connection.url}
-                for connection in connections
-                if connection.kind == "sql"
-            }
-        )
-        http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
+        settings = self._project.settings
+        databases = DatabaseConnections(settings.sql_connections())
+        http = HttpConnections({service.name: http_settings(service) for service in settings.http_services()})
         spark = make_spark_performer(self._project, databases)
         self._resources = (databases, http, spark)
         self._ledger = open_ledger(self._project.settings)
@@ -135,7 +129,7 @@ class SagaPlugin(SimplePlugin):
         task_queue = config.get("task_queue") or self._project.settings.temporal.task_queue
         detach = SagaDetacher(client, task_queue, self._project.settings.definition_keys())
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
-        ledger = self._project.settings.ledger.get("connection")
+        ledger = self._project.settings.ledger.connection
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
         activities = SagaActivities(
             dispatcher,

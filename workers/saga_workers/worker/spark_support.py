@@ -26,7 +26,7 @@ SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "pyiceberg")
 
 def uses_spark(project: Project) -> bool:
     """Return whether the settings configure Spark or a definition has a Spark step."""
-    if project.settings.spark or project.settings.catalogs:
+    if project.settings.spark.model_fields_set or project.settings.catalogs:
         return True
     return any(is_spark_job(step.do.uses) for definition in project.definitions.values() for step in definition.steps)
 
@@ -74,9 +74,10 @@ def _missing_package_message(name: str) -> str:
 
 def spark_unavailable_reason(settings: Settings) -> str | None:
     """Why Spark steps of this project cannot run on this machine, as a message; None if they can or there are none."""
-    if settings.spark.get("remote"):
+    if settings.spark.remote:
         return None
-    if not (settings.spark or settings.catalogs or (settings.spark_ledger and has_spark_steps(Project(settings)))):
+    is_used = settings.spark.model_fields_set or settings.catalogs
+    if not is_used and not (settings.spark_ledger and has_spark_steps(Project(settings))):
         return None
     if (name := missing_package()) is not None:
         return _missing_package_message(name)

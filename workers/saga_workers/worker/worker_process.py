@@ -20,7 +20,6 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
-from saga_workers.ledger.run_ledger import ledger_retention
 from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.health import health_server, temporal_readiness
@@ -100,13 +99,7 @@ def _freeze_loaded_objects() -> None:
 @contextlib.asynccontextmanager
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
     """Clean up guards, ledger and stage area in the background, over connections of their own: attempts never wait."""
-    databases = DatabaseConnections(
-        {
-            sql_connection.name: {**sql_connection.options, "kind": "sql", "url": sql_connection.url}
-            for sql_connection in project.settings.sql_connections()
-        },
-        pool_size=1,
-    )
+    databases = DatabaseConnections(project.settings.sql_connections(), pool_size=1)
     work = GuardRetention(
         client,
         databases,
@@ -123,8 +116,8 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         window = retention.total_seconds() + CLEANUP_INTERVAL
         clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(start_background(clearing, "clean-up of the stage area"))
-    if (ledger := project.settings.ledger.get("connection")) is not None:
-        upkeep = maintain_ledger_forever(databases, ledger, ledger_retention(project.settings))
+    if (ledger := project.settings.ledger).connection is not None:
+        upkeep = maintain_ledger_forever(databases, ledger.connection, ledger.retention)
         tasks.add(start_background(upkeep, "purge of the ledger"))
     try:
         yield

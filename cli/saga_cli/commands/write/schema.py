@@ -1,4 +1,4 @@
-"""`saga schema`: the language for editors."""
+"""`saga schema`: the language and the settings for editors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ def schema(
     with_actions: Annotated[
         bool, typer.Option("--with-actions", help="include the arguments of this project's actions")
     ] = False,
+    of_settings: Annotated[bool, typer.Option("--settings", help="print the schema of saga.toml instead")] = False,
 ) -> None:
     """Print the JSON Schema of a definition: `saga schema --with-actions > saga.schema.json`."""
     from sagas.definition.parser.language import language_schema
+    from sagas.settings.model import settings_schema
     from sagas.settings.project import Project
 
+    if of_settings:
+        print(to_json(settings_schema(), indent=2), flush=True)
+        return
     actions = Project(load_settings()).actions if with_actions else None
     print(to_json(language_schema(actions), indent=2), flush=True)

@@ -80,8 +80,8 @@ def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:
     from sagas.definition.diagnostics import Report
 
     report = Report(str(settings.config_file))
-    for name, connection in settings.connections.items():
-        file = connection.schema_file
+    for connection in settings.sql_connections():
+        name, file = connection.name, connection.schema_file
         if file is not None and not file.is_file():
             message = f"the `schema` of the connection `{name}` names {file.name}, which is no file in {file.parent}"
             help = "create it, or correct the path, which begins at the folder of saga.toml"

@@ -50,8 +50,9 @@ class KafkaResources:
 class ProjectContext:
     """The context in which definitions are checked: the project's Python actions and the settings that they depend on.
 
-    ``connections`` are the tables ``[connections.*]`` of saga.toml, each with the scheme of its URL as ``url`` (None:
-    the URL is a secret that is not here). None: unknown, so that nothing is checked there.
+    ``connections`` are the facts about ``[connections.*]`` of saga.toml: ``kind``, the scheme of the URL as ``url``
+    (None: the URL is a secret that is not here), and of an HTTP service what it declares: ``idempotent``,
+    ``remembers_rejections``, ``settle`` (seconds). None: unknown, so that nothing is checked there.
     ``locks`` is the SQL connection with the tables of semantic locks, if there is one. ``vars`` are the names of
     ``[vars]``; None: unknown.
     """

@@ -28,7 +28,6 @@ from sagas.builtins.url_templates import encoded_path, encoded_url
 from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.parser.field_types import ParsedMapping
-from sagas.definition.times import parse_duration
 from sagas.expressions import ExpressionError
 from sagas.expressions.template_syntax import OPENING, split_template
 
@@ -166,13 +165,12 @@ class BuildContext:
             return ActionTraits(connection if isinstance(connection, str) else None, rejects=rejects)
         if builtin.executor == "http":
             table = (self.project.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
-            honours = str(table.get("idempotency", "")).lower() != "none" and table.get("idempotent", True)
-            settle = table.get("settle")
+            honours = table.get("idempotent", True)
             return ActionTraits(
                 idempotent=honours if idempotent is None else idempotent,
                 remembers_rejections=table.get("remembers_rejections", False) if remembers is None else remembers,
                 rejects=rejects,
-                settle=parse_duration(settle) if isinstance(settle, str) else None,
+                settle=table.get("settle"),
             )
         # The checks report a missing outbox or ledger; the placeholder keeps the step guarded until then.
         if uses == messaging.PUBLISH:

@@ -15,6 +15,7 @@ from saga_activities.guard.mysql_sqlite import SqlAlchemyTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.two_phase import mysql, postgresql
 from saga_activities.guard.two_phase.participant import Preparation
+from sagas.settings import SqlConnection
 
 Kind = Literal["do", "undo", "confirm", "seal"]
 _context = multiprocessing.get_context("forkserver")
@@ -103,7 +104,7 @@ def _perform(
         stop_before(owner, name)
 
     async def perform() -> str:
-        connections = DatabaseConnections({"shop": {"url": url}}, pool_size=5)
+        connections = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=5)
         guard = connections.two_phase_guard("shop")
         clock = {"scheduled_at": time.time(), "deadline": time.time() + seconds}
 

@@ -264,7 +264,7 @@ def test_the_documented_acls_are_sufficient_for_spark_steps(secured: Broker, tmp
 
     def sink(prefix: str) -> tuple[SparkSettings, TopicSink, Publication]:
         kafka = settings(secured, "saga", prefix=prefix)
-        found = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+        found = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
         return found, TopicSink(found), stage(found, {"topic": "mine-facts"}, [{"id": 1}, {"id": 2}], saga=prefix)
 
     spark, topics, publication = sink("mine")

@@ -21,7 +21,7 @@ from saga_workers.client import Client
 from saga_workers.relay.check_back import CheckBack
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.actions import ACTION_ATTRIBUTE, Actions
-from sagas.settings import load_settings
+from sagas.settings import SqlConnection, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
@@ -36,7 +36,7 @@ class EventsEnvironment:
     def __init__(self, folder: Path, temporal: str, urls: dict[str, str], kafka: str, prefix: str) -> None:
         self.folder, self.temporal, self.urls, self.kafka, self.prefix = folder, temporal, urls, kafka, prefix
         self.databases = DatabaseConnections(
-            {name: {"kind": "sql", "url": url} for name, url in urls.items()}, pool_size=4
+            [SqlConnection(name=name, url=url) for name, url in urls.items()], pool_size=4
         )
 
     @property
@@ -121,7 +121,7 @@ async def open_environment(
     """An environment with its own two empty databases."""
     prefix = f"e{uuid.uuid4().hex[:10]}"
     urls = {}
-    admin = DatabaseConnections({"admin": {"kind": "sql", "url": server.url()}}, pool_size=1)
+    admin = DatabaseConnections([SqlConnection(name="admin", url=server.url())], pool_size=1)
     async with admin.engine("admin").connect() as connection:
         for name in ("shop", "bank"):
             await connection.exec_driver_sql(f"create database {prefix}_{name}")

@@ -20,8 +20,7 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.relay_process import run_relay
 from sagas.actions.events import Event
-from sagas.settings import KafkaSettings, Settings
-from sagas.settings.model import Connection
+from sagas.settings import KafkaSettings, Settings, SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import RelayProcess
@@ -47,7 +46,9 @@ class OutboxEnvironment:
         self.url = server.url(self.database)
         self.kafka: KafkaSettings = kafka.settings(outbox=DATABASE, **kafka_settings)
         self.settings = Settings(
-            root=folder, connections={DATABASE: Connection(DATABASE, "sql", folder, self.url)}, kafka=self.kafka
+            root=folder,
+            connections={DATABASE: SqlConnection(name=DATABASE, root=folder, url=self.url)},
+            kafka=self.kafka,
         )
         self._more: dict[str, Any] = kafka_settings
         self.relays: list[RelayProcess] = []

@@ -21,8 +21,7 @@ from saga_workers.relay.readers.event_reader import Portion
 from saga_workers.relay.readers.marked_reader import MarkedReader
 from saga_workers.relay.relay_process import run_relay
 from sagas.actions.events import Event
-from sagas.settings import Settings
-from sagas.settings.model import Connection
+from sagas.settings import Settings, SqlConnection
 from tests.helpers.kafka_broker import Broker
 
 _INSERT = text(
@@ -106,7 +105,7 @@ async def test_what_is_set_aside_is_read_again(engine: AsyncEngine) -> None:
 
 async def test_a_relay_marks_what_it_publishes(engine: AsyncEngine, kafka: Broker, tmp_path: Path) -> None:
     topic = await asyncio.to_thread(kafka.create_topic)
-    connection = Connection("shop", "sql", tmp_path, f"sqlite:///{tmp_path}/shop.db")
+    connection = SqlConnection(name="shop", root=tmp_path, url=f"sqlite:///{tmp_path}/shop.db")
     settings = Settings(root=tmp_path, connections={"shop": connection}, kafka=kafka.settings(outbox="shop", batch=20))
     await _emit(engine, topic, *range(100))
     await _emit(engine, f"missing-{topic}", 0)

@@ -27,7 +27,7 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
-from sagas.settings import load_settings
+from sagas.settings import SqlConnection, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
@@ -194,7 +194,7 @@ async def open_environment(
         folder, definitions, temporal=temporal.address, kafka=kafka.address, url=url, prefix=prefix, actions=actions
     )
     project = Project(load_settings(folder))
-    databases = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=project.settings.connection("shop").url)])
     await create_tables(databases.engine("shop"))
     participant = start_participant(folder, kafka, prefix, commands)
     async with contextlib.AsyncExitStack() as stack:

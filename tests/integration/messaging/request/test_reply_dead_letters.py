@@ -10,6 +10,7 @@ import pytest
 from saga_activities.connections import DatabaseConnections
 from saga_workers.trigger import replies
 from saga_workers.trigger.replies import ReplyListener
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.trigger.trigger_environment import open_shop, until
@@ -38,7 +39,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
         with shop.connect() as connection:
             return [one for (one,) in connection.execute("select outcome from saga_request").fetchall()]
 
-    databases = DatabaseConnections({"shop": {"kind": "sql", "url": shop.url}})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
     # No attempt waits for these replies, so Temporal is not asked.
     client: Any = None
     listener = ReplyListener(client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=bury)

@@ -8,7 +8,6 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from sagas.builtins.messaging import REPLY_PROBE, REQUEST
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.settings import KafkaSettings
+from sagas.settings import KafkaSettings, SqlConnection
 from tests.helpers.new_databases import new_url
 
 
@@ -84,7 +83,7 @@ class RequestSetup:
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestSetup]:
     url = await new_url(request.param, request, tmp_path)
-    databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=url)])
     await create_tables(databases.engine("shop"))
     yield RequestSetup(databases)
     await databases.close()
@@ -258,7 +257,7 @@ async def test_invalid_command_arguments_are_refused(
 
 
 async def test_a_missing_outbox_is_reported(setup: RequestSetup) -> None:
-    setup.requests = KafkaRequestAction(setup.databases, replace(KafkaSettings(), outbox=None))
+    setup.requests = KafkaRequestAction(setup.databases, KafkaSettings())
     with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
         await setup.attempt()
 

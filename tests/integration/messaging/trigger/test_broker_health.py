@@ -12,6 +12,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import BrokerProcess
 from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, until
@@ -51,7 +52,7 @@ async def test_a_reply_listener_reports_a_lost_broker_until_it_returns(
     broker = BrokerProcess(tmp_path)
     broker.start()
     shop = await open_shop(postgres_server)
-    databases = DatabaseConnections({"shop": {"kind": "sql", "url": shop.url}})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
 
     async def refuse(*_: Any) -> None:
         raise AssertionError("no reply is malformed")

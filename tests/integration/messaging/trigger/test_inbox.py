@@ -23,7 +23,7 @@ from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
 from sagas.actions.consumers import HANDLER_ATTRIBUTE
-from sagas.settings import KafkaSettings
+from sagas.settings import KafkaSettings, SqlConnection
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_url
 from tests.helpers.slow_parameters import mostly_slow
@@ -65,8 +65,8 @@ class ConsumerSetup:
     """One database with the engine's tables, and consumers of it: each as in a process of its own."""
 
     def __init__(self, url: str) -> None:
-        self.databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
-        self.others = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
+        self.databases = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=8)
+        self.others = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=8)
         self.engine = self.databases.engine("shop")
         self.metrics = TriggerMetrics()
         self.topic = f"orders-{uuid.uuid4().hex[:8]}"

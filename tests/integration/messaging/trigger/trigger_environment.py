@@ -9,7 +9,7 @@ import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def project_of(
     texts = {name: textwrap.dedent(text) for name, text in (definitions or {}).items()}
     made = make_project(folder, texts, list(actions), address=address, connections=connections)
     found = Project(
-        replace(made.settings, kafka=kafka),
+        made.settings.model_copy(update={"kafka": kafka}),
         Actions([getattr(one, ACTION) for one in actions]),
         MessageHandlers([getattr(one, READER) for one in readers]),
     )

@@ -26,10 +26,10 @@ from saga_spark.reconcile.output_checks import (
     orphan_findings,
     read_ledger,
 )
-from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for
 from saga_workers.reconcile.repair import _discard_staged
+from sagas.settings.reconcile import EffectTable
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.spark.staged_outputs import stage
 
@@ -71,7 +71,7 @@ async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str
         plan = "\n".join(row[0] for row in connection.execute(f"explain {query}", [NOW - READ_MARGIN]))  # pyright: ignore
         assert "saga_guard_created" in plan, plan
     orders = EffectTable(
-        "orders", "shop", "orders", ("id",), "saga_id", "saga", step="b", amounts={"total": "t"}, time="at"
+        connection="shop", table="orders", key=("id",), saga_id="saga", step="b", amounts={"total": "t"}, time="at"
     )
     counts = await extract_database(
         engine, "shop", [orders], tmp_path / "window", ReconciliationScope(since=NOW - 60, older_saga_ids=("s9",))
@@ -106,7 +106,7 @@ async def keep(engine: AsyncEngine, publication: Publication, state: str) -> Out
 
 async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
     engine, _ = database
-    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
     sink = sink_for("parquet", settings)
     sagas = {name: stage(settings, OUTPUT, [{"n": 1}], saga=name) for name in ("good", "left", "gone", "stray")}
     for name in ("good", "gone", "stray"):
@@ -155,7 +155,7 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
 def test_each_state_of_an_output(
     tmp_path: Path, ledger_says: Any, saga: str | None, staged: bool, visible: bool, kind: str | None
 ) -> None:
-    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
     target = stage(settings, OUTPUT, [{"n": 1}]).tag.target
     row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
     found = check_output(OutputEvidence(replace(row, state=ledger_says), staged, visible), saga)
@@ -176,7 +176,7 @@ async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
             "insert into orders values (1, 's1', '2026-09-21 14:13:20'), (2, 's1/b', null)"
         )
     orders = EffectTable(
-        "orders", "shop", "orders", ("id",), "saga_id", "saga", step="a", amounts={"id": "n"}, time="at"
+        connection="shop", table="orders", key=("id",), saga_id="saga", step="a", amounts={"id": "n"}, time="at"
     )
     for scope in (ReconciliationScope(), ReconciliationScope(saga_id="s1"), ReconciliationScope(since=NOW - 60)):
         folder = tmp_path / uuid.uuid4().hex

@@ -18,7 +18,7 @@ from saga_spark.runner.spark_session import ClassicSessions
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 
-settings = SparkSettings(Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})
+settings = SparkSettings(root=Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})
 sessions = ClassicSessions(settings)
 first, second = (TaskContext(number, f"run-{number}", settings, sessions, print) for number in (1, 2))
 outcome = []

@@ -18,7 +18,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import spark_settings
 from saga_spark.staging import stage_area
 from saga_workers.client import Client
-from sagas.settings import load_settings
+from sagas.settings import SqlConnection, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
@@ -126,7 +126,7 @@ async def test_a_job_that_always_runs_out_of_memory(
 
 async def clean_up(day_close: DayCloseProject) -> None:
     """The worker's own round, which deletes what a saga that is over has left in the stage."""
-    databases = DatabaseConnections({"shop": {"url": day_close.url}})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=day_close.url)])
 
     async def over(_: str) -> stage_area.SagaLiveness:
         return "over"

@@ -113,7 +113,7 @@ def of_saga(day_close: DayCloseProject, saga: str) -> list[str]:
 
 async def clear_stage(day_close: DayCloseProject) -> None:
     """One round of the worker's clean-up, as if every saga were over."""
-    connections = DatabaseConnections({"shop": {"url": day_close.project.settings.connection("shop").url}})
+    connections = DatabaseConnections([day_close.project.settings.connection("shop")])
 
     async def over(_: str) -> Any:
         return "over"

@@ -20,7 +20,7 @@ KINDS = {"iceberg": {"table": "lake.sales.facts"}, "parquet": {"parquet": "facts
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sink_on_a_full_disk_fails_cleanly(small_disk: Path, tmp_path: Path, kind: str) -> None:
     lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": small_disk.as_uri()}
-    settings = SparkSettings(small_disk, stage=(tmp_path / "stage").as_uri(), catalogs={"lake": lake})
+    settings = SparkSettings(root=small_disk, stage=(tmp_path / "stage").as_uri(), catalogs={"lake": lake})
     ours = stage(settings, KINDS[kind], ROWS)
     sink = sink_for(ours.output.kind, settings)
     [problem] = sink.check(ours)

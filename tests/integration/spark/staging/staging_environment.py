@@ -23,6 +23,7 @@ from saga_spark.staging import stage_area
 from saga_spark.staging.staging_attempt import StagingAttempt
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.payloads import Invocation
+from sagas.settings import SqlConnection
 from tests.integration.spark.staged_outputs import stage
 
 Hook = Callable[[], Awaitable[None]]
@@ -131,7 +132,7 @@ def clock() -> Any:
 
 async def open_staging(folder: Path, url: str) -> StagingEnvironment:
     """Its tables are made in the database of the URL."""
-    databases = DatabaseConnections({"books": {"url": url}}, pool_size=5)
+    databases = DatabaseConnections([SqlConnection(name="books", url=url)], pool_size=5)
     await schema.create_tables(databases.engine("books"))
     await ledger.create_table(databases.engine("books"))
-    return StagingEnvironment(SparkSettings(folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)
+    return StagingEnvironment(SparkSettings(root=folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

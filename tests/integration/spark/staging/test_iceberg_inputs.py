@@ -233,7 +233,9 @@ async def test_a_retry_reads_the_snapshot_that_was_recorded_first(
 ) -> None:
     prices_table.add(1, 2)
     staging = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
-    staging = replace(staging, settings=replace(staging.settings, catalogs=prices_table.lake.settings.catalogs))
+    staging = replace(
+        staging, settings=staging.settings.model_copy(update={"catalogs": prices_table.lake.settings.catalogs})
+    )
     arguments = {**staging.invocation().arguments, "inputs": {"prices": {"table": f"lake.{NAME}"}}}
     asked = replace(staging.invocation(), arguments=arguments)
 

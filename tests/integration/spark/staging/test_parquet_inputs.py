@@ -27,7 +27,7 @@ NS = 1_000_000_007
 
 
 def freeze(spark: SparkSession, root: Path, path: str = "in/*.parquet", **values: Any) -> dict[str, Any]:
-    context = task_context(spark, SparkSettings(root, stage=(root / "stage").as_uri()))
+    context = task_context(spark, SparkSettings(root=root, stage=(root / "stage").as_uri()))
     request = {"inputs": {"rows": {"kind": "parquet", "values": {"parquet": path, **values}}},
                "folder": (root / "stage" / "my inputs").as_uri(), "known": {}}  # fmt: skip
     return freeze_inputs(context, request)["inputs"]["rows"]

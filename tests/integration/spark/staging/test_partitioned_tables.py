@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -278,7 +277,7 @@ def test_a_reconciliation_finds_the_same_rows(
         for row in rows(1):
             connection.execute("insert into d values (%s, %s, %s, %s, %s, %s, %s, %s)", list(row.values()))
         connection.execute("alter role current_user set timezone = 'America/New_York'")
-    settings = replace(lake.settings, connections={"shop": url})
+    settings = lake.settings.model_copy(update={"connections": {"shop": url}})
     sides = {"left": {"kind": "table", "values": {"table": "lake.s.d"}},
              "right": {"kind": "connection", "values": {"connection": "shop", "table": "d"}}}  # fmt: skip
     try:

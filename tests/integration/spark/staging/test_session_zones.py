@@ -57,7 +57,7 @@ def run(spark: SparkSession, root: Path, zone: str, sql: str, **more: Any) -> tu
         **more,
     }
     sources = inputs_to_freeze(Job.parse(arguments))
-    settings = SparkSettings(root, stage=(root / "stage").as_uri())
+    settings = SparkSettings(root=root, stage=(root / "stage").as_uri())
     asked = {name: {"kind": source.kind, "values": dict(source.options)} for name, source in sources.items()}
     frozen = freeze_inputs(
         task_context(spark, settings), {"inputs": asked, "folder": f"{settings.stage}/{zone}/in", "known": {}}
@@ -128,7 +128,7 @@ def test_what_staged_files_rely_on_stays(spark: SparkSession, folder: Path, monk
         "    return spark.sql(\"select timestamp'1000-01-01 00:00:00Z' as at, date'1000-01-01' as day, 1 as n\")\n"
     )
     job = {"job": "zone_jobs:rows", "audit": [{"rows": {"equals": 1}}]}
-    settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), python_path=(str(folder),))
+    settings = SparkSettings(root=folder, stage=(folder / "stage").as_uri(), python_path=(str(folder),))
     request = {
         "arguments": {**job, "outputs": {"output": {"parquet": "out", "mode": "append"}}},
         "inputs": {},

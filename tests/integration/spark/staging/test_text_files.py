@@ -34,7 +34,7 @@ def run(spark: SparkSession, root: Path, path: Path, format: str, **options: Any
         "params": {"path": str(path), "format": format, **options},
         "outputs": {"output": {"parquet": "out"}},
     }
-    settings = SparkSettings(root, stage=(root / "stage").as_uri(), python_path=(str(root),))
+    settings = SparkSettings(root=root, stage=(root / "stage").as_uri(), python_path=(str(root),))
     return run_job(spark, Job.parse(arguments), {}, settings)["output"]
 
 

@@ -62,7 +62,7 @@ CONNECTIONS = {
     "shop": {"kind": "sql"},
     "crm": {"kind": "http", "remembers_rejections": False},
     "bank": {"kind": "http"},
-    "old": {"kind": "http", "idempotency": "none"},
+    "old": {"kind": "http", "idempotent": False},
 }
 
 

@@ -102,10 +102,10 @@ def open_lake(kind: str, server: DatabaseServer, root: Path) -> Iterator[Lake]:
     stage_area = (root / "stage").as_uri()
     try:
         if kind == "sql":
-            yield Lake(kind, SparkSettings(root, stage=stage_area, catalogs={"lake": sql}))
+            yield Lake(kind, SparkSettings(root=root, stage=stage_area, catalogs={"lake": sql}))
             return
         with serve(backing, transactions=kind == "rest") as address:
             rest = {"type": "rest", "uri": address}
-            yield Lake(kind, SparkSettings(root, stage=stage_area, catalogs={"lake": rest}))
+            yield Lake(kind, SparkSettings(root=root, stage=stage_area, catalogs={"lake": rest}))
     finally:
         backing.close()

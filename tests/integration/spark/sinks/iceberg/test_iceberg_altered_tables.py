@@ -136,7 +136,7 @@ def test_an_altered_table_refuses_a_joint_publication(lake: Lake) -> None:
 async def test_the_guard_rejects_and_stores_nothing(lake: Lake, tmp_path: Path) -> None:
     """A rejection after the commit point parks the saga; when the column is there again, the next attempt publishes."""
     staging = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
-    staging = replace(staging, settings=replace(staging.settings, catalogs=lake.settings.catalogs))
+    staging = replace(staging, settings=staging.settings.model_copy(update={"catalogs": lake.settings.catalogs}))
     ours = ready(lake, "append")
     spec, target = {"table": "lake.sales.facts", "mode": "append"}, Target(staging.saga, "facts", 1, "facts")
     assert ours.tag.target == target

@@ -214,7 +214,7 @@ def test_partitions_must_be_those_of_the_table(lake: Lake) -> None:
 
 
 def test_invalid_names_are_refused() -> None:
-    sink = IcebergSink(SparkSettings(Path("/"), catalogs={"lake": {"type": "sql", "uri": "x"}}))
+    sink = IcebergSink(SparkSettings(root=Path("/"), catalogs={"lake": {"type": "sql", "uri": "x"}}))
     with pytest.raises(UsageError, match=r"must be named as catalog\.namespace\.table"):
         sink.validate(Output("output", "iceberg", "sales.facts"))
     with pytest.raises(UsageError, match="the catalog lke is not configured; did you mean lake"):
@@ -460,7 +460,7 @@ def test_missing_files_are_refused_in_one_line(lake: Lake) -> None:
 
 def test_an_unreachable_catalog_is_retried_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     def sink(**properties: str) -> IcebergSink:
-        return IcebergSink(SparkSettings(tmp_path, catalogs={"lake": properties}))
+        return IcebergSink(SparkSettings(root=tmp_path, catalogs={"lake": properties}))
 
     output, target = Output("output", "iceberg", "lake.sales.facts"), Target("s", "facts", 1)
     for properties in (

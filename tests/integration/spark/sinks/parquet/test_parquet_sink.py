@@ -29,7 +29,7 @@ ONE, TWO, THREE = ([{"id": number, "name": f"n{number}"}] for number in (1, 2, 3
 
 @pytest.fixture
 def settings(tmp_path: Path) -> SparkSettings:
-    return SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    return SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_files_of_another_device_are_copied(settings: SparkSettings) -> None:
     if other_device is None:
         pytest.skip("there is no second file system")
     folder = other_device / f"saga-test-{os.getpid()}"
-    other = SparkSettings(settings.root, stage=folder.as_uri())
+    other = SparkSettings(root=settings.root, stage=folder.as_uri())
     try:
         publish(ParquetSink(other), stage(other, APPEND, ONE + TWO, files=2))
     finally:

@@ -26,7 +26,7 @@ SWAP = "matches=lambda source, target: str(target).endswith('_current.json')"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> SparkSettings:
-    return SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    return SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
 
 
 @pytest.fixture

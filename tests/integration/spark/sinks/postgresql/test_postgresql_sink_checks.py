@@ -97,7 +97,7 @@ def test_something_other_than_a_table_is_refused(warehouse: Warehouse) -> None:
 def as_user(warehouse: Warehouse, name: str, grants: str) -> Warehouse:
     warehouse.run(f"create role {name} login; {grants}")
     url = warehouse.url.replace("saga@", f"{name}@")
-    settings = replace(warehouse.settings, connections={"shop": url})
+    settings = warehouse.settings.model_copy(update={"connections": {"shop": url}})
     return Warehouse(settings, url, PostgreSqlSink(settings))
 
 
@@ -401,7 +401,7 @@ def test_server_errors_are_retried(warehouse: Warehouse, monkeypatch: pytest.Mon
     ours = warehouse.stage(warehouse.output("overwrite"), [{"id": 8}])
     warehouse.sink.prepare(ours)
     away = PostgreSqlSink(
-        replace(warehouse.settings, connections={"shop": f"postgresql://saga@127.0.0.1:{free_port()}/x"})
+        warehouse.settings.model_copy(update={"connections": {"shop": f"postgresql://saga@127.0.0.1:{free_port()}/x"}})
     )
     with pytest.raises(InfrastructureError, match="connection shop"):
         away.check(ours)

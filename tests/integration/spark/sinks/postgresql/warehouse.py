@@ -69,7 +69,7 @@ def open_warehouse(server: DatabaseServer, folder: Path, ddl: str = SALES) -> Wa
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f"create database {name}")  # pyright: ignore
     url = server.url(name)
-    settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), connections={"shop": url})
+    settings = SparkSettings(root=folder, stage=(folder / "stage").as_uri(), connections={"shop": url})
     warehouse = Warehouse(settings, url, PostgreSqlSink(settings))
     warehouse.run(ddl)
     return warehouse

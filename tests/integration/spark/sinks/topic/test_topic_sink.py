@@ -36,7 +36,7 @@ class Killed(BaseException):
 class Environment:
     def __init__(self, folder: Path, kafka: Broker) -> None:
         self.kafka, self.topic = kafka, kafka.create_topic(partitions=2)
-        self.settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), kafka=kafka.settings())
+        self.settings = SparkSettings(root=folder, stage=(folder / "stage").as_uri(), kafka=kafka.settings())
         self.sink = TopicSink(self.settings)
 
     def stage(self, rows: Any = ROWS, **more: Any) -> Publication:

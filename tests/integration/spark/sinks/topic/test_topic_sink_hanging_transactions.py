@@ -24,7 +24,7 @@ ROWS = [{"id": number} for number in range(6)]
 def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: BrokerProcess) -> None:
     topic = lossy_broker.create_topic()
     kafka = lossy_broker.settings(transaction_timeout=TIMEOUT)
-    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+    settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
     sink = TopicSink(settings)
     publication = stage(settings, {"topic": topic, "key": "id"}, ROWS, files=2)
     sink.prepare(publication)

@@ -27,7 +27,7 @@ ASKED = Actions([*(ACTIONS[name] for name in ACTIONS), Action("bank.asked", _ask
         ({"remembers_rejections": True}, HTTP, True),
         ({"remembers_rejections": True}, f"{HTTP}, remembers_rejections: false", False),
         ({}, f"{HTTP}, remembers_rejections: true", True),
-        ({"remembers_rejections": True, "idempotency": "none"}, HTTP, False),
+        ({"remembers_rejections": True, "idempotent": False}, HTTP, False),
         ({}, "uses: bank.asked", True),
         ({}, "uses: bank.asked, remembers_rejections: false", False),
         ({}, "uses: far.away, task_queue: q", False),

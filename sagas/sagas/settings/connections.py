@@ -1,0 +1,288 @@
+"""``[connections.NAME]`` of saga.toml: the participants of sagas, databases and HTTP services."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from sagas.errors import UsageError
+from sagas.settings.addresses import require_database_url, require_supported_database, split_base_url
+from sagas.settings.forms import (
+    FLAG,
+    SECRET,
+    TABLE,
+    Count,
+    Flag,
+    Form,
+    OptionalText,
+    Texts,
+    duration,
+    text,
+    text_or_secret,
+)
+from sagas.settings.http_auth import Auth, require_header_name
+from sagas.settings.secrets import Secret, resolve_secret
+from sagas.settings.table import Table, setting
+from sagas.settings.wrong_setting import WrongSetting
+from sagas.text.header_names import is_header_name
+
+
+class Connection(Table):
+    """One participant, named by the project. ``url_setting`` is the URL as it is written, or a reference to it."""
+
+    name: str = ""
+    root: Path = Path()
+    kind: Any = None
+    url_setting: str | Secret | None = None
+
+    def _resolved_url(self) -> str | None:
+        if self.url_setting is None:
+            return None
+        return resolve_secret(self.url_setting, setting=f"connections.{self.name}.url", root=self.root)
+
+    @property
+    def url_scheme(self) -> str | None:
+        """The scheme of its URL, with a colon; None: the URL is a secret that is not here."""
+        try:
+            return f"{(self._resolved_url() or '').partition(':')[0]}:"
+        except UsageError:
+            return None
+
+
+class SqlConnection(Connection):
+    """A database.
+
+    ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
+    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks.
+    """
+
+    heading = "connections.shop"
+    title = "[connections.NAME], a database"
+    summary = "A database that takes part in sagas: PostgreSQL, MySQL, MariaDB or SQLite."
+
+    embedded: bool = False
+    keeps_outputs: bool = False
+    keeps_ledger: bool = False
+    keeps_locks: bool = False
+    kind: Annotated[Literal["sql"], text()] = setting("sql", "`sql`")
+    url_setting: Annotated[str | Secret | None, text_or_secret(require_database_url)] = setting(
+        None,
+        "an SQLAlchemy URL; synchronous drivers are replaced by asynchronous ones. Without it, the database of "
+        "that name on the PostgreSQL of `saga dev up`. Its scheme is the dialect in which `saga validate` reads "
+        "[SQL](../how-to/write-sql.md)",
+        {"env": "SHOP_URL"},
+        alias="url",
+        repr=False,
+    )
+    schema_setting: OptionalText = setting(
+        None, "an SQL file that `saga setup` applies; it must be idempotent", "schema.sql", alias="schema"
+    )
+    pool_size: Count = setting(20, "the maximum number of open connections of a worker")
+    isolation: OptionalText = setting(
+        None,
+        "the isolation level of the guard's transactions; default: the database's own on PostgreSQL, `READ "
+        "COMMITTED` on MySQL and MariaDB; on SQLite they are always serializable",
+        "READ COMMITTED",
+    )
+
+    @property
+    def url(self) -> str:
+        """The URL with its secret resolved and an asynchronous driver.
+
+        Raises:
+            UsageError: the connection has no URL, its secret is missing, or the database is not supported.
+        """
+        if (url := self._resolved_url()) is None:
+            raise UsageError(
+                f"the connection {self.name} has no url, and no embedded PostgreSQL runs for it",
+                help="run saga dev up, or set its url in saga.toml",
+            )
+        return async_url(url, self.root, setting=f"connections.{self.name}.url")
+
+    @property
+    def schema_file(self) -> Path | None:
+        """The SQL file that `saga setup` and `saga dev up` apply; it must be idempotent."""
+        return self.root / self.schema_setting if self.schema_setting else None
+
+
+def _read_verify(written: str | bool) -> str | bool:
+    if written is False:
+        help = "name the PEM file of the certificate authority that signed the participant's certificate"
+        raise WrongSetting("", "cannot be switched off", help=help)
+    return written
+
+
+def _read_headers(written: Mapping[str, Any]) -> dict[str, str]:
+    if not all(isinstance(value, str) for value in written.values()):
+        raise WrongSetting("", "must be a table of strings", help="put secrets under auth")
+    for name, value in written.items():
+        if not is_header_name(name) or not value.isascii() or not value.isprintable():
+            raise WrongSetting(name, "is not a header; it takes a name and printable ASCII")
+    return {name.lower(): value.strip(" ") for name, value in written.items()}
+
+
+class HttpService(Connection):
+    """An HTTP service. ``settle`` is in seconds."""
+
+    heading = "connections.crm"
+    title = "[connections.NAME], an HTTP service"
+    summary = "An HTTP service that takes part in sagas, see [call-http](../how-to/call-http.md)."
+
+    kind: Annotated[Literal["http"], text()] = setting("http", "`http` (required)")
+    url_setting: Annotated[str | Secret | None, text_or_secret(split_base_url)] = setting(
+        None, "the base URL (required)", "https://crm.shop", alias="url", repr=False
+    )
+    auth: Auth = setting(
+        Auth(),
+        "credentials: one of `bearer`, `basic`, `header`, `oauth2`, and optionally `mtls`, see "
+        "[credentials](../how-to/call-http.md#credentials)",
+        {"bearer": {"env": "CRM_TOKEN"}},
+        repr=False,
+    )
+    idempotency: Annotated[str, text(require_header_name)] = setting(
+        "Idempotency-Key", "the header that carries the idempotency key; `none`: the service has no such header"
+    )
+    idempotent: Flag = setting(True, "`false`: the service does not honour the key")
+    remembers_rejections: Annotated[bool | None, FLAG] = setting(
+        None,
+        "`true`: after it has rejected a key, no request with that key has an effect, not even one that was sent "
+        "earlier; see [rejections](../how-to/call-http.md#rejections)",
+        False,
+    )
+    settle: Annotated[float | None, duration()] = setting(
+        None, "how long a late effect may still appear; default: the step's timeout", "30s"
+    )
+    headers: Annotated[Mapping[str, str], replace(TABLE, read=_read_headers)] = setting(
+        {}, "fixed, public headers of every request", {"accept": "application/json"}, repr=False
+    )
+    verify: Annotated[
+        str | bool | None,
+        Form(
+            "string or boolean",
+            lambda written: FLAG.allows(written) or text().allows(written),
+            "a string, true or false",
+            _read_verify,
+            is_text=True,
+        ),
+    ] = setting(
+        None,
+        "PEM file of the certificate authority; `true`: the system's. Verification cannot be disabled",
+        "certificates/crm.pem",
+    )
+    allow_plain_http: Flag = setting(
+        False, "`true`: send credentials over http:// to another machine, where the network between is trusted"
+    )
+    allowed_hosts: Texts = setting(
+        (),
+        "further hosts that a `url` may name, see [hosts](../how-to/call-http.md#hosts-that-come-from-data)",
+        ["files.crm.shop", "*.customers.shop"],
+    )
+    signing_secret: Annotated[Secret | None, SECRET] = setting(
+        None,
+        "signs every request except reads, see [signatures](../how-to/notify.md#signatures)",
+        {"file": "secrets/crm"},
+    )
+
+    @property
+    def url(self) -> str:
+        """The URL with its secret resolved. Raises UsageError if it is missing."""
+        if (url := self._resolved_url()) is None:
+            raise UsageError(f"connections.{self.name}.url is missing in saga.toml")
+        return url
+
+    @property
+    def promises(self) -> dict[str, Any]:
+        """What the service promises for each key, in the words of a step; a promise that is not declared is absent."""
+        promises = {
+            "idempotent": self.idempotent and self.idempotency.lower() != "none",
+            "remembers_rejections": self.remembers_rejections,
+            "settle": self.settle,
+        }
+        return {name: value for name, value in promises.items() if value is not None}
+
+    def refuse_plain_credentials(self, url: str) -> None:
+        """Raises WrongSetting if the connection would send credentials over http:// to another machine."""
+        if self.allow_plain_http:
+            return
+        in_headers = any(header in _SECRET_HEADERS for header in self.headers)
+        targets = {"url": url if in_headers or self.auth.kinds else ""}
+        if self.auth.oauth2 is not None:
+            targets["auth.oauth2.token_url"] = self.auth.oauth2.token_url
+        for name, target in targets.items():
+            if _is_plain(target):
+                raise WrongSetting(
+                    name,
+                    "is http://, so the credentials would be readable on the network; use https://",
+                    help="allow_plain_http = true sends them anyway, for example where a service mesh encrypts",
+                )
+
+
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+
+
+def _is_plain(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+    except ValueError:
+        return False  # reported where the URL is parsed
+    if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def read_connection(written: Mapping[str, Any]) -> SqlConnection | HttpService:
+    """Read one connection of the file. Raises WrongSetting."""
+    kind = written.get("kind", "sql")
+    if kind == "sql":
+        return SqlConnection.read(written)
+    if kind != "http":
+        raise WrongSetting("kind", f"must be sql or http, not {kind}")
+    service = HttpService.read(written)
+    if isinstance(service.url_setting, str):
+        service.refuse_plain_credentials(service.url_setting)
+    return service
+
+
+# Database URLs. Only drivers that cannot work asynchronously are replaced; other explicit drivers are kept.
+_ASYNC_DRIVER = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg2": "postgresql+psycopg",
+    "mysql": "mysql+asyncmy",
+    "mysql+pymysql": "mysql+asyncmy",
+    "mysql+mysqldb": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+    "mariadb+pymysql": "mariadb+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+pysqlite": "sqlite+aiosqlite",
+}
+
+
+def async_url(url: str, root: Path, *, setting: str = "a database URL") -> str:
+    """The URL with an asynchronous driver; a relative SQLite path is relative to the project folder.
+
+    Raises:
+        UsageError: ``url`` is not a URL.
+    """
+    require_supported_database(setting, url)
+    scheme, _, rest = url.partition("://")
+    driver = _ASYNC_DRIVER.get(scheme, scheme)
+    if driver.startswith("sqlite"):
+        rest = _sqlite_path(rest, root)
+    return f"{driver}://{rest}"
+
+
+def _sqlite_path(rest: str, root: Path) -> str:
+    """Resolve a relative path (three slashes; four are absolute), because commands run from any folder."""
+    path, question, query = rest.removeprefix("/").partition("?")
+    if not path or path.startswith((":memory:", "/", "file:")):
+        return rest
+    return f"/{root / path}{question}{query}"
