@@ -30,7 +30,7 @@ from saga_activities.guard.database_errors import (
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import BelowWatermark, LostCommit, TransactionLimits
+from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
 from saga_activities.guard.transaction_runner import (
     COMMIT_GRACE,
     outcome_of_error,
@@ -145,7 +145,9 @@ class ChunkRunner:
                 break
             except Exception as error:  # noqa: BLE001 - becomes an outcome
                 outcome, classified = outcome_of_error(error), classify_database_error(error)
-                concerns_all = isinstance(error, BelowWatermark) or (classified or _NO_ERROR).connection_lost
+                concerns_all = (
+                    isinstance(error, BelowWatermark | ChangesKept) or (classified or _NO_ERROR).connection_lost
+                )
                 if classified is None or not classified.infrastructure or is_lock_timeout(error):
                     break
             await asyncio.sleep(random.uniform(0.0, 0.05 * repeat))  # noqa: S311 - spreads repetitions
@@ -192,12 +194,14 @@ class ChunkRunner:
                     committed=progress.committed,
                 )
                 await run_scripts(scripts, tx, effects.run)
-        except BaseException:
+        except BaseException as error:
             for item, script in running:
                 item.interrupted = effects is not None and script is effects.alone
                 script.coroutine.close()
             if tx is not None:
                 await _roll_back(tx)
+                if tx.kept_changes and isinstance(error, Exception):
+                    raise ChangesKept("the chunk of this entry failed") from error
             raise
         await uncancellable(_commit(tx))
         progress.made = True

@@ -143,6 +143,7 @@ class RowByRowChunk(SqlAlchemyTransaction):
 
     async def back_to_savepoint(self) -> None:
         await self._send("ROLLBACK TO SAVEPOINT saga_item")
+        await self._read_warnings()
 
 
 class MysqlChunk(RowByRowChunk, MysqlTransaction):

@@ -22,6 +22,7 @@ from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
 from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
 from saga_activities.guard.guard import keep_alive
+from saga_activities.guard.transaction import ChangesKept
 from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
 from sagas.actions import Action
 from sagas.builtins import messaging
@@ -216,6 +217,9 @@ class ChunkEffects:
             if doom is not None or not isinstance(error, TimeoutError):  # that of an action is not the database's
                 _raise_if_doomed(doom or error)
             await self._tx.back_to_savepoint()
+            if self._tx.kept_changes:
+                script.fail(ChangesKept(str(error)))
+                return
             if limit.expired() and left < script.invocation.timeout and not first:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
@@ -230,6 +234,8 @@ class ChunkEffects:
         elif not self._has_room(script):
             await self._tx.back_to_savepoint()
             script.postpone()
+            if self._tx.kept_changes:
+                script.postponed, script.error = False, ChangesKept("its result is too large for this chunk")
 
 
 def _take_result(script: EntryScript, result: Any) -> None:

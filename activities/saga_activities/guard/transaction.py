@@ -73,6 +73,10 @@ class LostCommit(Exception):
     """COMMIT was sent, and its outcome is unknown."""
 
 
+class ChangesKept(Exception):
+    """The rollback of an attempt, or of an entry of a chunk, has left changes, because a table has no transactions."""
+
+
 class NotCommitted(InfrastructureError):
     """The database responded to COMMIT with a rollback."""
 

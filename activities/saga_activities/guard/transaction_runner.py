@@ -22,7 +22,14 @@ from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp, TransactionLimits
+from saga_activities.guard.transaction import (
+    BelowWatermark,
+    ChangesKept,
+    GuardTransaction,
+    LostCommit,
+    RowOp,
+    TransactionLimits,
+)
 from sagas.errors import (
     AlreadyCompensated,
     DefiniteFailure,
@@ -92,7 +99,7 @@ class TransactionRunner:
         tx, verdict = attempt
         if not verdict.commit:
             await _roll_back(tx)
-            return _kept_changes("it was decided not to commit") if tx.kept_changes else verdict.outcome
+            return outcome_of_error(ChangesKept("it changes nothing")) if tx.kept_changes else verdict.outcome
         # Once COMMIT is sent, only its response tells the outcome.
         sent = SentCommit(entry_key, op, scheduled_at, args_hash)
         return await uncancellable(self._commit(tx, verdict, sent))
@@ -118,7 +125,7 @@ class TransactionRunner:
             doom = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
             if tx is not None and tx.kept_changes:
-                return _kept_changes(str(error))
+                return outcome_of_error(ChangesKept(str(error)))
             if room.expired():
                 return outcome_of_error(
                     InfrastructureError(
@@ -225,6 +232,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     an action may turn a deadlock into a rejection, but that is not a business decision. An error that a retry cannot
     heal wins over what an action raises instead, unless it has a meaning of its own.
     """
+    if isinstance(error, ChangesKept):
+        return _kept_changes(str(error))
     doom = None if statement_error is None else database_errors.classify_database_error(statement_error)
     if doom is not None and doom.infrastructure:
         return database_errors.failed_outcome(doom, statement_error)

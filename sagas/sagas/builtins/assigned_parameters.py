@@ -190,7 +190,7 @@ class _Analysis:
             type_ = type_.expressions[0]
         if type_.is_type("char"):
             return self._dialect == "mysql" and not type_.expressions
-        is_whole = type_.is_type("decimal", "text", "varchar", "timestamp", "timestamptz", "time", "timetz", "interval")
+        is_whole = type_.is_type("decimal", "text", "varchar", "timestamp", "time", "interval")
         is_bare = not type_.expressions and not isinstance(type_.this, exp.Interval)
         return is_whole and is_bare and not (self._dialect == "mysql" and not type_.is_type("decimal"))
 

@@ -25,8 +25,8 @@ PASSING_FUNCTIONS = frozenset(
 )
 """Functions and words before a parenthesis that give their arguments on with the same digits."""
 
-PASSING_TYPES = frozenset("numeric decimal dec text varchar timestamp timestamptz time timetz interval".split())  # noqa: SIM905
-"""Types that, without a precision, hold all of a value."""
+PASSING_TYPES = frozenset("numeric decimal dec text varchar timestamp time interval".split())  # noqa: SIM905
+"""Types that, without a precision, hold all of a value; `timestamptz` converts one with an offset."""
 
 
 def plain_statement(parsed: ParsedSql) -> str:

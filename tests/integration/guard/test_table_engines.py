@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bulk.chunk_runner import ChunkRunner
 from saga_activities.guard.session import SqlSession
+from sagas.actions import Actions
 from sagas.errors import Rejected
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
-from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+from sagas.protocol.payloads import Invocation, idempotency_key
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
 
 
 async def administer(database: GuardDatabase, *statements: str) -> None:
@@ -77,15 +83,38 @@ async def test_it_is_read_and_written_once_it_is_converted(mariadb: GuardDatabas
     assert (await run(mariadb, "update visits set n = 2")).kind == "done"
 
 
+COUNTED = "create or replace trigger count_stays after update on stays for each row insert into visits values (7, 7)"
+
+
 @pytest.mark.parametrize("rejected", [True, False])
 async def test_changes_that_a_rollback_leaves_make_the_outcome_unknown(mariadb: GuardDatabase, rejected: bool) -> None:
-    await administer(
-        mariadb,
-        "create or replace trigger count_stays after update on stays for each row insert into visits values (7, 7)",
-    )
+    await administer(mariadb, COUNTED)
     fails = () if rejected else ("insert into stays values (1, 1)",)
     outcome = await run(mariadb, "update stays set n = 2", *fails, rejected=rejected)
     assert await mariadb.rows("select n from visits where id = 7") == [(7,)]
     assert (outcome.kind, outcome.retryable) == ("unknown", False)
     assert outcome.park_reason is not None
     assert "kept its changes to a table without transactions (warning 1196)" in outcome.park_reason
+
+
+async def test_an_entry_of_a_chunk_whose_changes_stay_is_unknown(mariadb: GuardDatabase) -> None:
+    await administer(mariadb, "alter table visits drop primary key", COUNTED)
+    calls = []
+    for run in (
+        [{"sql": "insert into stays values (2, 2)"}],
+        [{"sql": "update stays set n = 5 where id = 1"}, {"sql": "insert into stays values (1, 1)"}],
+    ):
+        saga_id = f"saga-{uuid4()}"
+        key = idempotency_key(saga_id, "store", 1)
+        arguments = {"connection": "shop", "run": run}
+        calls.append(
+            Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=GuardSpec("shop"))
+        )
+    done, kept = await ChunkRunner(mariadb.guard, ActionBodies(Actions([]))).perform(calls, new_attempt())
+    assert done is not None
+    assert kept is not None
+    assert (done.kind, kept.kind, kept.retryable) == ("done", "unknown", False)
+    assert kept.park_reason is not None
+    assert "kept its changes to a table without transactions" in kept.park_reason
+    assert await mariadb.rows("select n from stays order by id") == [(1,), (2,)]
+    assert await mariadb.rows("select count(*) from visits where id = 7") == [(1,)]
