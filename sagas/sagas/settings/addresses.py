@@ -19,8 +19,8 @@ _PLACEHOLDER = re.compile(r"\$\{\w+\}")
 _ADDRESS = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?P<colon>:(?P<port>.*))?", re.DOTALL)
 _NOT_IN_A_HOST = re.compile(r"[\s/:@\[\]?#,;\\\"'<>^`|{}%]")
 _DATABASE = re.compile(
-    r"(?P<scheme>[A-Za-z][\w+]*)://(?:[^:/]*(?::[^@]*)?@)?(?P<address>\[[^/?]*\](?::[^/?]*)?|[^/?]*)(?:/[^?]*)?"
-    r"(?:\?(?P<query>.*))?",
+    r"(?P<scheme>[A-Za-z][\w+]*)://(?:[^:/]*(?::[^@]*)?@)?(?P<address>\[[^/?]*\](?::[^/?]*)?|[^/?]*)"
+    r"(?P<path>/[^?]*)?(?:\?(?P<query>.*))?",
     re.DOTALL,
 )
 """A URL as SQLAlchemy divides it: a password may contain a slash, and a host with a colon stands in brackets."""
@@ -30,6 +30,7 @@ _LOCAL_MASTER = re.compile(r"local(\[ *(\d+|\*) *(, *\d+ *)?\]|-cluster\[ *\d+ *
 _BAD_HOST = "its host is empty, or has a space or another character that no host has"
 _BAD_PORT = "its port is no number from 1 to 65535"
 _NO_PORT = "it has no port"
+_UNENCODED = "there is an @ after its host, so a character of its user or password is not percent-encoded"
 _PROTOCOL = "it begins with a protocol, which does not belong there"
 
 
@@ -67,10 +68,14 @@ def require_database_url(setting: str, url: str) -> None:
     if matched is None:
         raise WrongSetting(setting, what)
     problem = "it contains a control character" if any(ord(char) < 32 or ord(char) == 127 for char in url) else None
-    if problem is None and not matched["scheme"].startswith("sqlite"):
+    help = "in a user or password, write @ as %40, / as %2F and : as %3A; several hosts are ?host=a:5432&host=b:5432"
+    if matched["scheme"].startswith("sqlite"):
+        what, help = "must have the form sqlite:///file.db", None
+        if matched["address"]:
+            problem = "after two slashes there is a host, and SQLite has none, so its database would be in memory"
+    elif problem is None:
         problem = _database_problem(matched)
     if problem is not None:
-        help = "in a user or password, write @ as %40 and : as %3A; several hosts are ?host=a:5432&host=b:5432"
         raise WrongSetting(setting, f"{what}: {problem}", help=help)
 
 
@@ -78,7 +83,11 @@ def _database_problem(matched: re.Match[str]) -> str | None:
     address = matched["address"]
     several = address.split(",") if matched["scheme"].startswith("postgres") and ":" not in address else [address]
     problems = [_problem(part, needs_port=False) for part in several if address]
+    if "@" in (matched["path"] or ""):
+        problems.append(_UNENCODED)
     for name, value in parse_qsl(matched["query"] or "", keep_blank_values=True):
+        if "@" in name:
+            problems.append(_UNENCODED)
         for part in value.split(","):
             if name == "host" and part and not part.startswith(("/", "@")) and not _is_ipv6(part):  # else a socket
                 problems.append(_problem(part, needs_port=False))
