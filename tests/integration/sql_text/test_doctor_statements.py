@@ -242,6 +242,16 @@ async def test_sqlite(tmp_path: Path) -> None:
     assert any("readonly" in one.message and "shop/good" in one.message for one in read_only)
 
 
+async def test_sqlite_prepares_a_blob_that_is_no_text(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute(TABLES[0])
+        connection.execute("create table pictures (id int, b blob)")
+    extra = step("update pictures set b = x''ff'' where id = 1").replace("effect: none", "pivot: true")
+    assert not any(
+        "shop/extra" in one.message for one in await problems(project(tmp_path, f"sqlite:///{tmp_path}/shop.db", extra))
+    )
+
+
 @pytest.mark.parametrize("kind", ["postgresql"])
 async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServer, kind: str) -> None:
     url = new_database(postgres_server)

@@ -247,6 +247,9 @@ def _mysql_message(error: DBAPIError) -> str:
 
 async def _prepare_sqlite(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
     rendered = parsed.render("qmark")
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    # A row of EXPLAIN has the statement's literals as text, and the bytes of a blob need be none.
+    raw.text_factory = _decoded
     try:
         await connection.exec_driver_sql(f"EXPLAIN {rendered.text}", (None,) * len(rendered.names))
         if main_keyword(parsed) not in ("SELECT", "VALUES"):
@@ -258,6 +261,10 @@ async def _prepare_sqlite(connection: AsyncConnection, parsed: ParsedSql) -> _Re
         help = next((help for text, help in _HELP.items() if isinstance(text, str) and text in why), _ANY_HELP)
         return _Refusal(why, help)
     return None
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 async def _refuse_read_only(connection: AsyncConnection) -> None:
