@@ -7,6 +7,7 @@ handlers are busy (with the partitions paused), so the group does not evict the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -185,7 +186,7 @@ class TopicReader:
 
     def _without_resets(self, batch: list[Any]) -> list[Any]:
         """The batch without the errors of positions that a partition does not have any more; these are reset."""
-        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
         usable = []
         for read in batch:
@@ -195,7 +196,8 @@ class TopicReader:
                 continue
             tracker = self._trackers.get(read.partition())
             position = read.offset() if tracker is None or tracker.position is None else tracker.position
-            is_within(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
+            with contextlib.suppress(KafkaException):  # it only tells what is lost
+                is_within(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
             self._forget([read.partition()])
             self._go_on_at({read.partition(): OFFSET_BEGINNING})
         return usable
@@ -294,9 +296,7 @@ class TopicReader:
 
     def _on_assigned(self, client: Any, partitions: list[Any]) -> None:
         numbers = [partition.partition for partition in partitions]
-        self._topic_id = self._await_topic_id()
-        cooperative = is_cooperative(self._settings)
-        assign_from_commits(client, self.group, partitions, {self.topic: self._topic_id}, is_cooperative=cooperative)
+        self._assign(client, partitions)
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
         self._moved_partitions.update(numbers)
@@ -309,15 +309,21 @@ class TopicReader:
     def _on_lost(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=False)
 
-    def _await_topic_id(self) -> str:
-        while True:
+    def _assign(self, client: Any, partitions: list[Any]) -> None:
+        """Begin at the committed positions, as soon as the brokers tell them."""
+        from confluent_kafka import KafkaException
+
+        cooperative = is_cooperative(self._settings)
+        while not self._stop.is_set():
             try:
-                return self._read_topic_id(self.topic)
+                self._topic_id = self._read_topic_id(self.topic)
+                ids = {self.topic: self._topic_id}
+                return assign_from_commits(client, self.group, partitions, ids, is_cooperative=cooperative)
             except KafkaOperationError as error:
-                if self._stop.is_set():
-                    return self._topic_id
                 self._log_now_and_then(error.message)
-                time.sleep(POLL_TIMEOUT)
+            except KafkaException as error:
+                self._log_now_and_then(classify_kafka_error(error).reason)
+            time.sleep(POLL_TIMEOUT)
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
         """Give partitions up: drain what is in flight, then commit what has ended."""
