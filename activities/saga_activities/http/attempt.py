@@ -182,6 +182,10 @@ class _HttpAttempt:
             + (f": `{shown(body, MAX_QUOTED_BODY)}`" if body else ""),
             {"status": response.status} | ({"body": body[:MAX_EXCERPT]} if body else {}),
         )
+        if 300 <= response.status < 400 and (location := response.headers.get("location")):
+            target = mask(hide_texts(location[:MAX_MASKED], self.hidden))
+            message = f"{failure.message}, Location: `{shown(target, MAX_QUOTED_BODY)}`"
+            failure = replace(failure, message=message)
         delay = retry_after(response)
         match classify_status(response.status, arguments):
             case "done":

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlencode
 
 import httpx
 
+from sagas.builtins.http_headers import reserved_headers
 from sagas.builtins.registry import BUILTINS, READ_METHODS
 from sagas.text.exact_json import encode_json, number_text
 from sagas.text.header_names import is_header_name
@@ -23,7 +24,6 @@ FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_DEPTH = 10 * MAX_DEPTH
 """A definition may nest values of its own around an input."""
-_MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 
 
 class InvalidRequestError(ValueError):
@@ -165,7 +165,7 @@ def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise InvalidRequestError(f"`headers` must be a mapping, not {_describe_type(headers)}")
     result: dict[str, str] = {}
-    reserved = {*_MANAGED_HEADERS, *(name.lower() for name in managed_headers)}
+    reserved = reserved_headers(managed_headers)
     for name, value in headers.items():
         lower = str(name).lower()
         if lower in reserved:

@@ -82,7 +82,7 @@ def http_settings(service: HttpService) -> HttpSettings:
         root,
         service.auth,
         root / service.verify if isinstance(service.verify, str) else None,
-        None if service.idempotency.lower() == "none" else service.idempotency,
+        service.key_header,
         service.headers,
         None if signing is None else SecretSetting(f"{where}.signing_secret", signing, root),
         _allowed_hosts(where, service.allowed_hosts),

@@ -389,6 +389,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a program, or a time zone, on a Spark Connect server",
         "write the job as SQL or as a Python function, or configure `master` instead of `remote` under [spark]",
     ),
+    "SAGA418": _error(
+        "a header of a request that the engine sets",
+        "remove it; `idempotency` of the connection in saga.toml names the header that carries the key",
+    ),
     "SAGA420": _error(
         "an expression in SQL",
         "write a named parameter, `:name`, and its value under `params`, or a condition as `where: {column: value}`",

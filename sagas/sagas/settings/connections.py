@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from sagas.builtins.http_headers import DEFAULT_KEY_HEADER
 from sagas.errors import UsageError
 from sagas.settings.addresses import require_database_url, require_supported_database, split_base_url
 from sagas.settings.forms import (
@@ -144,7 +145,7 @@ class HttpService(Connection):
         repr=False,
     )
     idempotency: Annotated[str, text(require_header_name)] = setting(
-        "Idempotency-Key", "the header that carries the idempotency key; `none`: the service has no such header"
+        DEFAULT_KEY_HEADER, "the header that carries the idempotency key; `none`: the service has no such header"
     )
     idempotent: Flag = setting(True, "`false`: the service does not honour the key")
     remembers_rejections: Annotated[bool | None, FLAG] = setting(
@@ -195,10 +196,15 @@ class HttpService(Connection):
         return url
 
     @property
+    def key_header(self) -> str | None:
+        """The header that carries the idempotency key; None: the service has none."""
+        return None if self.idempotency.lower() == "none" else self.idempotency
+
+    @property
     def promises(self) -> dict[str, Any]:
         """What the service promises for each key, in the words of a step; a promise that is not declared is absent."""
         promises = {
-            "idempotent": self.idempotent and self.idempotency.lower() != "none",
+            "idempotent": self.idempotent and self.key_header is not None,
             "remembers_rejections": self.remembers_rejections,
             "settle": self.settle,
         }

@@ -146,6 +146,7 @@ def connection_facts(settings: Settings) -> Connections:
             "kind": connection.kind,
             **({} if connection.url_setting is None else {"url": connection.url_scheme}),
             **(connection.promises if isinstance(connection, HttpService) else {}),
+            **({"key_header": connection.key_header} if isinstance(connection, HttpService) else {}),
         }
         for name, connection in settings.connections.items()
     }

@@ -172,7 +172,7 @@ async def test_redirects_are_followed_for_reads_within_the_origin(server: Paymen
     assert (await call(crm, moved)).result["path"] == "/echo?x=1"
     with PaymentServer() as other:
         away = await call(crm, {"path": "/moved", "query": {"to": f"{other.url}/echo"}})
-        assert failure(away) == "crm responded 302 Found to GET /moved: `{}`"
+        assert failure(away) == f"crm responded 302 Found to GET /moved: `{{}}`, Location: `{other.url}/echo`"
         assert other.ledger()["requests"] == []
     loop = await call(crm, {"path": "/moved"})
     assert loop.kind == "unknown"
@@ -186,3 +186,10 @@ async def test_done_and_rejected_statuses_are_configurable(server: PaymentServer
     banned = {**CHARGE, "json": {"account": "banned", "amount": "1"}, "rejected": [422]}
     assert (await call(crm, banned)).kind == "unknown"
     assert server.ledger()["charges"] == []
+
+
+async def test_a_redirect_names_its_location(server: PaymentServer, crm: HttpConnection) -> None:
+    outcome = await call(crm, {"path": "/moved", "method": "POST", "query": {"to": "/v2/charges?token=abc"}})
+    assert outcome.kind == "unknown"
+    assert "responded 302 Found to POST /moved" in failure(outcome)
+    assert "Location: `/v2/charges?token=•••`" in failure(outcome)

@@ -7,6 +7,7 @@ from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.automatic import check_automatic
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
+from sagas.definition.checks.http_headers import check_http_headers
 from sagas.definition.checks.input_schema import check_input_schema
 from sagas.definition.checks.isolation import check_isolation, check_locks
 from sagas.definition.checks.keys import check_keys
@@ -28,6 +29,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_participants(draft, report)
     check_probes(draft, report)
     check_rejections(draft, report)
+    check_http_headers(draft, report)
     check_activity_options(draft, report)
     check_no_effect_fields(draft, report)
     check_arguments(draft, report)

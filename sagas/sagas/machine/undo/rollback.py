@@ -26,6 +26,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
     if run.phase == "backward" and run.savepoint is not None and cause.get("step") is None:
         savepoints.give_up(run)
+        run.reason = dict(cause)  # the failure only led back to the savepoint
     if run.finished or run.phase == "backward":
         return
     if run.committed:

@@ -49,7 +49,7 @@ def must_seal(run: SagaRun, entry: LedgerEntry) -> bool:
 
 
 def give_up(run: SagaRun) -> None:
-    """Go past the savepoint: undo the steps before it, too. The reason stays the failure that led back to it."""
+    """Go past the savepoint: undo the steps before it, too."""
     if run.savepoint is None:
         return
     covered, run.savepoint = run.plan.savepoints[run.savepoint], None

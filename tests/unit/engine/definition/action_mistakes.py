@@ -485,6 +485,23 @@ ACTION_MISTAKES = [
             ("SAGA118", "a request that is said to be repeated", "with: {topic: t, value: 1}, ⟦idempotent: false"),
         )
     ),
+    *(
+        Mistake(
+            "SAGA418",
+            about,
+            saga(
+                "  - id: a\n    uses: http\n"
+                f"    with: {{connection: {connection}, method: POST, path: /a, headers: {{X-Mine: x, {header}}}}}\n"
+                "    compensate: {uses: shop.tell, with: {}}\n"
+            ),
+            also=("SAGA221",),
+        )
+        for about, connection, header in (
+            ("the key", "crm", "⟦idempotency-key: mine"),
+            ("the host", "old", "⟦Host: elsewhere"),
+            ("the undone key", "old", "⟦Saga-Undoes: k"),
+        )
+    ),
     Mistake(
         "SAGA305",
         "the result of a request that nobody may know",

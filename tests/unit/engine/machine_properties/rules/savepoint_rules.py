@@ -15,6 +15,13 @@ def run_again(before: Mapping[str, Any], story: Mapping[str, Any]) -> str | None
     return next((item["step"] for item in story.get("savepoints", ()) if item["runs"] > runs[item["step"]]), None)
 
 
+def goes_past(before: Mapping[str, Any], story: Mapping[str, Any]) -> bool:
+    """A cancel or the deadline goes past a savepoint to which a failure has led, and is the reason from then on."""
+    if not story.get("savepoints") or before["phase"] != "backward":
+        return False
+    return before["reason"]["step"] is not None and (story["reason"] or {}).get("step", "") is None
+
+
 def check(ledger: Ledger, before: Mapping[str, Any]) -> None:
     """Every event: how a further run begins, and that none begins otherwise."""
     if not before:

@@ -80,7 +80,8 @@ def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> No
 
 def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str, Any]) -> None:
     new_reason = before["reason"] is not None and story["reason"] != before["reason"]
-    if new_reason and savepoint_rules.run_again(before, story) is None:
+    past = savepoint_rules.goes_past(before, story)
+    if new_reason and not past and savepoint_rules.run_again(before, story) is None:
         raise Violation("reason", f"changed from {before['reason']} to {story['reason']}")
     if before["committed_at"] is not None and story["committed_at"] != before["committed_at"]:
         raise Violation("commit point", "it moved or went away")
