@@ -9,6 +9,7 @@ import pytest
 
 from saga_activities.bodies.sql_action import sql_body
 from saga_activities.guard import SqlSession
+from saga_activities.guard.action_sql import ActionSql, until_return
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt
@@ -70,7 +71,9 @@ async def test_a_statement_that_is_not_awaited_fails(guard_database: GuardDataba
 
     async def forgetful(sql: SqlSession | None) -> Any:
         assert sql is not None
-        sql.execute("insert into effects values ('s', 'p', 1, 'forgotten', 0)")  # pyright: ignore[reportUnusedCoroutine]
+        step_sql = ActionSql(sql)
+        with until_return(step_sql, []):
+            step_sql.execute("insert into effects values ('s', 'p', 1, 'forgotten', 0)")  # pyright: ignore[reportUnusedCoroutine]
         return {}
 
     outcome = await guard_database.guard.do(new_address(), "h", forgetful, **clock())
