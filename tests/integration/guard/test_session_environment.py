@@ -29,7 +29,7 @@ from sqlalchemy import text
 from saga_activities.connections import open_engine
 from saga_activities.sessions import CLEAN_POSTGRESQL, psycopg_arguments
 from saga_workers.runtime import databases
-from sagas.settings import Connection
+from sagas.settings import SqlConnection
 
 url, names = sys.argv[1], sys.argv[2].split()
 SHOWN = [f"select current_setting('{name}')" for name in (*names, "work_mem")]
@@ -51,7 +51,7 @@ async def read(engine):
 async def engines():
     yield await read(open_engine("shop", url, 1))
     yield await read(open_engine("shop", url + "?client_encoding=latin1", 1))
-    yield await read(databases.open_engine(Connection("shop", "sql", Path(), url)))
+    yield await read(databases.open_engine(SqlConnection(name="shop", url=url)))
 
 
 async def main():
