@@ -17,6 +17,12 @@ def test_the_readme_fits_on_a_few_screens() -> None:
     assert len(README.splitlines()) <= 150
 
 
+def test_what_is_pasted_is_what_is_shown() -> None:
+    [section] = re.findall(r"^## Paste and run\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    [pasted] = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert pasted.splitlines() == [command.text for command in commands(section)]
+
+
 def test_paste_and_run(tmp_path: Path) -> None:
     wheels, folder = tmp_path / "wheels", tmp_path / "empty"
     folder.mkdir()
