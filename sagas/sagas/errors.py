@@ -123,14 +123,14 @@ class NeedsOperator(Exception):
         self.details = details
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The known name that resembles this one most, whatever its case; None if none is close."""
-    names = {other.lower(): other for other in known}
+    names = {other.lower(): other for other in candidates}
     near = difflib.get_close_matches(name.lower(), list(names), n=1)
     return names[near[0]] if near else None
 
 
-def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+def did_you_mean(name: str, names: Mapping[str, Any] | tuple[str, ...]) -> str:
     """The end of an error message: the nearest known name as a suggestion, or nothing."""
-    near = nearest(name, known)
+    near = nearest(name, names)
     return f"; did you mean {near}?" if near else ""

@@ -72,7 +72,7 @@ class Actions(Mapping[str, Action]):
     """The actions of one project, by name."""
 
     def __init__(self, actions: Sequence[Action] = ()) -> None:
-        self._actions = {one.name: one for one in actions}
+        self._actions = {action.name: action for action in actions}
 
     def __getitem__(self, name: str) -> Action:
         return self._actions[name]
@@ -159,16 +159,16 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     actions: dict[str, Action] = {}
     for name, module in load_modules(names, root):
         for value in list(vars(module).values()):
-            one = getattr(value, ACTION_ATTRIBUTE, None)
-            if not isinstance(one, Action):
+            action = getattr(value, ACTION_ATTRIBUTE, None)
+            if not isinstance(action, Action):
                 continue
-            other = actions.get(one.name)
-            if other is not None and other.function is not one.function:
+            other = actions.get(action.name)
+            if other is not None and other.function is not action.function:
                 raise UsageError(
-                    f"two actions are named {one.name}: in {other.function.__module__} and in {name}",
+                    f"two actions are named {action.name}: in {other.function.__module__} and in {name}",
                     help="give one of them another name",
                 )
-            actions[one.name] = one
+            actions[action.name] = action
     return Actions(list(actions.values()))
 
 

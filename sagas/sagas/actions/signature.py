@@ -75,17 +75,17 @@ class Signature:
     @cached_property
     def _known(self) -> dict[str, Parameter]:
         spelled = {parameter.variable: parameter for parameter in self.parameters}
-        return {**spelled, **{one.name: one for one in self.parameters}}
+        return {**spelled, **{parameter.name: parameter for parameter in self.parameters}}
 
     def find(self, name: str) -> Parameter | None:
         """The parameter for the argument ``name`` of a definition; None when there is none."""
-        known = self._known.get(name)
-        return known if known is not None or name in self.unusable else self.rest
+        parameter = self._known.get(name)
+        return parameter if parameter is not None or name in self.unusable else self.rest
 
     def variable(self, name: str) -> str:
         """The Python name of the parameter that receives the argument ``name``."""
-        known = self._known.get(name)
-        return name if known is None else known.variable
+        parameter = self._known.get(name)
+        return name if parameter is None else parameter.variable
 
     def twice(self, arguments: Mapping[str, Any]) -> Iterator[Parameter]:
         """The parameters that are given under both of their names."""
@@ -106,33 +106,33 @@ ANY_ARGUMENTS = Signature((), Parameter("arguments", "arguments", False, Any), "
 
 def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
     """The first parameter that a definition cannot pass, because it is positional-only or ``*args``; None if none."""
-    for position, one in enumerate(inspect.signature(function).parameters.values()):
-        leading = position == 0 and one.kind is inspect.Parameter.POSITIONAL_ONLY
-        if one.kind in _BY_POSITION and not (leading and _is_step(one, one.annotation)):
-            return one
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+        leading = position == 0 and parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        if parameter.kind in _BY_POSITION and not (leading and _is_step(parameter, parameter.annotation)):
+            return parameter
     return None
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
     """Read the signature of an action's function. Raises NameError when an annotation cannot be resolved."""
     hints = get_type_hints(function, include_extras=True)
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     rest, step, unusable = None, None, {ENVELOPE}
-    for position, one in enumerate(inspect.signature(function).parameters.values()):
-        hint = hints.get(one.name, Any)
-        if position == 0 and one.kind is not inspect.Parameter.VAR_KEYWORD and _is_step(one, hint):
-            step = one.name
-            if one.kind is not inspect.Parameter.POSITIONAL_ONLY:
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+        hint = hints.get(parameter.name, Any)
+        if position == 0 and parameter.kind is not inspect.Parameter.VAR_KEYWORD and _is_step(parameter, hint):
+            step = parameter.name
+            if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
                 unusable.add(step)
-        elif one.kind is not inspect.Parameter.VAR_KEYWORD:
-            required = one.default is inspect.Parameter.empty
-            default = None if required else one.default
-            found.append(Parameter(_in_definitions(one.name), one.name, required, hint, default))
+        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            required = parameter.default is inspect.Parameter.empty
+            default = None if required else parameter.default
+            parameters.append(Parameter(_in_definitions(parameter.name), parameter.name, required, hint, default))
         elif getattr(get_origin(hint), "_name", None) == "Unpack":
-            found += _keys(get_args(hint)[0])
+            parameters += _keys(get_args(hint)[0])
         else:
-            rest = Parameter(one.name, one.name, False, hint)
-    return Signature(tuple(found), rest, step, frozenset(unusable))
+            rest = Parameter(parameter.name, parameter.name, False, hint)
+    return Signature(tuple(parameters), rest, step, frozenset(unusable))
 
 
 def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:

@@ -95,8 +95,8 @@ PUBLISH_PARAMETERS = object_schema({**_EVENT_FIELDS, "events": EVENTS, "wait": {
 def events_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an emitter in the form with `events`, for one event or a list."""
     rest = {name: value for name, value in arguments.items() if name not in _EVENT_FIELDS}
-    one = {name: value for name, value in arguments.items() if name in _EVENT_FIELDS}
-    return {**rest, "events": [one]} if one and "events" not in rest else arguments
+    event = {name: value for name, value in arguments.items() if name in _EVENT_FIELDS}
+    return {**rest, "events": [event]} if event and "events" not in rest else arguments
 
 
 def events_of(uses: str, arguments: Mapping[str, Any]) -> list[Any]:

@@ -62,8 +62,8 @@ def _of_sql(arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
             message = f"`{name}` next to a list of statements has no effect"
             help = f"write it in the statement that it belongs to: run: [{{sql: …, {name}: …}}]"
             yield MisplacedArgument((name,), message, help)
-        for at, statement in enumerate(run):
-            yield from _without_row_count(statement, ("run", at))
+        for index, statement in enumerate(run):
+            yield from _without_row_count(statement, ("run", index))
         return
     if isinstance(run, Mapping):
         for name in next_to_run:
@@ -93,25 +93,25 @@ def _of_http(arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
 def _of_spark(arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
     for name, source in _mapping(arguments.get("inputs")).items():
         yield from _of_input(source, ("inputs", name))
-    outputs = {("outputs", name): one for name, one in _mapping(arguments.get("outputs")).items()}
+    outputs = {("outputs", name): output for name, output in _mapping(arguments.get("outputs")).items()}
     for path, output in {("output",): arguments.get("output"), **outputs}.items():
         yield from _of_output(_mapping(output), path)
     audit = arguments.get("audit")
-    for at, check in enumerate(audit) if isinstance(audit, list) else ():
+    for index, check in enumerate(audit) if isinstance(audit, list) else ():
         check = _mapping(check)
         if "where" in check and "sql" in check:
             help = "write the condition in the query itself"
-            yield MisplacedArgument(("audit", at, "where"), "`where` of the check `sql` has no effect", help)
+            yield MisplacedArgument(("audit", index, "where"), "`where` of the check `sql` has no effect", help)
         for kind, field in (("relationships", "to"), ("reconcile", "with")):
-            yield from _of_input(_mapping(check.get(kind)).get(field), ("audit", at, kind, field))
+            yield from _of_input(_mapping(check.get(kind)).get(field), ("audit", index, kind, field))
 
 
 def _of_input(source: Any, path: Path) -> Iterator[MisplacedArgument]:
     given = _mapping(source)
-    kind = next((one for one in ("connection", "parquet", "step", "topic", "table") if one in given), None)
+    kind = next((word for word in ("connection", "parquet", "step", "topic", "table") if word in given), None)
     for name, kinds in _SOURCES_OF.items():
         if name in given and kind is not None and kind not in kinds:
-            places = " or ".join(f"`{one}`" for one in kinds if one != name) or "a table of a catalog"
+            places = " or ".join(f"`{other}`" for other in kinds if other != name) or "a table of a catalog"
             message = f"`{name}` of an input has no effect with `{kind}`"
             yield MisplacedArgument((*path, name), message, f"it belongs to an input with {places}: remove it")
 
@@ -125,7 +125,7 @@ def _of_output(given: Mapping[str, Any], path: Path) -> Iterator[MisplacedArgume
     if "value" in given and "topic" not in given:
         message = "`value` of an output has no effect without `topic`"
         yield MisplacedArgument((*path, "value"), message, "it names the column of a topic's records: remove it")
-    if "partition_by" in given and (kind := next((one for one in ("topic", "connection") if one in given), None)):
+    if "partition_by" in given and (kind := next((word for word in ("topic", "connection") if word in given), None)):
         message = f"`partition_by` of an output has no effect with `{kind}`"
         help = "set `key` for the records of a topic" if kind == "topic" else "partition the table in the database"
         yield MisplacedArgument((*path, "partition_by"), message, help)

@@ -30,15 +30,15 @@ def object_schema(properties: dict[str, Any], required: Sequence[str] = (), **mo
 
 def element_schemas(schema: Any, key: str | int) -> list[Mapping[str, Any]]:
     """The schemas that a field or an element of a value may have."""
-    found = []
+    schemas = []
     for option in _options(schema):
         properties = option.get("properties", {})
         element = (
             option.get("items") if isinstance(key, int) else properties.get(key, option.get("additionalProperties"))
         )
         if isinstance(element, Mapping):
-            found.append(element)
-    return found
+            schemas.append(element)
+    return schemas
 
 
 def code_kinds(schema: Any) -> set[CodeKind]:

@@ -180,7 +180,8 @@ def spark_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
         outputs = {"output": arguments["output"]}
     if isinstance(outputs, dict):
         result["outputs"] = {
-            name: {"mode": "append", **one} if isinstance(one, dict) else one for name, one in outputs.items()
+            name: {"mode": "append", **output} if isinstance(output, dict) else output
+            for name, output in outputs.items()
         }
     return result
 
@@ -190,11 +191,11 @@ def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
     if uses == RECONCILE:
         sides = [arguments.get("left"), arguments.get("right")]
     elif uses == SPARK:
-        checks = [one for one in _as_list(arguments.get("audit")) if isinstance(one, Mapping)]
+        checks = [check for check in _as_list(arguments.get("audit")) if isinstance(check, Mapping)]
         named = [
             check["relationships"].get("to") for check in checks if isinstance(check.get("relationships"), Mapping)
         ]
-        named += [one["reconcile"].get("with") for one in checks if isinstance(one.get("reconcile"), Mapping)]
+        named += [check["reconcile"].get("with") for check in checks if isinstance(check.get("reconcile"), Mapping)]
         sides = [*_mapping_values(arguments.get("inputs")), *named]
     else:
         sides = []

@@ -38,7 +38,7 @@ def sql_places(uses: str, arguments: Mapping[str, Any]) -> list[SqlPlace]:
         case str() if uses == SPARK:
             return list(_of_spark(arguments))
         case str() if uses == RECONCILE:
-            sides = [one for side in ("left", "right") for one in _of_input(arguments.get(side), (side,))]
+            sides = [place for side in ("left", "right") for place in _of_input(arguments.get(side), (side,))]
             return [*sides, *_without_params(arguments, "filter", ())]
     return []
 
@@ -63,7 +63,7 @@ def _of_sql(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
     if isinstance(run, Mapping):
         own = [(("run",), run)]
     elif isinstance(run, list):
-        own = [(("run", at), one) for at, one in enumerate(run) if isinstance(one, Mapping)]
+        own = [(("run", index), statement) for index, statement in enumerate(run) if isinstance(statement, Mapping)]
     for path, statement in own:
         inherits = isinstance(run, Mapping) and "params" not in statement
         params = outer if inherits else ((*path, "params") if "params" in statement else None)
@@ -81,10 +81,10 @@ def _of_spark(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
         statements.append(("job", "sql"))
     is_sql = bool(statements)
     audit = arguments.get("audit")
-    for at, check in enumerate(audit) if isinstance(audit, list) else ():
+    for index, check in enumerate(audit) if isinstance(audit, list) else ():
         if not isinstance(check, Mapping):
             continue
-        path: Path = ("audit", at)
+        path: Path = ("audit", index)
         if isinstance(check.get("sql"), str):
             statements.append((*path, "sql"))
         for field in ("where", "expression"):
@@ -159,8 +159,8 @@ def _check(
             raise RefusedStatement(f"{_shown(path)}: {error.message}", help=error.help) from None
         if reads and (keyword := written_rows(parsed[-1])) is not None:
             raise RefusedStatement(f"{_shown(path)}: the step has `effect: none`, and {keyword} is a write")
-    for at, differs in shared_differences(parsed, names, all_used=place.all_used):
-        raise RefusedStatement(f"{_shown(place.statements[at])}: {differs.message}", help=differs.help)
+    for statement, differs in shared_differences(parsed, names, all_used=place.all_used):
+        raise RefusedStatement(f"{_shown(place.statements[statement])}: {differs.message}", help=differs.help)
 
 
 def _shown(path: Path) -> str:

@@ -67,8 +67,8 @@ class PerformChunk:
     @property
     def max_attempts(self) -> int:
         """How often it may be attempted: each attempt is one of each of its calls."""
-        left = min(call.call.retry.max_attempts - call.earlier_attempts for call in self.calls)
-        return max(1, min(left, MAX_CHUNK_ATTEMPTS))
+        remaining = min(call.call.retry.max_attempts - call.earlier_attempts for call in self.calls)
+        return max(1, min(remaining, MAX_CHUNK_ATTEMPTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +412,7 @@ class BulkMachine:
     def _withdraw(self, pending: PendingCall) -> None:
         waiting = self._ready.get(_chunk_key(pending.call))
         if waiting is not None:
-            waiting[:] = [one for one in waiting if one[1] is not pending]
+            waiting[:] = [entry for entry in waiting if entry[1] is not pending]
 
     # --- commands ----------------------------------------------------------------------------------------------
 

@@ -315,7 +315,7 @@ def _step_state(record: Mapping[str, Any]) -> _StepState:
     return _StepState(record["id"], without, shared, "arguments" in entry)
 
 
-_CALL_NAMES = [one.name for one in fields(Call)]
+_CALL_NAMES = [field.name for field in fields(Call)]
 _KEY, _ARGUMENTS = _CALL_NAMES.index("key"), _CALL_NAMES.index("arguments")
 _call_values = attrgetter(*_CALL_NAMES)
 

@@ -59,7 +59,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
         **({"reads": True} if first.reads else {}),
         **({"own_retry": True} if first.own_retry else {}),
         "arguments": shared,
-        "items": [_encode_item(one, first, shared) for one in calls],
+        "items": [_encode_item(call, first, shared) for call in calls],
     }
 
 
@@ -158,7 +158,7 @@ def decode_outcomes(result: Mapping[str, Any], count: int) -> list[Outcome | Non
     if len(result["outcomes"]) != count:
         raise ValueError(f"{len(result['outcomes'])} outcomes for {count} calls")
     attempt = int(result["attempt"])
-    return [None if one is None else _decode_outcome(one, attempt) for one in result["outcomes"]]
+    return [None if outcome is None else _decode_outcome(outcome, attempt) for outcome in result["outcomes"]]
 
 
 def _decode_outcome(data: Any, attempt: int) -> Outcome:

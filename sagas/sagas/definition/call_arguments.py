@@ -31,13 +31,13 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     builtin = BUILTINS.get(uses)
     if builtin is None or (uses == "sql" and _is_plain_sql(arguments)):
         return None
-    known = builtin.parameters["properties"]
+    properties = builtin.parameters["properties"]
     given = {name: value for name, value in arguments.items() if name != _TOGETHER or uses != SPARK}
     for name, value in given.items():
-        if name not in known:
-            hint = did_you_mean(name[:60], tuple(known))
-            return f"`{uses}` has no argument `{name[:60]}`; it takes {', '.join(known)}{hint}"
-        schema = known[name]
+        if name not in properties:
+            hint = did_you_mean(name[:60], tuple(properties))
+            return f"`{uses}` has no argument `{name[:60]}`; it takes {', '.join(properties)}{hint}"
+        schema = properties[name]
         if schema.get(EXPRESSION) == "rendered":
             schema = {"type": "boolean"}
         elif schema is DURATION and isinstance(value, int | float | Decimal) and not isinstance(value, bool):

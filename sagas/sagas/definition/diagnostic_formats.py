@@ -67,24 +67,24 @@ def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
             {
                 "tool": {"driver": {"name": "saga validate", "rules": rules}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_sarif_result(one, codes.index(one.code)) for one in diagnostics],
+                "results": [_sarif_result(diagnostic, codes.index(diagnostic.code)) for diagnostic in diagnostics],
             }
         ],
     }
     return readable_json(document, indent=2)
 
 
-def _sarif_result(one: Diagnostic, rule: int) -> dict[str, Any]:
+def _sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, Any]:
     return {
-        "ruleId": one.code,
+        "ruleId": diagnostic.code,
         "ruleIndex": rule,
-        "level": one.severity,
-        "message": {"text": f"{one.message}; {one.help}".strip()},
+        "level": diagnostic.severity,
+        "message": {"text": f"{diagnostic.message}; {diagnostic.help}".strip()},
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": one.file.replace("\\", "/")},
-                    "region": {"startLine": one.line, "startColumn": one.column},
+                    "artifactLocation": {"uri": diagnostic.file.replace("\\", "/")},
+                    "region": {"startLine": diagnostic.line, "startColumn": diagnostic.column},
                 }
             }
         ],

@@ -81,7 +81,9 @@ class Report:
 
     def withdraw(self, *codes: str) -> None:
         """Remove the findings with these codes, which only follow from another one."""
-        self._diagnostics = {place: one for place, one in self._diagnostics.items() if one.code not in codes}
+        self._diagnostics = {
+            place: diagnostic for place, diagnostic in self._diagnostics.items() if diagnostic.code not in codes
+        }
 
     @property
     def failed(self) -> bool:
@@ -94,9 +96,9 @@ class Report:
         return sorted(self._diagnostics.values(), key=lambda d: (d.line, d.column, d.code))
 
 
-def suggestion_help(name: str, known: Iterable[str], otherwise: str = "") -> str:
+def suggestion_help(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """A help text that proposes the closest known name; ``otherwise`` if none is close."""
-    close = nearest(name, known)
+    close = nearest(name, names)
     return f"did you mean `{close}`?" if close else otherwise
 
 

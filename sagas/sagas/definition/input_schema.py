@@ -82,14 +82,14 @@ def resolve_reference(schema: Any, root: Any) -> Any:
     return schema
 
 
-def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def both(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """One schema that combines both; in a conflict ``other`` wins."""
-    merged = {**one, **other}
+    merged = {**first, **other}
     for key in ("properties", "patternProperties", "$defs"):
-        parts = [part[key] for part in (one, other) if isinstance(part.get(key), Mapping)]
+        parts = [part[key] for part in (first, other) if isinstance(part.get(key), Mapping)]
         if len(parts) == 2:
             merged[key] = {**parts[0], **parts[1]}
-    if names := [*_names(one), *_names(other)]:
+    if names := [*_names(first), *_names(other)]:
         merged["required"] = list(dict.fromkeys(names))
     return merged
 

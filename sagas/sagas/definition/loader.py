@@ -46,8 +46,8 @@ def load_definitions(
             report.add("SAGA110", Position(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
             continue
-        draft, found = parse_draft(text, str(path), project)
-        diagnostics += found
+        draft, draft_diagnostics = parse_draft(text, str(path), project)
+        diagnostics += draft_diagnostics
         if draft is None:
             broken.add(path.name)
         elif draft.definition.saga in drafts:
@@ -151,7 +151,9 @@ def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
             files[path] = None
             continue
         for folder, folders, names in os.walk(path):
-            folders[:] = sorted(one for one in folders if one not in _SKIPPED_FOLDERS and not one.startswith("."))
+            folders[:] = sorted(
+                folder for folder in folders if folder not in _SKIPPED_FOLDERS and not folder.startswith(".")
+            )
             for name in sorted(names):
                 if name.endswith((".yaml", ".yml")) and _is_definition(Path(folder) / name):
                     files[Path(folder) / name] = None

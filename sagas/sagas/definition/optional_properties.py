@@ -23,7 +23,7 @@ def gaps(schema: Any, path: NamePath) -> Iterator[Gap]:
     A property is optional if it is declared, not required, and has no default.
     """
     current = _whole(schema, schema)
-    for at, part in enumerate(path):
+    for index, part in enumerate(path):
         if not isinstance(current, Mapping) or any(key in current for key in _UNDECIDABLE):
             return
         if part == ANY_ELEMENT:
@@ -35,9 +35,9 @@ def gaps(schema: Any, path: NamePath) -> Iterator[Gap]:
         required = current.get("required")
         current, names = _whole(properties[part], schema), required if isinstance(required, list) else ()
         if part not in names and not (isinstance(current, Mapping) and "default" in current):
-            yield at + 1, "optional"
-        if at + 1 < len(path) and _may_be_null(current):
-            yield at + 1, "null"
+            yield index + 1, "optional"
+        if index + 1 < len(path) and _may_be_null(current):
+            yield index + 1, "null"
 
 
 def _may_be_null(schema: Any) -> bool:

@@ -70,8 +70,8 @@ def is_duration(text: str) -> bool:
 
 def is_email(text: str) -> bool:
     """True for an ASCII mailbox; its domain is a host name, or an address such as `[192.0.2.1]`."""
-    local, at, domain = text.rpartition("@")
-    if not at or len(text) > _MAX_EMAIL or len(local) > _MAX_LOCAL_PART or _LOCAL_PART.fullmatch(local) is None:
+    local, sign, domain = text.rpartition("@")
+    if not sign or len(text) > _MAX_EMAIL or len(local) > _MAX_LOCAL_PART or _LOCAL_PART.fullmatch(local) is None:
         return False
     if domain.startswith("[") and domain.endswith("]"):
         address = domain[1:-1]

@@ -54,9 +54,9 @@ def digest_of(definition: Definition) -> str:
 def normalized_expressions(value: Any) -> Any:
     """Strip whitespace around expressions; whitespace inside them stays, because it may be part of a string."""
     if isinstance(value, Mapping):
-        return {key: normalized_expressions(one) for key, one in value.items()}
+        return {key: normalized_expressions(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [normalized_expressions(one) for one in value]
+        return [normalized_expressions(item) for item in value]
     if not isinstance(value, str) or "${{" not in value:
         return value
     parts = [[part.expression, part.text.strip() if part.expression else part.text] for part in split_template(value)]
@@ -72,9 +72,9 @@ def without_annotations(schema: Any) -> Any:
         if key in _ANNOTATIONS:
             continue
         if key in ("properties", "$defs", "patternProperties", "dependentSchemas") and isinstance(value, dict):
-            result[key] = {name: without_annotations(one) for name, one in value.items()}
+            result[key] = {name: without_annotations(part) for name, part in value.items()}
         elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            result[key] = [without_annotations(one) for one in value]
+            result[key] = [without_annotations(part) for part in value]
         elif key == "required" and isinstance(value, list):
             result[key] = sorted(value, key=str)
         elif key in ("enum", "const", "default"):

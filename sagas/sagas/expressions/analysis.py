@@ -82,43 +82,45 @@ def find_references(node: ExpressionNode) -> tuple[Reference, ...]:
     """All references, in source order."""
     collector = _Collector()
     collector.visit(node, frozenset(), _NO_PATHS, False)
-    return tuple(sorted(set(collector.found), key=lambda found: (found.offset, found.path, found.guarded)))
+    return tuple(
+        sorted(set(collector.found), key=lambda reference: (reference.offset, reference.path, reference.guarded))
+    )
 
 
 class _Collector:
     def __init__(self) -> None:
         self.found: list[Reference] = []
 
-    def visit(self, node: ExpressionNode, bound: frozenset[str], known: frozenset[NamePath], safe: bool) -> None:
-        """``bound``: comprehension variables; ``known``: paths that are not null here; ``safe``: null is handled."""
+    def visit(self, node: ExpressionNode, bound: frozenset[str], non_null: frozenset[NamePath], safe: bool) -> None:
+        """``bound``: comprehension variables; ``non_null``: paths that are not null here; ``safe``: null is handled."""
         path = path_of(node)
         if path is not None:
             if path[0] not in bound:
-                self.found.append(Reference(path, node.offset, safe or _is_known_non_null(path, known)))
+                self.found.append(Reference(path, node.offset, safe or _is_known_non_null(path, non_null)))
             return
         match node:
             case nodes.Has(operand=operand):
-                self.visit(operand, bound, known, True)
+                self.visit(operand, bound, non_null, True)
             case nodes.Default(value=value, fallback=fallback):
-                self.visit(value, bound, known, True)
-                self.visit(fallback, bound, known, safe)
+                self.visit(value, bound, non_null, True)
+                self.visit(fallback, bound, non_null, safe)
             case nodes.Binary() if (operand := null_test_operand(node)) is not None:
-                self.visit(operand, bound, known, safe or path_of(operand) is not None)
+                self.visit(operand, bound, non_null, safe or path_of(operand) is not None)
             case nodes.Conditional(condition=condition, then=then, otherwise=otherwise):
-                self.visit(condition, bound, known, safe)
-                self.visit(then, bound, known | non_null_paths(condition, True), safe)
-                self.visit(otherwise, bound, known | non_null_paths(condition, False), safe)
+                self.visit(condition, bound, non_null, safe)
+                self.visit(then, bound, non_null | non_null_paths(condition, True), safe)
+                self.visit(otherwise, bound, non_null | non_null_paths(condition, False), safe)
             case nodes.Logic(op=op, left=left, right=right):
                 # In both directions, because an error on the left is absorbed if the right side decides.
-                self.visit(left, bound, known | non_null_paths(right, op == "&&"), safe)
-                self.visit(right, bound, known | non_null_paths(left, op == "&&"), safe)
+                self.visit(left, bound, non_null | non_null_paths(right, op == "&&"), safe)
+                self.visit(right, bound, non_null | non_null_paths(left, op == "&&"), safe)
             case nodes.Comprehension(source=source, variable=variable):
-                self.visit(source, bound, known, safe)
+                self.visit(source, bound, non_null, safe)
                 for part in node.children()[1:]:
-                    self.visit(part, bound | {variable}, known, safe)
+                    self.visit(part, bound | {variable}, non_null, safe)
             case _:
                 for child in node.children():
-                    self.visit(child, bound, known, safe)
+                    self.visit(child, bound, non_null, safe)
 
 
 def non_null_paths(condition: ExpressionNode, outcome: bool) -> frozenset[NamePath]:
@@ -154,10 +156,10 @@ def _with_prefixes(path: NamePath | None) -> frozenset[NamePath]:
     return frozenset(path[:length] for length in range(1, len(path) + 1)) if path else _NO_PATHS
 
 
-def _is_known_non_null(path: NamePath, known: frozenset[NamePath]) -> bool:
+def _is_known_non_null(path: NamePath, non_null: frozenset[NamePath]) -> bool:
     """Return whether the nullable part of a path is known to be present: ``steps.x.result``, else anything below the
     root.
     """
     if path[0] == "steps":
-        return path[:3] in known
-    return any(path[:length] in known for length in range(2, len(path) + 1))
+        return path[:3] in non_null
+    return any(path[:length] in non_null for length in range(2, len(path) + 1))

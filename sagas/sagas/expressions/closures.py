@@ -84,22 +84,26 @@ def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
     """``owner[key]``: an element of a list, or a field of a map."""
 
     def index(run: Evaluation) -> Any:
-        value, at = operand(run), key(run)
-        if value.__class__ is list and at.__class__ is int:
-            if 0 <= at < len(value):
-                return to_cel(value[at])
-            raise MissingError(f"{owner} has no element {_shortened(at)}; it has {len(value)}, the first is 0", offset)
-        if at.__class__ is str and value.__class__ is not list:
-            run.charge_work(len(at) >> 6)
-            if value.__class__ is dict and at in value:
-                return to_cel(value[at])
+        value, index = operand(run), key(run)
+        if value.__class__ is list and index.__class__ is int:
+            if 0 <= index < len(value):
+                return to_cel(value[index])
+            raise MissingError(
+                f"{owner} has no element {_shortened(index)}; it has {len(value)}, the first is 0", offset
+            )
+        if index.__class__ is str and value.__class__ is not list:
+            run.charge_work(len(index) >> 6)
+            if value.__class__ is dict and index in value:
+                return to_cel(value[index])
             run.charge(1)
-            raise _no_field(owner, value, at, offset)
+            raise _no_field(owner, value, index, offset)
         if value is None:
             raise MissingError(f"{owner} is null and has no elements", offset)
         wants = "an integer" if value.__class__ is list else "a string"
         if value.__class__ in (list, dict):
-            raise ExpressionError(f"{owner} is {type_name(value)}: its index is {wants}, not {type_name(at)}", offset)
+            raise ExpressionError(
+                f"{owner} is {type_name(value)}: its index is {wants}, not {type_name(index)}", offset
+            )
         raise ExpressionError(f"{owner} is {type_name(value)} and has no elements", offset)
 
     return index
@@ -124,9 +128,9 @@ def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionErro
         return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
     # Neither sorted as a whole nor searched for a similar name: `default` and `||` make this a usual case, for each
     # item of a list and in maps with thousands of keys.
-    known = sorted(f"'{str(key)[:40]}'" for key in islice(value, _SHOWN_FIELDS))
-    listed = ", ".join(known) + (", …" if len(value) > _SHOWN_FIELDS else "")
-    has = f"it has {listed}" if known else "it is empty"
+    names = sorted(f"'{str(key)[:40]}'" for key in islice(value, _SHOWN_FIELDS))
+    listed = ", ".join(names) + (", …" if len(value) > _SHOWN_FIELDS else "")
+    has = f"it has {listed}" if names else "it is empty"
     return MissingError(f"{owner} has no field '{shown}'; {has}", offset)
 
 

@@ -38,7 +38,7 @@ class LimitError(ExpressionError):
     """The evaluation is too large. Never absorbed by ``||``, ``&&`` or ``default``."""
 
 
-def suggestion(wrong: str, known: Iterable[str]) -> str:
+def suggestion(wrong: str, names: Iterable[str]) -> str:
     """The end of a message that proposes the closest known name; empty if none is close."""
-    near = nearest(wrong, islice(known, 200))
+    near = nearest(wrong, islice(names, 200))
     return f"; did you mean '{near}'?" if near else ""

@@ -137,7 +137,7 @@ def _compile_node(value: Any, path: ValuePath, occurrences: list[_Occurrence]) -
         pairs = [(key, render or _constant(value[key])) for key, render in fields.items()]
         return lambda context, meter: {key: render(context, meter) for key, render in pairs}
     if isinstance(value, list | tuple):
-        items = [_compile_node(item, (*path, at), occurrences) for at, item in enumerate(value)]
+        items = [_compile_node(item, (*path, index), occurrences) for index, item in enumerate(value)]
         if not any(items):
             return None
         renders = [render or _constant(item) for render, item in zip(items, value, strict=True)]

@@ -48,80 +48,80 @@ def tokenize(source: str) -> list[Token]:
     if len(source) > MAX_SOURCE_LENGTH:
         raise ExpressionError(f"an expression may have at most {MAX_SOURCE_LENGTH:,} characters", 0)
     tokens: list[Token] = []
-    at = 0
+    position = 0
     while True:
-        if space := _SPACE.match(source, at):
+        if space := _SPACE.match(source, position):
             if tokens and (division := INTEGER_DIVISION.search(space.group())) is not None:
-                raise ExpressionError("'//' begins a comment; write x / y to divide", at + division.start())
-            at = space.end()
-        if at == len(source):
-            tokens.append(Token("end", "the end", at, at))
+                raise ExpressionError("'//' begins a comment; write x / y to divide", position + division.start())
+            position = space.end()
+        if position == len(source):
+            tokens.append(Token("end", "the end", position, position))
             return tokens
-        token = _token(source, at)
+        token = _token(source, position)
         tokens.append(token)
-        at = token.end
+        position = token.end
 
 
-def _token(source: str, at: int) -> Token:
-    if quote := QUOTE.match(source, at):
-        return _string(source, at, quote)
-    if number := _NUMBER.match(source, at):
+def _token(source: str, position: int) -> Token:
+    if quote := QUOTE.match(source, position):
+        return _string(source, position, quote)
+    if number := _NUMBER.match(source, position):
         return _number(source, number)
-    if name := NAME.match(source, at):
+    if name := NAME.match(source, position):
         text = name.group()
         if text in _WORDS:
-            return Token("constant", text, at, name.end(), _WORDS[text])
-        return Token("op" if text == "in" else "name", text, at, name.end())
-    op = _OP.match(source, at)
-    other = operator_at(source, at)
+            return Token("constant", text, position, name.end(), _WORDS[text])
+        return Token("op" if text == "in" else "name", text, position, name.end())
+    op = _OP.match(source, position)
+    other = operator_at(source, position)
     if other is not None and (op is None or len(other) > len(op.group())):
-        raise ExpressionError(f"{other!r} is not an operator of CEL; {OPERATORS[other]}", at)
+        raise ExpressionError(f"{other!r} is not an operator of CEL; {OPERATORS[other]}", position)
     if op is None:
-        raise ExpressionError(f"{source[at]!r} is not allowed here", at)
-    return Token("op", op.group(), at, op.end())
+        raise ExpressionError(f"{source[position]!r} is not allowed here", position)
+    return Token("op", op.group(), position, op.end())
 
 
 def _number(source: str, match: re.Match[str]) -> Token:
-    text, at, end = match.group(), match.start(), match.end()
+    text, start, end = match.group(), match.start(), match.end()
     if source[end : end + 1] in ("u", "U"):
         raise ExpressionError("unsigned integers are not supported; leave out the 'u'", end)
     if NAME.match(source, end):
-        raise ExpressionError(f"{source[at : end + 1]!r} is neither a number nor a name", at)
+        raise ExpressionError(f"{source[start : end + 1]!r} is neither a number nor a name", start)
     value: int | Decimal
     if len(text) > MAX_INTEGER_DIGITS:
-        raise ExpressionError(f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused", at)
+        raise ExpressionError(f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused", start)
     if match.lastgroup == "frac":
         try:
             value = parse_decimal(text)
         except ExpressionError as error:
-            raise ExpressionError(error.message, at) from None
+            raise ExpressionError(error.message, start) from None
     else:
         value = int(text, 16 if match.lastgroup == "hex" else 10)
-    return Token("constant", text, at, end, value)
+    return Token("constant", text, start, end, value)
 
 
-def _string(source: str, at: int, opening: re.Match[str]) -> Token:
+def _string(source: str, position: int, opening: re.Match[str]) -> Token:
     prefix, quote = opening.group(1).lower(), opening.group(2)
     if "b" in prefix:
-        raise ExpressionError("bytes are not supported; leave out the 'b'", at)
+        raise ExpressionError("bytes are not supported; leave out the 'b'", position)
     raw = "r" in prefix
     end = closing_quote(source, opening.end(), quote, raw=raw)
     if end is None:
-        raise ExpressionError(f"the string that starts here has no closing {quote}", at)
+        raise ExpressionError(f"the string that starts here has no closing {quote}", position)
     body = source[opening.end() : end]
     value = body if raw else _unescape(body, opening.end())
-    return Token("constant", source[at : end + len(quote)], at, end + len(quote), value)
+    return Token("constant", source[position : end + len(quote)], position, end + len(quote), value)
 
 
 def closing_quote(source: str, start: int, quote: str, *, raw: bool) -> int | None:
     """The offset of the quote that closes a string whose content begins at ``start``; None if it is not closed."""
-    at = start
-    while at < len(source):
-        if source.startswith(quote, at):
-            return at
-        if source[at] == "\n" and len(quote) == 1:
+    position = start
+    while position < len(source):
+        if source.startswith(quote, position):
+            return position
+        if source[position] == "\n" and len(quote) == 1:
             return None
-        at += 2 if source[at] == "\\" and not raw else 1
+        position += 2 if source[position] == "\\" and not raw else 1
     return None
 
 
@@ -129,9 +129,9 @@ def _unescape(body: str, offset: int) -> str:
     if "\\" not in body:
         return body
     parts: list[str] = []
-    at = 0
-    while (slash := body.find("\\", at)) >= 0:
-        parts.append(body[at:slash])
+    position = 0
+    while (slash := body.find("\\", position)) >= 0:
+        parts.append(body[position:slash])
         escape = _ESCAPE.match(body, slash)
         if escape is None:
             raise ExpressionError(
@@ -146,5 +146,5 @@ def _unescape(body: str, offset: int) -> str:
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
                 raise ExpressionError(f"'{escape.group()}' is not a character", offset + slash)
             parts.append(chr(code))
-        at = escape.end()
-    return "".join(parts) + body[at:]
+        position = escape.end()
+    return "".join(parts) + body[position:]

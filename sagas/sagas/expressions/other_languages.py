@@ -140,9 +140,9 @@ FIELDS = dict.fromkeys(("length", "size", "count", "len"), "size({})")
 """Fields of a list, by what to write; the braces stand for the list."""
 
 
-def operator_at(source: str, at: int) -> str | None:
+def operator_at(source: str, position: int) -> str | None:
     """The operator of another language that begins here; None if there is none."""
-    match = _OPERATOR.match(source, at)
+    match = _OPERATOR.match(source, position)
     return match.group() if match else None
 
 

@@ -79,23 +79,23 @@ def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool, c
             yield from _uses(fallback, bound, facts, absorbed=absorbed, certain=False)
         case nodes.Conditional(condition=condition, then=then, otherwise=otherwise):
             yield from _uses(condition, bound, facts, absorbed=absorbed, certain=certain)
-            known = facts | facts_of(condition, True, bound)
-            yield from _uses(then, bound, known, absorbed=absorbed, certain=False)
-            known = facts | facts_of(condition, False, bound)
-            yield from _uses(otherwise, bound, known, absorbed=absorbed, certain=False)
+            inner_facts = facts | facts_of(condition, True, bound)
+            yield from _uses(then, bound, inner_facts, absorbed=absorbed, certain=False)
+            inner_facts = facts | facts_of(condition, False, bound)
+            yield from _uses(otherwise, bound, inner_facts, absorbed=absorbed, certain=False)
         case nodes.Logic(op=op, left=left, right=right):
             # In both directions, because an error on the left is absorbed if the right side decides.
-            known = facts | facts_of(right, op == "&&", bound)
-            yield from _uses(left, bound, known, absorbed=absorbed, certain=False)
-            known = facts | facts_of(left, op == "&&", bound)
-            yield from _uses(right, bound, known, absorbed=absorbed, certain=False)
+            inner_facts = facts | facts_of(right, op == "&&", bound)
+            yield from _uses(left, bound, inner_facts, absorbed=absorbed, certain=False)
+            inner_facts = facts | facts_of(left, op == "&&", bound)
+            yield from _uses(right, bound, inner_facts, absorbed=absorbed, certain=False)
         case nodes.Comprehension(source=source, variable=variable, condition=condition):
             yield from _uses(source, bound, facts, absorbed=absorbed, certain=certain)
             of = _path(source, bound)
             inner = {**bound, variable: None if of is None else (*of, ANY_ELEMENT)}
             for part in node.children()[1:]:
-                known = facts if condition in (None, part) else facts | facts_of(condition, True, inner)
-                yield from _uses(part, inner, known, absorbed=absorbed, certain=False)
+                inner_facts = facts if condition in (None, part) else facts | facts_of(condition, True, inner)
+                yield from _uses(part, inner, inner_facts, absorbed=absorbed, certain=False)
         case _:
             for child in node.children():
                 yield from _uses(child, bound, facts, absorbed=absorbed, certain=certain)
@@ -219,8 +219,8 @@ def holds(node: ExpressionNode, facts: Facts) -> bool | None:
         return facts.conditions[form] is positive
     match node:
         case nodes.Unary(op="!", operand=operand):
-            known = holds(operand, facts)
-            return None if known is None else not known
+            inner = holds(operand, facts)
+            return None if inner is None else not inner
         case nodes.Logic(op=op, left=left, right=right):
             sides = (holds(left, facts), holds(right, facts))
             decisive = op == "||"

@@ -120,11 +120,11 @@ class _TypeChecker:
             case nodes.Index():
                 return self._index(node, scope)
             case nodes.ListLiteral(items=items):
-                known = [self.infer(item, scope) for item in items]
-                alike = bool(known) and all(item.kind == known[0].kind for item in known)
-                strings = any(item.kind == "string" for item in known)
+                types = [self.infer(item, scope) for item in items]
+                alike = bool(types) and all(item.kind == types[0].kind for item in types)
+                strings = any(item.kind == "string" for item in types)
                 return _InferredType(
-                    "array", element=known[0] if alike else _InferredType("string") if strings else None
+                    "array", element=types[0] if alike else _InferredType("string") if strings else None
                 )
             case nodes.MapLiteral():
                 self._visit(node, scope)
@@ -133,12 +133,12 @@ class _TypeChecker:
                 self._visit(node, scope)
                 return _InferredType("boolean")
             case nodes.Unary(op=op, operand=operand):
-                known = self.infer(operand, scope)
-                if op == "-" and known.kind == "string":
+                types = self.infer(operand, scope)
+                if op == "-" and types.kind == "string":
                     self._report(node, f"'-' cannot take {self._text(operand)}, a string; {_ADVICE}")
                 if op == "!":
-                    self._check_condition(op, operand, known)
-                return _InferredType("boolean") if op == "!" else _InferredType(known.kind)
+                    self._check_condition(op, operand, types)
+                return _InferredType("boolean") if op == "!" else _InferredType(types.kind)
             case nodes.Logic(op=op, left=left, right=right):
                 for operand in (left, right):
                     self._check_condition(op, operand, self.infer(operand, scope))
@@ -174,22 +174,22 @@ class _TypeChecker:
             return _UNKNOWN_TYPE
         return self._at(path)
 
-    def _check_condition(self, op: str, operand: ExpressionNode, known: _InferredType) -> None:
+    def _check_condition(self, op: str, operand: ExpressionNode, type: _InferredType) -> None:
         """Report an operand that is certainly neither true nor false."""
-        if known.kind not in (None, "boolean"):
+        if type.kind not in (None, "boolean"):
             help = "write a comparison, or default(x, y) for a value that may be missing"
             self._report(
-                operand, f"'{op}' needs true or false, and {self._text(operand)} is of type {known.kind}", help=help
+                operand, f"'{op}' needs true or false, and {self._text(operand)} is of type {type.kind}", help=help
             )
 
     def _check_comparison(self, path: tuple[str, ...] | None, other: ExpressionNode) -> None:
         values = self._values_of(path) if path is not None else ()
         compared = other.items if isinstance(other, nodes.ListLiteral) else (other,)
-        for one in compared if values else ():
-            if isinstance(one, nodes.Constant) and isinstance(one.value, str) and one.value not in values:
+        for side in compared if values else ():
+            if isinstance(side, nodes.Constant) and isinstance(side.value, str) and side.value not in values:
                 shown = ", ".join(values)
-                message = f"{self._text(one)} is no value of `{'.'.join(path or ())}`"
-                self._report(one, message, "comparison", f"its values are {shown}")
+                message = f"{self._text(side)} is no value of `{'.'.join(path or ())}`"
+                self._report(side, message, "comparison", f"its values are {shown}")
 
     def _index(self, node: nodes.Index, scope: Mapping[str, _InferredType]) -> _InferredType:
         owner, key = self.infer(node.operand, scope), self.infer(node.key, scope)
@@ -236,14 +236,14 @@ class _TypeChecker:
         return _InferredType("number") if all(kind in _NUMBERS for kind in kinds) else _UNKNOWN_TYPE
 
     def _call(self, node: nodes.FunctionCall, scope: Mapping[str, _InferredType]) -> _InferredType:
-        known = [self.infer(arg, scope) for arg in node.args]
+        types = [self.infer(arg, scope) for arg in node.args]
         problem = call_error(node)
         if problem is not None:
             self._report(node, problem, "call")
             return _UNKNOWN_TYPE
         function = FUNCTIONS[node.name]
         if function.takes_numbers:
-            for arg, value in zip(node.args, known, strict=True):
+            for arg, value in zip(node.args, types, strict=True):
                 if "string" in (value.kind, self._element(value).kind):
                     self._report(node, f"{node.name} takes numbers, and {self._text(arg)} has strings; {_ADVICE}")
         return _InferredType(function.result)
@@ -262,8 +262,8 @@ class _TypeChecker:
         )
 
 
-def _common_type(one: _InferredType, other: _InferredType) -> _InferredType:
-    return one if one.kind == other.kind else _UNKNOWN_TYPE
+def _common_type(first: _InferredType, other: _InferredType) -> _InferredType:
+    return first if first.kind == other.kind else _UNKNOWN_TYPE
 
 
 def _is_zero(node: ExpressionNode) -> bool:

@@ -142,11 +142,11 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     assert undo is not None
     action = current_alternate(step, undo)
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
-    known = entry.outcome == "done"
+    known_done = entry.outcome == "done"
     summary = f"↩ undo {step.name}"
     if flight.call_kind == "undo-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
-        guard = GuardSpec(_required_connection(step.do), "mark", known, _confirmed_undo(run, entry, step, key))
+        guard = GuardSpec(_required_connection(step.do), "mark", known_done, _confirmed_undo(run, entry, step, key))
         return replace(
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
@@ -157,9 +157,9 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
         # `undo` already holds that decision.
         if step.do.connection == action.connection and not undo.undoes_confirmed and not undo.guard_decided:
-            guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
+            guard = GuardSpec(action.connection, "decide", known_done, _confirmed_undo(run, entry, step, key))
         else:
-            guard = GuardSpec(action.connection, "own", known)
+            guard = GuardSpec(action.connection, "own", known_done)
     return _new_call(
         run,
         entry,
@@ -404,12 +404,12 @@ def _confirmed_undo(
         return None
     if action.connection != step.do.connection:
         return "elsewhere"
-    known = entry.confirm is not None and entry.confirm.state == "DONE"
-    override = entry.undo.override if known and entry.undo is not None else None
+    confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
+    override = entry.undo.override if confirmed and entry.undo is not None else None
     try:
         return action.uses, arguments.operation_arguments(run, entry, "compensate.confirmed", action, key, override)
     except arguments.DefinitionError:
-        if known:
+        if confirmed:
             raise
         return None  # the effect is not confirmed, so an error in the undo of a confirmed effect must not block
 

@@ -81,7 +81,9 @@ def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, An
         "ended_at": format_timestamp(run.ended_at),
     }
     if milestone == "parked":
-        data["parked"] = [{"step": one.step, "op": one.op, "why": one.why} for one in run.parked.values()]
+        data["parked"] = [
+            {"step": operation.step, "op": operation.op, "why": operation.why} for operation in run.parked.values()
+        ]
     if milestone == "residue":
         data["residue"] = [dict(row) for row in run.residue]
     return {"id": key, "type": f"saga.{milestone}", "timestamp": format_timestamp(run.now), "data": data}

@@ -70,7 +70,7 @@ def report(run: SagaRun) -> None:
 
 def reported(run: SagaRun, event: ChildParked) -> None:
     """Store the report of a nested saga in flight."""
-    flight = next((one for one in run.flights.values() if _is_of(run, one, event)), None)
+    flight = next((flight for flight in run.flights.values() if _is_of(run, flight, event)), None)
     if flight is None:
         return  # the nested saga has ended
     child = run.children[flight.entry]
@@ -118,7 +118,10 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
         since=format_timestamp(parked.since) or "",
         why=parked.why,
         decisions=tuple(possible),
-        commands=(*_corrections(run, parked, entry), *(_command(run, parked, entry, one) for one in possible)),
+        commands=(
+            *_corrections(run, parked, entry),
+            *(_command(run, parked, entry, decision) for decision in possible),
+        ),
         **_row_fields(run, parked, entry),
     )
 

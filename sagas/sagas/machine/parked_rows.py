@@ -18,8 +18,8 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
         return {}
     rows = tuple(map(ParkedRowView.from_json, details["rows"]))
     blocking = details["changed_rows"] or details["open_rows"]
-    statements = [one["sql"] for one in details["sql"]]
-    missing = details["open_rows"] - len({one["row"] for one in details["sql"]})
+    statements = [change["sql"] for change in details["sql"]]
+    missing = details["open_rows"] - len({change["row"] for change in details["sql"]})
     notes = [f"the database refuses it now: {details['sql_refused']}"] if details["sql_refused"] else []
     if missing:
         notes.append(f"{missing} more rows are restored by the retry; their images: {images_query(run, entry)}")

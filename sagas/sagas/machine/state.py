@@ -294,9 +294,9 @@ class SagaRun:
         record = self.steps.get(step)
         if record is None:
             return None
-        at = int(index) if mark and index.isdigit() else 0
-        if at < len(record.entries) and record.entries[at].id == id:
-            return record.entries[at]
+        number = int(index) if mark and index.isdigit() else 0
+        if number < len(record.entries) and record.entries[number].id == id:
+            return record.entries[number]
         return None
 
     def note_decision(self, event: DecisionMade) -> dict[str, Any]:

@@ -113,13 +113,19 @@ def _names(definition: Definition) -> dict[str, set[str]]:
         *(step.probe.operation for step in steps if step.probe is not None),
         *(notification.do for notification in definition.notify),
     ]
-    actions = {one.uses for one in operations if one.uses not in BUILTINS and not one.uses.startswith(_OF_THE_ENGINE)}
-    named = {name for one in operations if one.uses in BUILTINS for name in _connections_in(one.with_)}
+    actions = {
+        operation.uses
+        for operation in operations
+        if operation.uses not in BUILTINS and not operation.uses.startswith(_OF_THE_ENGINE)
+    }
+    named = {
+        name for operation in operations if operation.uses in BUILTINS for name in _connections_in(operation.with_)
+    }
     nested = {str((step.do.with_ or {}).get("name")) for step in steps if is_nested(step)}
     return {
         "actions": actions,
-        "connections": {one.connection for one in operations if one.connection is not None} | named,
-        "task_queues": {one.task_queue for one in operations if one.task_queue is not None},
+        "connections": {operation.connection for operation in operations if operation.connection is not None} | named,
+        "task_queues": {operation.task_queue for operation in operations if operation.task_queue is not None},
         "sagas": {name for name in nested if "${{" not in name},
         "signals": {trigger.signal for trigger in definition.triggers if trigger.signal is not None},
     }
@@ -131,8 +137,8 @@ def _connections_in(value: Any) -> Iterator[str]:
         if isinstance(name, str) and "${{" not in name:
             yield name
         value = list(value.values())
-    for one in value if isinstance(value, list) else ():
-        yield from _connections_in(one)
+    for item in value if isinstance(value, list) else ():
+        yield from _connections_in(item)
 
 
 _DURATIONS = frozenset({"deadline", "warn_after", "timeout", "heartbeat", "settle"})
@@ -144,12 +150,12 @@ def _to_json(value: Any) -> Any:
         default = {field.name: field.default for field in fields(value)}
         values = {name: getattr(value, name) for name in default}
         return {
-            name.removesuffix("_"): _to_json(one)
-            for name, one in values.items()
-            if type(one) is not type(default[name]) or one != default[name]
+            name.removesuffix("_"): _to_json(item)
+            for name, item in values.items()
+            if type(item) is not type(default[name]) or item != default[name]
         }
     if isinstance(value, tuple):
-        return [_to_json(one) for one in value]
+        return [_to_json(item) for item in value]
     return value
 
 
@@ -248,7 +254,7 @@ _SAGA_FIELDS: Sequence[tuple[str, _Meaning, _Attention]] = (
 
 
 def _step_changes(old: Definition, new: Definition) -> Iterator[Change]:
-    steps, new_steps = ({step.id: step for step in one.steps} for one in (old, new))
+    steps, new_steps = ({step.id: step for step in definition.steps} for definition in (old, new))
     for id in dict.fromkeys((*new_steps, *steps)):
         if id not in steps:
             yield Change(id, "step", None, new_steps[id].do.uses, f"they run it, {_place(new_steps[id])}")
@@ -281,17 +287,17 @@ def _changes_of_step(old: StepDefinition, new: StepDefinition) -> Iterator[Chang
 
 def _operations(step: StepDefinition) -> dict[str, Operation]:
     """The operations of a step, by the prefix of their fields."""
-    found = {"": step.do}
+    operations = {"": step.do}
     if step.compensate is not None:
         for number, alternate in enumerate(step.compensate.alternates):
-            found[f"compensate.{number}." if number else "compensate."] = alternate
+            operations[f"compensate.{number}." if number else "compensate."] = alternate
         if step.compensate.confirmed is not None:
-            found["compensate.confirmed."] = step.compensate.confirmed
+            operations["compensate.confirmed."] = step.compensate.confirmed
     if step.confirm is not None:
-        found["confirm."] = step.confirm
+        operations["confirm."] = step.confirm
     if step.probe is not None:
-        found["probe."] = step.probe.operation
-    return found
+        operations["probe."] = step.probe.operation
+    return operations
 
 
 def _operation_changes(step: str, prefix: str, old: Operation, new: Operation) -> Iterator[Change]:

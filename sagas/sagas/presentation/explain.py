@@ -47,8 +47,12 @@ class Explanation:
             "undo": self.failure.undone if self.failure else [],
             "state": self.failure.state if self.failure else None,
             "notify": [
-                {"when": list(one.when), "uses": one.do.uses, "intervals": list(one.intervals)}
-                for one in self.definition.notify
+                {
+                    "when": list(notification.when),
+                    "uses": notification.do.uses,
+                    "intervals": list(notification.intervals),
+                }
+                for notification in self.definition.notify
             ],
         }
 
@@ -87,7 +91,7 @@ def explain(
         return Explanation(definition)
     plain = script or Script(input_is_sample=input is None)
     given = sample_input(definition, environment) if input is None else input
-    step = next((one for one in definition.steps if one.id == fail.partition("#")[0]), None)
+    step = next((step for step in definition.steps if step.id == fail.partition("#")[0]), None)
     outcomes: dict[str, Any] = {fail: "rejected"}
     broken = definition
     if step is not None and step.do.uses == "require":

@@ -144,14 +144,14 @@ def _locked_steps(definition: Definition) -> tuple[str, ...]:
 
 
 def _group_by_step(view: SagaView) -> tuple[dict[str, str], dict[str, str]]:
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for row in view.steps:
-        found.setdefault(row.step, []).append(row.state)
+        texts.setdefault(row.step, []).append(row.state)
     groups = {
-        id: min((STATE_GROUPS[state] for state in states), key=GROUP_PRIORITY.index) for id, states in found.items()
+        id: min((STATE_GROUPS[state] for state in states), key=GROUP_PRIORITY.index) for id, states in texts.items()
     }
     notes = {}
-    for id, states in found.items():
+    for id, states in texts.items():
         counts = {state: states.count(state) for state in dict.fromkeys(states)}
         notes[id] = ", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in counts.items())
     return groups, notes
@@ -176,11 +176,11 @@ def to_mermaid(graph: SagaGraph) -> str:
             lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
     lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
-    lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
+    lines += [f"  {_id(ids[start])} --> {_id(ids[two])}" for start, two in graph.forward]
     lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
-    lines += [f"  {_id(ids[one], 'undo_')} -.-> {_id(ids[two], 'undo_')}" for one, two in graph.back]
+    lines += [f"  {_id(ids[start], 'undo_')} -.-> {_id(ids[two], 'undo_')}" for start, two in graph.back]
     lines += [f"  {_id(node.step)} === {_id(node.step, 'confirm_')}" for node in graph.nodes if node.confirm]
-    lines += [f"  {_id(ids[one], 'confirm_')} ==> {_id(ids[two], 'confirm_')}" for one, two in graph.confirms]
+    lines += [f"  {_id(ids[start], 'confirm_')} ==> {_id(ids[two], 'confirm_')}" for start, two in graph.confirms]
     undo = ",".join(_id(node.step, "undo_") for node in graph.nodes if node.undo)
     if undo:
         lines += ["  classDef undo stroke-dasharray: 4 3", f"  class {undo} undo"]
@@ -241,7 +241,7 @@ def _id(step: StepDefinition, prefix: str = "step_") -> str:
 
 def _escaped(words: str) -> str:
     """Text for a quoted label: what would end it, or be markup, a directive or a formula, becomes a character code."""
-    return re.sub(r"[#\"<>&`%{}$\\]", lambda found: f"#{ord(found.group())};", printable_line(words.replace("\n", " ")))
+    return re.sub(r"[#\"<>&`%{}$\\]", lambda match: f"#{ord(match.group())};", printable_line(words.replace("\n", " ")))
 
 
 # SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back, and its
@@ -298,10 +298,10 @@ def to_svg(graph: SagaGraph) -> str:
         for row, words in enumerate(locks)
     ]
     undoable = {node.step.id for node in graph.nodes if node.undo}
-    parts += [_draw_forward_edge(boxes[one], boxes[two]) for one, two in graph.forward]
-    parts += [_draw_back_edge(boxes[one], boxes[two]) for one, two in graph.back]
+    parts += [_draw_forward_edge(boxes[start], boxes[two]) for start, two in graph.forward]
+    parts += [_draw_back_edge(boxes[start], boxes[two]) for start, two in graph.back]
     parts += [_draw_undo_link(boxes[id]) for id in boxes if id in undoable]
-    parts += [_draw_confirm_edge(boxes[one], boxes[two]) for one, two in graph.confirms]
+    parts += [_draw_confirm_edge(boxes[start], boxes[two]) for start, two in graph.confirms]
     parts += [_draw_box(node, *boxes[node.step.id]) for node in graph.nodes]
     return printable("\n".join([*parts, "</svg>"]))
 
@@ -325,23 +325,23 @@ def _layout(graph: SagaGraph) -> dict[str, tuple[int, float]]:
 
 
 def _average_row(node: GraphNode, rows: dict[str, float]) -> float:
-    known = [rows[need] for need in node.step.needs]
-    return sum(known) / len(known) if known else 0.0
+    needed = [rows[need] for need in node.step.needs]
+    return sum(needed) / len(needed) if needed else 0.0
 
 
-def _draw_forward_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
-    x1, y1 = one[0] + BOX_WIDTH, one[1] + BOX_HEIGHT / 2
+def _draw_forward_edge(start: tuple[float, float], two: tuple[float, float]) -> str:
+    x1, y1 = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT / 2
     return _draw_curve("forward", x1, y1, two[0] - 2, two[1] + BOX_HEIGHT / 2, GAP_X / 2)
 
 
-def _draw_back_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
+def _draw_back_edge(start: tuple[float, float], two: tuple[float, float]) -> str:
     y = BOX_HEIGHT + 12 + UNDO_HEIGHT / 2
-    return _draw_curve("back", one[0], one[1] + y, two[0] + BOX_WIDTH + 2, two[1] + y, -GAP_X / 2)
+    return _draw_curve("back", start[0], start[1] + y, two[0] + BOX_WIDTH + 2, two[1] + y, -GAP_X / 2)
 
 
-def _draw_confirm_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
+def _draw_confirm_edge(start: tuple[float, float], two: tuple[float, float]) -> str:
     y = UNDO_HEIGHT / 2 - BESIDE
-    return _draw_curve("confirms", one[0] + BOX_WIDTH, one[1] + y, two[0] - 2, two[1] + y, GAP_X / 2)
+    return _draw_curve("confirms", start[0] + BOX_WIDTH, start[1] + y, two[0] - 2, two[1] + y, GAP_X / 2)
 
 
 def _draw_curve(style: str, x1: float, y1: float, x2: float, y2: float, bend: float) -> str:
@@ -371,7 +371,7 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
         f'<rect class="step" {paint} x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="{corner:g}"/>',
     ]
     if step.savepoint is not None:
-        parts += [f'<path class="inner" d="M{at:g} {y:g} v{BOX_HEIGHT}"/>' for at in (x + 8, x + BOX_WIDTH - 8)]
+        parts += [f'<path class="inner" d="M{inner:g} {y:g} v{BOX_HEIGHT}"/>' for inner in (x + 8, x + BOX_WIDTH - 8)]
     parts += [
         f'<text class="{style}" text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{top + 16 * n:g}">'
         f"{escape(words)}</text>"

@@ -19,10 +19,10 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
         if differ(old, new):
             yield "input", old, new, "inputs are checked by a different schema", True
         return
-    properties, new_properties = (_mapping(one.get("properties")) for one in (old, new))
-    required, now_required = (set(map(str, one.get("required") or ())) for one in (old, new))
-    known = [*properties, *(name for name in new_properties if name not in properties)]
-    for name in known:
+    properties, new_properties = (_mapping(schema.get("properties")) for schema in (old, new))
+    required, now_required = (set(map(str, schema.get("required") or ())) for schema in (old, new))
+    names = [*properties, *(name for name in new_properties if name not in properties)]
+    for name in names:
         value, new_value = properties.get(name), new_properties.get(name)
         became_optional, became_required = name in required - now_required, name in now_required - required
         if not differ(value, new_value) and not became_optional and not became_required:
@@ -44,10 +44,12 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
         else:
             meaning, attention = f"{name} is checked by a different schema", True
         if not differ(value, new_value):
-            value, new_value = ("required" if name in one else "optional" for one in (required, now_required))
+            value, new_value = ("required" if name in needed else "optional" for needed in (required, now_required))
         yield f"input.{name}", value, new_value, meaning, attention
-    rest, new_rest = ({key: one[key] for key in one if key not in ("properties", "required")} for one in (old, new))
-    if differ(rest, new_rest) or required - set(known) != now_required - set(known):
+    rest, new_rest = (
+        {key: schema[key] for key in schema if key not in ("properties", "required")} for schema in (old, new)
+    )
+    if differ(rest, new_rest) or required - set(names) != now_required - set(names):
         yield "input", old, new, "inputs are checked by a different schema", True
 
 

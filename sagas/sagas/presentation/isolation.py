@@ -22,7 +22,7 @@ def isolation_document(definition: Definition) -> dict[str, Any]:
     until = pivot.id if pivot else None
     return {
         "locks": None if locks is None else {"keys": locks.keys, "from": locks.from_, "until": locks.until},
-        "steps": [one.to_json(until) for one in isolation_of(definition)],
+        "steps": [step.to_json(until) for step in isolation_of(definition)],
     }
 
 

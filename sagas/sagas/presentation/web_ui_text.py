@@ -42,8 +42,8 @@ def current_details(view: SagaView) -> str:
         if entry.commands:
             lines += ["", "Decisions of an operator:", "", *markdown_code_block(entry.commands)]
     for entry in view.residue:
-        left = "its effect stays" if entry.kind == "effect_stays" else "its effect is missing"
-        lines += ["", f"✖ **{markdown_text(entry.step)}**: {left}"]
+        residue = "its effect stays" if entry.kind == "effect_stays" else "its effect is missing"
+        lines += ["", f"✖ **{markdown_text(entry.step)}**: {residue}"]
     lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
     steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]

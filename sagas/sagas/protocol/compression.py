@@ -65,36 +65,36 @@ def _fold(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
     """
     parts: list[tuple[int, int]] = []
     rest: list[bytes] = []
-    written = at = 0
-    while at + _PROBE <= len(data):
-        earlier = data.find(data[at : at + _PROBE], 0, at)
+    written = position = 0
+    while position + _PROBE <= len(data):
+        earlier = data.find(data[position : position + _PROBE], 0, position)
         if earlier < 0:
-            at += _STEP
+            position += _STEP
             continue
-        back = min(at - written, earlier, _STEP)  # what begins earlier was found there
-        before = _common(data[at - back : at][::-1], data[earlier - back : earlier][::-1])
-        start, earlier = at - before, earlier - before
+        back = min(position - written, earlier, _STEP)  # what begins earlier was found there
+        before = _common(data[position - back : position][::-1], data[earlier - back : earlier][::-1])
+        start, earlier = position - before, earlier - before
         length = _common(data[start:], data[earlier:start])
         if length < _STEP:
-            at += _STEP
+            position += _STEP
             continue
         if start > written:
             parts.append((-1, start - written))
             rest.append(data[written:start])
         parts.append((earlier, length))
-        written = at = start + length
+        written = position = start + length
     if written < len(data):
         parts.append((-1, len(data) - written))
         rest.append(data[written:])
     return parts, b"".join(rest)
 
 
-def _common(one: bytes, other: bytes) -> int:
+def _common(first: bytes, other: bytes) -> int:
     """The length of the longest common beginning."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(first), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1

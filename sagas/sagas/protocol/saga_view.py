@@ -389,7 +389,7 @@ class _JsonForm(NamedTuple):
 @cache
 def _json_form(cls: type[Any]) -> _JsonForm:
     marked = get_type_hints(cls, include_extras=True)
-    names = tuple(one.name for one in fields(cls))
+    names = tuple(field.name for field in fields(cls))
     omittable = tuple(name for name in names if OMITTED in getattr(marked[name], "__metadata__", ()))
     return _JsonForm(names, attrgetter(*names), field_readers(cls), omittable)
 
@@ -397,4 +397,4 @@ def _json_form(cls: type[Any]) -> _JsonForm:
 def _encode(value: Any) -> Any:
     if isinstance(value, JsonView):
         return value.to_json()
-    return [_encode(one) for one in value] if isinstance(value, tuple) else value
+    return [_encode(item) for item in value] if isinstance(value, tuple) else value

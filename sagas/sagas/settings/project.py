@@ -132,10 +132,10 @@ class Project:
             files = [path for path in find_definition_files(self._folders) if _mentions(path, name)]
             for path in files:
                 require_own(path)
-            found = load_definitions(files, self.context)[0].get(name)
-            if found is None or any(step.do.uses == "saga" for step in found.steps):
+            definition = load_definitions(files, self.context)[0].get(name)
+            if definition is None or any(step.do.uses == "saga" for step in definition.steps):
                 return None
-            self._read_separately[name] = found
+            self._read_separately[name] = definition
         return self._read_separately[name]
 
 

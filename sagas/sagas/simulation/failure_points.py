@@ -135,7 +135,7 @@ def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
 def with_failing_require(definition: Definition, step: StepDefinition) -> Definition:
     """Return the definition with a false condition in the given `require` step."""
     never = replace(step, do=replace(step.do, with_={**(step.do.with_ or {}), "that": False}))
-    return replace(definition, steps=tuple(never if one.id == step.id else one for one in definition.steps))
+    return replace(definition, steps=tuple(never if other.id == step.id else other for other in definition.steps))
 
 
 def _script_of_failing_compensation(
@@ -153,17 +153,17 @@ def _script_of_failing_compensation(
 
 def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual: SimulatedRun) -> str | None:
     """An entry of a dependent step whose rejection causes a rollback."""
-    behind, found = {step.id}, None
-    for one in definition.steps:
-        if behind & set(one.needs):
-            behind.add(one.id)
-        ran = [row["id"] for row in usual.steps if row["step"] == one.id and row["state"] in ("DONE", "CONFIRMED")]
-        rejects = one.do.uses not in ("wait", "require") and one.on_failure == "compensate"
-        if one.id != step.id and one.id in behind and one.kind != "retriable" and rejects and ran:
-            found = next((id for id in ran if one.for_each is None or "#" in id), found)
-            if one.pivot:
-                return found
-    return found
+    behind, last = {step.id}, None
+    for other in definition.steps:
+        if behind & set(other.needs):
+            behind.add(other.id)
+        ran = [row["id"] for row in usual.steps if row["step"] == other.id and row["state"] in ("DONE", "CONFIRMED")]
+        rejects = other.do.uses not in ("wait", "require") and other.on_failure == "compensate"
+        if other.id != step.id and other.id in behind and other.kind != "retriable" and rejects and ran:
+            last = next((id for id in ran if other.for_each is None or "#" in id), last)
+            if other.pivot:
+                return last
+    return last
 
 
 def _with_outcomes(plain: Script, outcomes: Mapping[str, Any]) -> Script:

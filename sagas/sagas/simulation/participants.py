@@ -85,8 +85,8 @@ class Participants:
             if entry is not None and key[:2] != (saga_id, entry):
                 self._late_attempts.append((key, effect))
                 continue
-            known = effect.deduplicates and (effect.sealed or effect.undone or effect.done)
-            if known or is_read(effect.step):
+            deduplicated = effect.deduplicates and (effect.sealed or effect.undone or effect.done)
+            if deduplicated or is_read(effect.step):
                 continue
             # A participant that does not deduplicate repeats the effect, and nothing undoes it.
             effect.repeated = effect.done or effect.undone
@@ -185,8 +185,8 @@ def find_inconsistencies(views: Mapping[str, SagaView], participants: Participan
             continue
         row = next((row for row in end.steps if row.id == effect.entry), None)
         expected = row is not None and row.state in ("DONE", "CONFIRMED")
-        left = effect.entry in end.not_done
-        if effect.repeated or (effect.is_present and not expected and not left):
+        stays = effect.entry in end.not_done
+        if effect.repeated or (effect.is_present and not expected and not stays):
             kind = "effect_stays"
         elif expected and not effect.is_present:
             kind = "effect_missing"

@@ -72,16 +72,19 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
             return sample(merged, name, root, text, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "null")
+        kind = next((type for type in kind if type != "null"), "null")
     if kind is None:
         named = "properties" in schema or "required" in schema
         kind = "object" if named else "array" if "items" in schema else "string"
     match kind:
         case "object":
             properties = schema.get("properties") or {}
-            wanted = [*properties, *(one for one in schema.get("required") or () if one not in properties)]
+            wanted = [
+                *properties,
+                *(field for field in schema.get("required") or () if field not in properties),
+            ]
             rest = schema.get("additionalProperties", {})
-            return {one: sample(properties.get(one, rest), one, root, text, depth + 1) for one in wanted}
+            return {field: sample(properties.get(field, rest), field, root, text, depth + 1) for field in wanted}
         case "array":
             count = min(max(SAMPLE_ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
             items = [sample(schema.get("items", {}), _singular(name), root, text, depth + 1) for _ in range(count)]
@@ -137,8 +140,8 @@ def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[s
     results: dict[str, Any] = {}
     for step in definition.steps:
         schema = schemas.get(step.do.uses)
-        known = sample(schema, "result", schema, DIGIT_STRING) if schema is not None else None
-        results[step.id] = _merge(known, wishes[step.id])
+        shape = sample(schema, "result", schema, DIGIT_STRING) if schema is not None else None
+        results[step.id] = _merge(shape, wishes[step.id])
     return results
 
 
@@ -169,21 +172,21 @@ class _ExpectedShape:
         return bool(self.fields) or self.item is not None or self.value is not None
 
 
-def _merge(known: Any, wish: _ExpectedShape) -> Any:
+def _merge(shape: Any, wish: _ExpectedShape) -> Any:
     """Merge the value from the annotation with the expected shape, which adds what the annotation leaves open."""
-    if known is None:
+    if shape is None:
         return wish.sample() if wish.is_specified else {}
-    if isinstance(known, dict):
+    if isinstance(shape, dict):
         return {
-            **known,
+            **shape,
             **{
-                name: _merge(known[name], inner) if name in known else inner.sample()
+                name: _merge(shape[name], inner) if name in shape else inner.sample()
                 for name, inner in wish.fields.items()
             },
         }
-    if isinstance(known, list) and wish.item is not None:
-        return [_merge(item, wish.item) for item in known] or [wish.item.sample()]
-    return known if wish.value is None else wish.value
+    if isinstance(shape, list) and wish.item is not None:
+        return [_merge(item, wish.item) for item in shape] or [wish.item.sample()]
+    return shape if wish.value is None else wish.value
 
 
 class _ShapeReader:

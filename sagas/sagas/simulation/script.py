@@ -135,5 +135,5 @@ class SimulatedRun:
 def environment_of(project: Project) -> Environment:
     """The environment of a project: its definitions, its ``[vars]``, and the result schemas of its actions."""
     schemas = {name: result_schema(action) for name, action in project.actions.items()}
-    known = {name: schema for name, schema in schemas.items() if schema is not None}
-    return Environment(project.definitions, project.settings.vars, known)
+    declared = {name: schema for name, schema in schemas.items() if schema is not None}
+    return Environment(project.definitions, project.settings.vars, declared)

@@ -51,7 +51,7 @@ class StepCalls:
 
     def _find(self, op: str, definition: Definition, script: Script) -> Call:
         run, calls = simulate_calls(definition, self.input, script, self.environment, saga_id=self.saga_id)
-        call = next((one for one in calls if one.step == self.step and one.op == op), None)
+        call = next((call for call in calls if call.step == self.step and call.op == op), None)
         if call is None:
             raise UsageError(f"the saga makes no {op} call of {self.step} with this input{_reason(run, self.step)}")
         return call
@@ -73,4 +73,4 @@ def _without_retry_and_probe(definition: Definition, id: str) -> Definition:
         retry = replace(step.do.retry, max_attempts=1)
         return replace(step, do=replace(step.do, retry=retry), probe=None, on_failure="compensate")
 
-    return replace(definition, steps=tuple(changed(one) if one.id == id else one for one in definition.steps))
+    return replace(definition, steps=tuple(changed(step) if step.id == id else step for step in definition.steps))

@@ -151,9 +151,9 @@ class ParsedSql:
         message = f"the parameter `{name}` is given, and the statement has no placeholder `:{name}`"
         help, offset = f"write `:{name}` where its value belongs, or remove the parameter", 0
         for token in self.tokens:
-            at = f"{self.text_of(token)} ".find(f":{name}")
-            if token.kind in ("line_comment", "comment", "string", "name") and at >= 0:
-                offset = token.start + at
+            start = f"{self.text_of(token)} ".find(f":{name}")
+            if token.kind in ("line_comment", "comment", "string", "name") and start >= 0:
+                offset = token.start + start
                 where = {"string": "a string", "name": "a quoted name"}.get(token.kind, "a comment")
                 help = f"there, `:{name}` is a part of {where}: `{shown(self.text_of(token))}`"
                 break
@@ -175,8 +175,8 @@ def shared_differences(
     """
     names = {name for statement in statements for name in statement.parameters}
     result = [
-        (at, differs)
-        for at, statement in enumerate(statements)
+        (index, differs)
+        for index, statement in enumerate(statements)
         for differs in statement.differences({*given} | (names - {*statement.parameters}))
         if not differs.unused
     ]
@@ -202,7 +202,7 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
     _refuse_swallowed_text(text, dialect, tokens)
     _refuse_several(text, tokens)
     parameters: dict[str, None] = {}
-    for at, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.kind == "parameter":
             parameters[text[token.start + 1 : token.end]] = None
         elif token.kind == "placeholder":
@@ -223,7 +223,7 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
             raise UnreadableSql(
                 f"{NAMES[dialect]} has no casts with `::`",
                 help=f"write cast(… as {shown(following[0], 20) if following else 'type'})",
-                offset=tokens[at].start,
+                offset=tokens[index].start,
             )
     return ParsedSql(text, dialect, tokens, tuple(parameters))
 

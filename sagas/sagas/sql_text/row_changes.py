@@ -170,7 +170,7 @@ def _refuse_other_reading(statement: str, tokens: Sequence[Any], dialect: str) -
     ends = {token.end + 1 for token in tokens}
     for token in own:
         quoted = token.kind in ("string", "name") and token.end not in ends
-        hidden = token.kind in INSIGNIFICANT and any(at in starts for at in range(token.start, token.end))
+        hidden = token.kind in INSIGNIFICANT and any(position in starts for position in range(token.start, token.end))
         if quoted or hidden:
             raise NotImageable(f"it cannot be analysed near `{shown(statement[token.start : token.end])}`")
 
@@ -228,23 +228,23 @@ def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
         raise NotImageable("it contains a query; it may name one table only")
 
 
-def _table_of(node: Any, exp: Any, source: _Source, at: int) -> tuple[str, str | None, str, str | None]:
-    """The table as written, its schema, its name and its alias; ``at`` is the index of its first token."""
+def _table_of(node: Any, exp: Any, source: _Source, index: int) -> tuple[str, str | None, str, str | None]:
+    """The table as written, its schema, its name and its alias; ``index`` is that of its first token."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
         raise NotImageable("what it changes is not the name of a table")
     _refuse_unknown_parts(node)
     alias = node.args.get("alias")
     if alias is not None and alias.args.get("columns"):
         raise NotImageable("its table has an alias with columns")
-    end = at + (2 if node.db else 0)
-    return source.text(at, end + 1), node.db or None, node.name, source.identifier(alias.this) if alias else None
+    end = index + (2 if node.db else 0)
+    return source.text(index, end + 1), node.db or None, node.name, source.identifier(alias.this) if alias else None
 
 
 def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
     _refuse_unknown_parts(tree)
     update = isinstance(tree, exp.Update)
-    at = 1 if update else source.find("FROM", 0) + 1
-    table, schema, name, alias = _table_of(tree.this, exp, source, at)
+    index = 1 if update else source.find("FROM", 0) + 1
+    table, schema, name, alias = _table_of(tree.this, exp, source, index)
     start, returning = source.find("WHERE", 0), source.find("RETURNING", 0)
     end = returning if returning >= 0 else len(source.tokens)
     where = None if start < 0 else source.text(start + 1, end)
@@ -377,40 +377,40 @@ class _Source:
         """False for a quoted name or a string, whose text may look like a keyword."""
         return self._statement[token.start : token.end + 1].upper() == token.text.upper()
 
-    def word(self, at: int) -> str:
+    def word(self, index: int) -> str:
         """The token in upper case; empty for quoted text, and beyond the end."""
-        if at >= len(self.tokens):
+        if index >= len(self.tokens):
             return ""
-        return self.tokens[at].text.upper() if self._plain(self.tokens[at]) else ""
+        return self.tokens[index].text.upper() if self._plain(self.tokens[index]) else ""
 
     def words(self, start: int, end: int) -> list[str]:
-        return [self.word(at) for at in range(start, end) if self._depths[at] == 0]
+        return [self.word(index) for index in range(start, end) if self._depths[index] == 0]
 
     def find(self, word: str, start: int) -> int:
         """The index of the first token ``word`` outside parentheses from ``start`` on, else -1."""
         return next(
             (
-                at
-                for at in range(start, len(self.tokens))
-                if self._depths[at] == 0 and self.word(at) == word and self.word(at - 1) not in (".", ":")
+                index
+                for index in range(start, len(self.tokens))
+                if self._depths[index] == 0 and self.word(index) == word and self.word(index - 1) not in (".", ":")
             ),
             -1,
         )
 
     def find_pair(self, first: str, second: Sequence[str]) -> int:
-        at = self.find(first, 0)
-        while at >= 0 and self.word(at + 1) not in second:
-            at = self.find(first, at + 1)
-        if at < 0:
+        index = self.find(first, 0)
+        while index >= 0 and self.word(index + 1) not in second:
+            index = self.find(first, index + 1)
+        if index < 0:
             raise NotImageable("its ON CONFLICT clause cannot be analysed")
-        return at
+        return index
 
     def functions(self, start: int, end: int) -> tuple[str, ...]:
         """The names before an opening parenthesis, lower case; keywords such as `in` are among them."""
         names = {
-            self.tokens[at].text.lower()
-            for at in range(start, min(end, len(self.tokens) - 1))
-            if self.word(at + 1) == "(" and self.tokens[at].text[:1].isidentifier()
+            self.tokens[index].text.lower()
+            for index in range(start, min(end, len(self.tokens) - 1))
+            if self.word(index + 1) == "(" and self.tokens[index].text[:1].isidentifier()
         }
         return tuple(sorted(names))
 
@@ -430,21 +430,21 @@ class _Source:
             raise NotImageable("its VALUES cannot be analysed")
         head, clause = self.text(0, values + 1), self.text(start, end if end >= 0 else len(self.tokens))
         tail = f" {self.text(end, len(self.tokens))}" if end >= 0 else ""
-        at = values + 1
-        while at < start:
-            if self.word(at) != "(":
+        index = values + 1
+        while index < start:
+            if self.word(index) != "(":
                 raise NotImageable("its VALUES cannot be analysed")
-            closing = next(to for to in range(at + 1, start) if self._depths[to] == 0 and self.word(to) == ")")
-            row = self.text(at, closing + 1)
-            expressions = self._row(at, closing)
+            closing = next(to for to in range(index + 1, start) if self._depths[to] == 0 and self.word(to) == ")")
+            row = self.text(index, closing + 1)
+            expressions = self._row(index, closing)
             if len(expressions) != len(names):
                 raise NotImageable("the numbers of its columns and values differ")
             upsert, insert_only = f"{head} {row} {clause}{tail}", f"{head} {row}{tail}"
             yield ConflictRow(upsert, insert_only, dict(zip(names, expressions, strict=True)))
-            at = closing + (2 if self.word(closing + 1) == "," else 1)
+            index = closing + (2 if self.word(closing + 1) == "," else 1)
 
     def _row(self, opening: int, closing: int) -> list[str]:
         """The expressions between two parentheses."""
-        commas = [at for at in range(opening, closing) if self._depths[at] == 1 and self.word(at) == ","]
+        commas = [index for index in range(opening, closing) if self._depths[index] == 1 and self.word(index) == ","]
         bounds = [opening, *commas, closing]
-        return [self.text(bounds[at] + 1, bounds[at + 1]) for at in range(len(bounds) - 1)]
+        return [self.text(bounds[index] + 1, bounds[index + 1]) for index in range(len(bounds) - 1)]

@@ -75,14 +75,16 @@ def statement_effect(statement: str) -> StatementEffect | None:
             names = {
                 column.name.lower() for expression in tree.expressions for column in expression.find_all(exp.Column)
             }
-            star = {"*"} if any(one.find(exp.Star) for one in tree.expressions) else set()
+            star = {"*"} if any(selected.find(exp.Star) for selected in tree.expressions) else set()
             return StatementEffect("read", table, frozenset(names | star), compared=compared)
         case exp.Insert():
             conflict = tree.args.get("conflict")
             updates = bool(conflict is not None and conflict.expressions) or bool(tree.args.get("overwrite"))
             return StatementEffect("insert", table, overwrites=updates)
         case exp.Update():
-            assignments = tuple(_assignment(one, exp) for one in tree.expressions if isinstance(one, exp.EQ))
+            assignments = tuple(
+                _assignment(expression, exp) for expression in tree.expressions if isinstance(expression, exp.EQ)
+            )
             complete = len(assignments) == len(tree.expressions) and all(
                 assignment.column for assignment in assignments
             )
@@ -92,7 +94,7 @@ def statement_effect(statement: str) -> StatementEffect | None:
 
 def _assignment(node: Any, exp: Any) -> Assignment:
     column, value = node.this.name.lower(), node.expression.unnest()
-    parameters = frozenset(one.name for one in value.find_all(exp.Placeholder))
+    parameters = frozenset(placeholder.name for placeholder in value.find_all(exp.Placeholder))
     reads = value.find(exp.Column) is not None
     return Assignment(column, _adds(column, value, exp), reads, parameters)
 
@@ -115,14 +117,14 @@ def _is_column(node: Any, column: str, exp: Any) -> bool:
 
 def _compared(where: Any, exp: Any) -> dict[str, str]:
     """Column by parameter, for the comparisons that all rows satisfy."""
-    found: dict[str, str] = {}
-    for one in where.this.flatten() if where is not None and isinstance(where.this, exp.And) else _only(where):
-        one = one.unnest()
-        if isinstance(one, exp.EQ):
-            for column, value in ((one.this, one.expression), (one.expression, one.this)):
+    columns: dict[str, str] = {}
+    for comparison in where.this.flatten() if where is not None and isinstance(where.this, exp.And) else _only(where):
+        comparison = comparison.unnest()
+        if isinstance(comparison, exp.EQ):
+            for column, value in ((comparison.this, comparison.expression), (comparison.expression, comparison.this)):
                 if isinstance(column, exp.Column) and isinstance(value, exp.Placeholder):
-                    found[value.name] = column.name.lower()
-    return found
+                    columns[value.name] = column.name.lower()
+    return columns
 
 
 def _only(where: Any) -> list[Any]:

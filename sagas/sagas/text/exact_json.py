@@ -189,11 +189,11 @@ def _write(value: Any, default: Callable[[Any], Any] | None, layout: _Layout, le
         case str():
             yield _string(value)
         case dict():
-            pairs = [(_string(str(key)) + layout.colon, one) for key, one in value.items()]
+            pairs = [(_string(str(key)) + layout.colon, item) for key, item in value.items()]
             pairs = sorted(pairs, key=itemgetter(0)) if layout.sort else pairs
             yield from _write_items("{}", pairs, default, layout, level)
         case list() | tuple():
-            yield from _write_items("[]", [("", one) for one in value], default, layout, level)
+            yield from _write_items("[]", [("", item) for item in value], default, layout, level)
         case _:
             if default is None:
                 raise TypeError(f"JSON has no form for a value of type {type(value).__name__}")
@@ -212,8 +212,8 @@ def _write_items(
         first = "\n" + " " * (layout.indent * level)
         between, last = "," + first, "\n" + " " * (layout.indent * (level - 1))
     yield brackets[0]
-    for at, (key, item) in enumerate(items):
-        yield (between if at else first) + key
+    for index, (key, item) in enumerate(items):
+        yield (between if index else first) + key
         yield from _write(item, default, layout, level + 1)
     yield last + brackets[1]
 

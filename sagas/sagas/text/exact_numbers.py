@@ -48,9 +48,9 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def is_equal(one: Any, other: Any) -> bool:
+def is_equal(first: Any, other: Any) -> bool:
     """True for equal JSON values; 1 equals 1.0, but neither true nor "1"."""
-    return canonical_json(comparable(one)) == canonical_json(comparable(other))
+    return canonical_json(comparable(first)) == canonical_json(comparable(other))
 
 
 def exact_value(value: Any) -> Any:

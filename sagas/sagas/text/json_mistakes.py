@@ -20,9 +20,9 @@ class InvalidJson(ValueError):
         super().__init__(f"{self.problem} ({line}column {error.colno})" if error.doc.strip() else self.problem)
 
 
-def _problem(text: str, at: int, message: str) -> str:
+def _problem(text: str, position: int, message: str) -> str:
     """``message`` is that of Python's module, whose beginnings are the keys of :data:`_BY_MESSAGE`."""
-    here, before = text[at : at + 10], text[max(0, at - 1000) : at]
+    here, before = text[position : position + 10], text[max(0, position - 1000) : position]
     if not text.strip():
         return "it is empty"
     if here[:1].isdigit() and _LEADING_ZERO.search(before):

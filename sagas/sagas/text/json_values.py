@@ -27,24 +27,24 @@ def json_problem(
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
-        one, depth = waiting.pop()
+        item, depth = waiting.pop()
         count += 1
         if count > max_values:
             return f"it has more than {max_values:,} values"
         if depth > max_depth:
             return f"it is nested deeper than {max_depth} levels"
-        if isinstance(one, int) and one.bit_length() > MAX_INTEGER_BITS:
+        if isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
             return f"it has an integer of more than {MAX_INTEGER_DIGITS:,} digits"
-        if isinstance(one, Decimal) and (problem := decimal_problem(one)) is not None:
+        if isinstance(item, Decimal) and (problem := decimal_problem(item)) is not None:
             return problem
-        if isinstance(one, float) and not math.isfinite(one):
-            return f"{one} is not a JSON number"
-        if not half_pairs and _has_half_pair(one):
+        if isinstance(item, float) and not math.isfinite(item):
+            return f"{item} is not a JSON number"
+        if not half_pairs and _has_half_pair(item):
             return "it contains half a surrogate pair"
-        if isinstance(one, dict) and (problem := names_problem(one)) is not None:
+        if isinstance(item, dict) and (problem := names_problem(item)) is not None:
             return problem
-        if isinstance(one, dict | list | tuple):
-            waiting += [(child, depth + 1) for child in (one.values() if isinstance(one, dict) else one)]
+        if isinstance(item, dict | list | tuple):
+            waiting += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
     return None
 
 

@@ -16,10 +16,10 @@ def markdown_text(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    found = match.group()
-    if len(found) == 1:
-        return "\\" + found
-    return "&#58;//" if found == "://" else f"{found[:-1]}\\{found[-1]}"
+    character = match.group()
+    if len(character) == 1:
+        return "\\" + character
+    return "&#58;//" if character == "://" else f"{character[:-1]}\\{character[-1]}"
 
 
 def markdown_code(text: str) -> str:

@@ -159,7 +159,7 @@ class BulkWorkflow:
                     "bulk_id": workflow.info().workflow_id,
                     "at": at,
                     "again": request.again,
-                    "sagas": [[one.id, self._digests[one.id], dict(one.labels)] for one in request.sagas],
+                    "sagas": [[saga.id, self._digests[saga.id], dict(saga.labels)] for saga in request.sagas],
                 }
             ),
             f"claim the ids of {len(request.sagas)} sagas",
@@ -169,9 +169,9 @@ class BulkWorkflow:
         generations: Mapping[str, int] = answer.get("generations", {})
         self._alone = dict.fromkeys(answer.get("alone", ()), "it may have been started on its own")
         return [
-            NewSaga(one.id, one.input, one.labels, generations.get(one.id, 1))
-            for one in request.sagas
-            if one.id not in self._existing
+            NewSaga(saga.id, saga.input, saga.labels, generations.get(saga.id, 1))
+            for saga in request.sagas
+            if saga.id not in self._existing
         ]
 
     def _result(self) -> dict[str, Any]:
@@ -469,13 +469,15 @@ def read_request(value: Any) -> BulkRequest:
     try:
         sagas = [NewSaga(id, input, labels) for id, input, labels in value["sagas"]]
         saga, again, chunk_size = value["saga"], bool(value.get("again")), int(value.get("chunk_size") or MAX_MEMBERS)
-        ids = {one.id for one in sagas}
-        fits = isinstance(saga, str) and all(isinstance(one.id, str) and isinstance(one.labels, dict) for one in sagas)
+        ids = {saga.id for saga in sagas}
+        fits = isinstance(saga, str) and all(
+            isinstance(other.id, str) and isinstance(other.labels, dict) for other in sagas
+        )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise refused_error(f"the input of {BULK_WORKFLOW} is not a list of sagas") from None
     if not fits or not 1 <= len(sagas) <= MAX_MEMBERS or len(ids) != len(sagas) or chunk_size < 1:
         raise refused_error(f"the input of {BULK_WORKFLOW} needs 1 to {MAX_MEMBERS} sagas with ids of their own")
-    for one in sagas:
-        if (problem := saga_id_problem(one.id, owner=None)) is not None:
+    for new in sagas:
+        if (problem := saga_id_problem(new.id, owner=None)) is not None:
             raise refused_error(problem)
     return BulkRequest(saga, sagas, again=again, chunk_size=chunk_size)

@@ -55,7 +55,7 @@ class OperatorPause:
         # The cancel of something that is held back follows it.
         if isinstance(command, _HELD) or (
             isinstance(command, CancelCall | CancelSaga)
-            and any(one.id == command.id for one in self._held if isinstance(one, Call | StartSaga))
+            and any(held.id == command.id for held in self._held if isinstance(held, Call | StartSaga))
         ):
             self._held.append(command)
             return True
@@ -88,7 +88,7 @@ class OperatorPause:
         """The view with the pause, if there is one."""
         if self.state is None or view.ended_at is not None:
             return view
-        held = (*self._waiting.values(), *(one.entry for one in self._held if isinstance(one, _HELD)))
+        held = (*self._waiting.values(), *(command.entry for command in self._held if isinstance(command, _HELD)))
         return replace(view, paused=PauseView(**self.state, held=held))
 
 

@@ -110,20 +110,20 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
         await _verify_start(info.workflow_type, value, definition, trust)
-        known = read_header(definition.data)
+        header = read_header(definition.data)
     else:
         loaded = await _load(value, None)
-        known, value = to_run_header(loaded), loaded["input"]
+        header, value = to_run_header(loaded), loaded["input"]
     machine = Machine(
-        known.definition,
+        header.definition,
         value,
         info.workflow_id,
         generation=_generation_in_header(),
-        variables=known.variables,
-        plan=known.plan,
+        variables=header.variables,
+        plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
     )
-    return RunStart("begins", machine, Started(at=workflow.time()), known.attributes)
+    return RunStart("begins", machine, Started(at=workflow.time()), header.attributes)
 
 
 def refuse_foreign_id(*, needs_owner: bool = False) -> None:

@@ -16,11 +16,11 @@ _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
 class RunSearchAttributes:
     """The search attributes of one run.
 
-    ``known`` are the attributes registered in the namespace: setting another one would fail the workflow task.
+    ``registered`` are the attributes in the namespace: setting another one would fail the workflow task.
     """
 
-    def __init__(self, known: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
-        self.registered = known
+    def __init__(self, registered: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
+        self.registered = registered
         self.state_recorded = recorded
         """A state has been recorded, so later ones must be recorded too."""
 

@@ -26,8 +26,10 @@ def statements_of(operation: Operation, forward: Operation) -> list[Mapping[str,
         run = [{**arguments, **run}]
     elif not isinstance(run, list):
         return []
-    listed = [{"sql": one} if isinstance(one, str) else one for one in run]
-    return [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("sql"), str)]
+    listed = [{"sql": statement} if isinstance(statement, str) else statement for statement in run]
+    return [
+        statement for statement in listed if isinstance(statement, Mapping) and isinstance(statement.get("sql"), str)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ def lost_updates(definition: Definition, step: StepDefinition) -> list[LostUpdat
     both steps run under the saga's locks.
     """
     locked = locked_steps(definition)
-    found = []
+    warnings = []
     for read in _sql_reads(definition, step):
         if not {read.id, step.id} <= locked:
-            found += _unchecked_updates(read, step)
-    return found
+            warnings += _unchecked_updates(read, step)
+    return warnings
 
 
 def checks_version(read: StepDefinition, step: StepDefinition) -> bool:
@@ -62,10 +64,10 @@ def checks_version(read: StepDefinition, step: StepDefinition) -> bool:
 
 def _sql_reads(definition: Definition, step: StepDefinition) -> list[StepDefinition]:
     """The `sql` steps whose result an update of ``step`` uses."""
-    if not any(_UPDATE.search(one["sql"]) for one in statements_of(step.do, step.do)):
+    if not any(_UPDATE.search(statement["sql"]) for statement in statements_of(step.do, step.do)):
         return []
     used = used_steps(step)
-    return [one for one in definition.steps if one.id in used and one.do.uses == "sql" and one.id != step.id]
+    return [other for other in definition.steps if other.id in used and other.do.uses == "sql" and other.id != step.id]
 
 
 def _unchecked_updates(read: StepDefinition, step: StepDefinition) -> Iterator[LostUpdate]:
@@ -84,7 +86,7 @@ _Pair = tuple[StatementEffect, StatementEffect, Mapping[str, Any]]
 
 def _updates_of_read(read: StepDefinition, step: StepDefinition) -> Iterator[_Pair]:
     """Each query of ``read`` with each update of the same table in ``step`` that uses its result."""
-    queries = [statement_effect(one["sql"]) for one in statements_of(read.do, read.do)]
+    queries = [statement_effect(statement["sql"]) for statement in statements_of(read.do, read.do)]
     for statement in statements_of(step.do, step.do):
         if not _UPDATE.search(statement["sql"]) or read.id not in steps_in(statement.get("params")):
             continue
@@ -124,11 +126,11 @@ def uncommitted_reads(definition: Definition, step: StepDefinition) -> list[tupl
     locked = locked_steps(definition)
     # Statements are analysed last: most definitions have no such pair of steps.
     writers = [
-        one
-        for one in definition.steps
-        if one.do.uses == "sql" and may_be_undone(definition, one) and one.confirm is None and one.id not in locked
+        step
+        for step in definition.steps
+        if step.do.uses == "sql" and may_be_undone(definition, step) and step.confirm is None and step.id not in locked
     ]
-    reads = [one for one in definition.steps if one.do.uses == "sql" and is_read(one) and one.id not in locked]
+    reads = [step for step in definition.steps if step.do.uses == "sql" and is_read(step) and step.id not in locked]
     if not writers or not reads:
         return []
     used = used_steps(step)
@@ -142,7 +144,7 @@ def uncommitted_reads(definition: Definition, step: StepDefinition) -> list[tupl
 
 
 def _tables(step: StepDefinition, kinds: tuple[str, ...]) -> set[str]:
-    effects = [statement_effect(one["sql"]) for one in statements_of(step.do, step.do)]
+    effects = [statement_effect(statement["sql"]) for statement in statements_of(step.do, step.do)]
     return {effect.table for effect in effects if effect is not None and effect.kind in kinds}
 
 
@@ -153,9 +155,9 @@ def non_commutative_statement(step: StepDefinition) -> str | None:
     """
     inserted = _tables(step, ("insert",))
     for operation in (step.do, *step.compensations):
-        for one in statements_of(operation, step.do):
-            effect = statement_effect(one["sql"])
+        for statement in statements_of(operation, step.do):
+            effect = statement_effect(statement["sql"])
             if effect is None or effect.commutes or (operation is not step.do and effect.table in inserted):
                 continue
-            return one["sql"]
+            return statement["sql"]
     return None

@@ -36,7 +36,7 @@ class StepGraph:
 
     def ancestors(self, step: str) -> tuple[str, ...]:
         """All ancestors, in topological order."""
-        return tuple(one for one in self.order if self.is_ancestor(one, step))
+        return tuple(other for other in self.order if self.is_ancestor(other, step))
 
 
 def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
@@ -112,14 +112,14 @@ class ExecutionPlan:
         return () if self.sensitive_schema is None else sensitive_texts(self.sensitive_schema, input)
 
     def _descendants(self, start: str) -> set[str]:
-        found: set[str] = set()
+        ancestors: set[str] = set()
         open_ = list(self.dependants[start])
         while open_:
             step = open_.pop()
-            if step not in found:
-                found.add(step)
+            if step not in ancestors:
+                ancestors.add(step)
                 open_.extend(self.dependants[step])
-        return found
+        return ancestors
 
     def compiled_template(self, path: tuple[str, ...], value: Any) -> Template:
         """The compiled template at this path of the definition, cached. Raises ExpressionError."""

@@ -58,8 +58,8 @@ def check_operation(
     elif uses == RESTORE and is_automatic(operation.parsed):
         return  # checked with the statements that it undoes
     elif operation.operation.local:
-        known = (*draft.project.actions, *BUILTINS, *((AUTO,) if operation.role == "compensate" else ()))
-        help = suggestion_help(uses, known)
+        actions = (*draft.project.actions, *BUILTINS, *((AUTO,) if operation.role == "compensate" else ()))
+        help = suggestion_help(uses, actions)
         report.add("SAGA401", operation.position, f"there is no action `{uses}`", help or None)
 
 
@@ -83,22 +83,22 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
     for name, value in given.items():
         parameter = signature.find(name)
         if parameter is None:
-            names = [one.name for one in signature.parameters]
+            names = [parameter.name for parameter in signature.parameters]
             meant.add(nearest(name, names))
-            takes = ", ".join(f"`{one}`" for one in names) or "none"
+            takes = ", ".join(f"`{name}`" for name in names) or "none"
             help = suggestion_help(name, names, f"it takes {takes}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
         elif not frozen and not value.has_expression:  # its value is unknown, so no schema is needed
             for position, message in mismatches(value, parameter.schema, parameter.schema):
                 report.add("SAGA404", position, f"argument `{name}` of `{action.name}`: {message}")
-    for one in signature.twice(given):
-        message = f"`{one.variable}` and `{one.name}` name the same argument of `{action.name}`{where}"
-        report.add("SAGA113", place_of(one.variable), message)
-    for one in signature.missing({**(operation.operation.with_ or {}), **given}):
-        if one.name in meant:
+    for argument in signature.twice(given):
+        message = f"`{argument.variable}` and `{argument.name}` name the same argument of `{action.name}`{where}"
+        report.add("SAGA113", place_of(argument.variable), message)
+    for argument in signature.missing({**(operation.operation.with_ or {}), **given}):
+        if argument.name in meant:
             continue  # its name is misspelled, which is reported
         position = operation.position if frozen or operation.arguments is None else node
-        report.add("SAGA402", position, f"`{action.name}` needs the argument `{one.name}`{where}")
+        report.add("SAGA402", position, f"`{action.name}` needs the argument `{argument.name}`{where}")
 
 
 def _check_computed(
@@ -120,9 +120,9 @@ def _check_computed(
             allowed, kind = types_at(parameter.schema, path), template_type(node, scope)
             if kind is None or not allowed or kind in allowed or (kind == "number" and "integer" in allowed):
                 continue
-            kinds = [one for one in TYPE_DESCRIPTIONS if one in allowed]
-            kinds = [one for one in kinds if one != "integer" or "number" not in kinds]
-            conversion = next((CONVERSIONS[one] for one in kinds if one in CONVERSIONS), None)
+            kinds = [kind for kind in TYPE_DESCRIPTIONS if kind in allowed]
+            kinds = [kind for kind in kinds if kind != "integer" or "number" not in kinds]
+            conversion = next((CONVERSIONS[kind] for kind in kinds if kind in CONVERSIONS), None)
             message = f"argument `{'.'.join((name, *path))}` of `{action.name}`: expected {describe_types(kinds)}"
             help = f"convert it with {conversion}" if conversion and kind not in ("array", "object", "null") else None
             position = operation.position if frozen else node
@@ -209,8 +209,10 @@ def check_connection(
     if table is None and "://" in connection:  # which may contain a password
         report.add("SAGA405", position, f"the connection of `{uses}` is an address, not a name", ADDRESS_HELP)
     elif table is None:
-        known = [name for name, one in draft.project.connections.items() if one.get("kind", "sql") == kind]
-        help = suggestion_help(connection, known, "add it to saga.toml under [connections]")
+        connections = [
+            name for name, settings in draft.project.connections.items() if settings.get("kind", "sql") == kind
+        ]
+        help = suggestion_help(connection, connections, "add it to saga.toml under [connections]")
         report.add(
             "SAGA405", position, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
         )
@@ -230,7 +232,7 @@ def literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
     run = children_of(arguments).get("run")
     if run is None:
         return
-    for one in run.value if isinstance(run.value, list) else [run]:
-        text = one.value.get("sql") if isinstance(one.value, dict) else one
+    for statement in run.value if isinstance(run.value, list) else [run]:
+        text = statement.value.get("sql") if isinstance(statement.value, dict) else statement
         if text is not None and isinstance(text.value, str) and text.value and "${{" not in text.value:
             yield text

@@ -34,7 +34,7 @@ def _check_step(draft: SagaDraft, step: StepDraft, operation: OperationDraft, re
         message = f"`{step.id}` uses `{step.step.do.uses}`, and only the rows of `sql` can be restored"
         report.add("SAGA430", operation.position, message, "name an action that undoes the step")
         return
-    if len([one for one in step.operations if one.role == "compensate"]) > 1:
+    if len([operation for operation in step.operations if operation.role == "compensate"]) > 1:
         report.add("SAGA430", operation.position, "`auto` has no alternates: it either restores all rows or parks")
     if "with" in operation.parsed:
         report.add("SAGA430", operation.parsed.position_of("with"), "`auto` has no arguments")

@@ -71,25 +71,25 @@ class _Checker:
                 "SAGA420", _position(written[0]), f"`{field}` is SQL, and an expression in it is code", help
             )
         elif "name" in kinds:
-            for one in written:
-                if not self._is_listed(one.expression.node):
-                    message = f"`{field}` is a name, and `{_shown(one)}` may be any value"
-                    self._report.add("SAGA421", _position(one), message)
+            for place in written:
+                if not self._is_listed(place.expression.node):
+                    message = f"`{field}` is a name, and `{_shown(place)}` may be any value"
+                    self._report.add("SAGA421", _position(place), message)
         elif "path" in kinds:
-            for one in written:
+            for place in written:
                 if (
-                    one.node.value.lstrip().startswith("${{")
-                    and one is written[0]
-                    and not self._is_listed(one.expression.node)
+                    place.node.value.lstrip().startswith("${{")
+                    and place is written[0]
+                    and not self._is_listed(place.expression.node)
                 ):
-                    message = f"`{field}` begins with `{_shown(one)}`, which may be any path"
+                    message = f"`{field}` begins with `{_shown(place)}`, which may be any path"
                     help = "begin with a literal folder: `data/${{ … }}`"
-                    self._report.add("SAGA421", _position(one), message, help)
+                    self._report.add("SAGA421", _position(place), message, help)
         else:
-            for one in written:
-                if not self._fits(one.expression.node, schemas):
+            for place in written:
+                if not self._fits(place.expression.node, schemas):
                     message = f"`{field}` is computed as a whole, with names or SQL in it that may be any value"
-                    self._report.add("SAGA422", _position(one), message)
+                    self._report.add("SAGA422", _position(place), message)
 
     def _fits(self, node: ExpressionNode, schemas: tuple[Mapping[str, Any], ...]) -> bool:
         """True if no part of a computed value that is a name may be any value."""

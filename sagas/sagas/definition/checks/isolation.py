@@ -75,10 +75,10 @@ def _check_keys(node: YamlNode, report: Report) -> None:
 
 def _check_from(draft: SagaDraft, locks: ParsedMapping, report: Report) -> None:
     node, step = locks.node_of("from"), locks.get("from")
-    known = [id for id in draft.steps_by_id if checked_entry(id) is None]
-    if step not in known:
+    steps = [id for id in draft.steps_by_id if checked_entry(id) is None]
+    if step not in steps:
         if step is not None:
-            help = suggestion_help(step, known, f"the steps are {quoted_names(known)}")
+            help = suggestion_help(step, steps, f"the steps are {quoted_names(steps)}")
             report.add("SAGA201", node, f"`from` names `{step}`, which is not a step", help)
         return
     pivot, graph = draft.pivot, draft.graph

@@ -31,15 +31,15 @@ def check_keys(draft: SagaDraft, report: Report) -> None:
                     _report(step, operation, address, report)
 
 
-def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Report) -> None:
+def _report(step: StepDraft, operation: OperationDraft, written: Written, report: Report) -> None:
     what = _ROLES[operation.role]
-    for reference in one.expression.references:
+    for reference in written.expression.references:
         if reference.path[:2] == _KEY:
             message = (
                 f"the {what} of `{step.id}` uses `step.key`, its own key; the effect of the step has the key "
                 "`step.forward_key`"
             )
-            report.add("SAGA307", one.node.position_at(one.start + reference.offset), message)
+            report.add("SAGA307", written.node.position_at(written.start + reference.offset), message)
 
 
 def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
@@ -53,14 +53,14 @@ def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
 def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, YamlNode]) -> Iterator[Written]:
     method = str((operation.operation.with_ or {}).get("method", "GET")).upper()
     address = ("path", "url", "query") if method in _WITHOUT_CONTENT else ("path", "url")
-    addresses = [one for field in address for one in _own(given.get(field))]
+    addresses = [text for field in address for text in _own(given.get(field))]
     if method != "PUT":  # a PUT may create a resource of its own at this address
         yield from addresses
     if not _forward_names_it(step):
         return
     if method == "PUT":
         before = _before_the_key(children_of(step.operations[0].arguments))
-        yield from (one for one in addresses if _text_before(one) in before)
+        yield from (address for address in addresses if _text_before(address) in before)
     if not _same_request(step, operation):
         for field in _CONTENT:
             yield from _own(given.get(field)) if field not in address else ()
@@ -77,12 +77,12 @@ def _of_statements(step: StepDraft, given: dict[str, YamlNode]) -> Iterator[Writ
 def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]:
     """Each statement with its parameters, for any form of `run`."""
     run = given.get("run")
-    found = []
-    for one in (run.value if isinstance(run.value, list) else [run]) if run is not None else ():
-        form = children_of(one) or {"sql": one}
+    texts = []
+    for statement in (run.value if isinstance(run.value, list) else [run]) if run is not None else ():
+        form = children_of(statement) or {"sql": statement}
         text = form["sql"].value if "sql" in form else ""
-        found.append((str(text), form.get("params", given.get("params"))))
-    return found
+        texts.append((str(text), form.get("params", given.get("params"))))
+    return texts
 
 
 def _forward_names_it(step: StepDraft) -> bool:
@@ -96,27 +96,27 @@ def _named(step: StepDraft, operation: OperationDraft) -> bool:
     expected = (_FORWARD_KEY, ("steps", step.id, "result"))
     return any(
         reference.path[: len(path)] == path
-        for one in written_in(operation.arguments)
-        for reference in one.expression.references
+        for written in written_in(operation.arguments)
+        for reference in written.expression.references
         for path in expected
     )
 
 
 def _same_request(step: StepDraft, operation: OperationDraft) -> bool:
     """True for the same method and address as the forward call: an offsetting entry next to the original one."""
-    one: dict[str, Any] = dict(step.operations[0].operation.with_ or {})
+    arguments: dict[str, Any] = dict(step.operations[0].operation.with_ or {})
     other: dict[str, Any] = dict(operation.operation.with_ or {})
-    return all(one.get(field) == other.get(field) for field in ("connection", "method", "path", "url"))
+    return all(arguments.get(field) == other.get(field) for field in ("connection", "method", "path", "url"))
 
 
 def _before_the_key(forward: dict[str, YamlNode]) -> set[str]:
-    return {_text_before(one) for field in ("path", "url") for one in _own(forward.get(field))}
+    return {_text_before(text) for field in ("path", "url") for text in _own(forward.get(field))}
 
 
-def _text_before(one: Written) -> str:
-    return str(one.node.value).partition("${{")[0]
+def _text_before(written: Written) -> str:
+    return str(written.node.value).partition("${{")[0]
 
 
 def _own(node: YamlNode | None) -> list[Written]:
     """The expressions in a value that use `step.key`."""
-    return [one for one in written_in(node) if any(ref.path[:2] == _KEY for ref in one.expression.references)]
+    return [text for text in written_in(node) if any(ref.path[:2] == _KEY for ref in text.expression.references)]

@@ -87,7 +87,7 @@ def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, repo
 def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report) -> None:
     uses = operation.operation.uses
     if operation.role not in _ALLOWED_ROLES[uses]:
-        words = " or ".join(f"`{one}`" for one in _ALLOWED_ROLES[uses][:1])
+        words = " or ".join(f"`{role}`" for role in _ALLOWED_ROLES[uses][:1])
         report.add("SAGA414", operation.position, f"`{uses}` is allowed under {words} only")
     elif not step.step.do.holds:
         report.add("SAGA414", operation.position, f"`{step.id}` holds no event, so `{uses}` has nothing to do")
@@ -191,16 +191,18 @@ def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> N
     if "id" not in trigger:
         report.add("SAGA131", trigger.node_of("signal"), "this trigger signals a saga, but has no `id` of it")
     waits = [step.step.do.with_ or {} for step in draft.steps if step.step.do.uses == "wait"]
-    known = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
+    signals = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
     # A signal name with an expression may match any name.
-    if name in known or any("${{" in one for one in known):
+    if name in signals or any("${{" in signal for signal in signals):
         return
-    help = f"`wait` steps receive {quoted_names(known)}" if known else "no `wait` step of this saga receives a signal"
+    help = (
+        f"`wait` steps receive {quoted_names(signals)}" if signals else "no `wait` step of this saga receives a signal"
+    )
     report.add(
         "SAGA130",
         trigger.node_of("signal"),
         f"no `wait` receives the signal `{name}`",
-        suggestion_help(name, known, help),
+        suggestion_help(name, signals, help),
     )
 
 

@@ -79,13 +79,13 @@ class ExpressionScope:
         root = path[0]
         allowed = self.roots()
         if root not in allowed:
-            known = quoted_names(allowed)
+            names = quoted_names(allowed)
             if root not in ROOTS:
                 hint = NAMES.get(root.lower(), "")
                 is_here = hint and not any(f"{name}." in hint for name in ROOTS if name not in allowed)
-                help = hint if is_here else suggestion_help(root, allowed, f"known here: {known}")
+                help = hint if is_here else suggestion_help(root, allowed, f"known here: {names}")
                 return ScopeProblem("SAGA302", f"`{root}` is not known", help)
-            return ScopeProblem("SAGA302", f"`{root}` is not available here", f"known here: {known}")
+            return ScopeProblem("SAGA302", f"`{root}` is not available here", f"known here: {names}")
         if root == "steps":
             return self._step_problem(path)
         if root == "input":
@@ -98,16 +98,16 @@ class ExpressionScope:
             if self.kind == "trigger":
                 return self._field_problem("saga", path, ("name",))
             more = {"undo": ("reason",), "notify": ("state", "reason")}.get(self.kind, ())
-            known = (*_SAGA_FIELDS, *more)
-            return self._field_problem("saga", path, known)
+            names = (*_SAGA_FIELDS, *more)
+            return self._field_problem("saga", path, names)
         if root == "event":
             return self._field_problem("event", path, _EVENT_FIELDS)
         return self._field_problem("step", path, _STEP) if root == "step" else None
 
-    def _field_problem(self, what: str, path: NamePath, known: NamePath) -> ScopeProblem | None:
-        if len(path) < 2 or path[1] in known:
+    def _field_problem(self, what: str, path: NamePath, fields: NamePath) -> ScopeProblem | None:
+        if len(path) < 2 or path[1] in fields:
             return None
-        help = suggestion_help(path[1], known, f"it has {quoted_names(known)}")
+        help = suggestion_help(path[1], fields, f"it has {quoted_names(fields)}")
         return ScopeProblem("SAGA302", f"`{what}` has no `{path[1]}` here", help)
 
     def _schema_problem(self, what: str, schema: object, path: NamePath) -> ScopeProblem | None:
@@ -143,14 +143,14 @@ class ExpressionScope:
             if isinstance(declared, UndeclaredProperty):
                 help = _field_help(declared, path, f"it has {quoted_names(declared.known)}")
                 return ScopeProblem("SAGA302", f"the result of `{id}` has no `{declared.name}`", help)
-        known = ("results", "state") if many else ("result", "state")
-        if path[2] in known or (many is False and path[2] == "results" and target.step.for_each is not None):
+        fields = ("results", "state") if many else ("result", "state")
+        if path[2] in fields or (many is False and path[2] == "results" and target.step.for_each is not None):
             return None
         if path[2] in ("result", "results"):
             runs = "runs once per item" if many else "runs once"
-            return ScopeProblem("SAGA302", f"`{id}` {runs}: it has `{known[0]}`", f"write steps.{id}.{known[0]}")
+            return ScopeProblem("SAGA302", f"`{id}` {runs}: it has `{fields[0]}`", f"write steps.{id}.{fields[0]}")
         return ScopeProblem(
-            "SAGA302", f"a step has no `{path[2]}`", suggestion_help(path[2], known, f"it has {quoted_names(known)}")
+            "SAGA302", f"a step has no `{path[2]}`", suggestion_help(path[2], fields, f"it has {quoted_names(fields)}")
         )
 
     def _visible(self, id: str) -> bool:
@@ -177,10 +177,10 @@ class ExpressionScope:
 
     def variable_problem(self, path: NamePath) -> ScopeProblem | None:
         """Why the project has no such value under `vars`; None if it has, or if its variables are unknown."""
-        known = self.draft.project.vars
-        if known is None or path[0] != "vars" or len(path) < 2 or path[1] in (*known, ANY_ELEMENT):
+        names = self.draft.project.vars
+        if names is None or path[0] != "vars" or len(path) < 2 or path[1] in (*names, ANY_ELEMENT):
             return None
-        help = suggestion_help(path[1], known, f"add `{path[1]}` under [vars] in saga.toml, or a default")
+        help = suggestion_help(path[1], names, f"add `{path[1]}` under [vars] in saga.toml, or a default")
         return ScopeProblem("SAGA308", f"the project has no variable `{path[1]}`", help)
 
     def schema_of(self, path: NamePath) -> object:
@@ -230,8 +230,8 @@ class ExpressionScope:
             return get_args(StepState)
         schema = self.schema_of(path) if path[0] in ("input", "item") else None
         values = schema.get("enum") if isinstance(schema, Mapping) else None
-        known = isinstance(values, list) and all(isinstance(value, str) for value in values)
-        return tuple(values) if known and isinstance(values, list) else ()
+        listed = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return tuple(values) if listed and isinstance(values, list) else ()
 
     def item_source(self) -> NamePath | None:
         """The path of an item if `for_each` is a plain path into the input, as in ``input.lines.[]``."""

@@ -77,11 +77,11 @@ def _check_step(
     _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)
     for field in ("inputs", "outputs"):
         _check_names(given.get(field), report)
-    for name, one in children_of(given.get("inputs")).items():
-        _check_input(draft, step, name, one, report)
+    for name, source in children_of(given.get("inputs")).items():
+        _check_input(draft, step, name, source, report)
     outputs = children_of(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
-    for name, one in outputs.items():
-        _check_output(draft, step, name, one, catalogs, report)
+    for name, source in outputs.items():
+        _check_output(draft, step, name, source, catalogs, report)
     audit = given.get("audit")
     for check in audit.value if audit is not None and isinstance(audit.value, list) else ():
         _check_check(draft, step, check, tuple(outputs), report)
@@ -113,7 +113,7 @@ def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, r
     given = children_of(node)
     if not given:
         return
-    sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
+    sources = [word for word in ("connection", "parquet", "step", "topic") if word in given]
     if "params" in given and "connection" not in given:
         message = f"`params` of the input `{name}` need a `connection`, because they are those of its SQL"
         report.add("SAGA408", given["params"], message, "give the SQL of a job its own `params`, next to `inputs`")
@@ -137,9 +137,9 @@ def _check_ancestor(draft: SagaDraft, step: StepDraft, node: YamlNode, report: R
     if other is None:
         report.add("SAGA302", node, f"there is no step `{id}`", suggestion_help(id, draft.steps_by_id) or None)
     elif other.step.do.uses != SPARK:
-        jobs = [f"`{one.id}`" for one in draft.steps if one.step.do.uses == SPARK and one.id != step.id]
-        known = f"Spark steps of this saga: {', '.join(jobs)}; " if jobs else ""
-        help = f"{known}read the rows of any other step where they are stored, for example {_SOURCES}"
+        jobs = [f"`{other.id}`" for other in draft.steps if other.step.do.uses == SPARK and other.id != step.id]
+        listed = f"Spark steps of this saga: {', '.join(jobs)}; " if jobs else ""
+        help = f"{listed}read the rows of any other step where they are stored, for example {_SOURCES}"
         report.add("SAGA408", node, f"`{id}` is not a Spark step, so it has no staged output", help)
     elif not draft.graph.is_ancestor(id, step.id):
         report.add("SAGA303", node, f"`{id}` is not an ancestor of `{step.id}`")
@@ -151,7 +151,7 @@ def _check_output(
     given = children_of(node)
     if not given:
         return
-    kind = next((one for one in ("topic", "parquet", "connection") if one in given), "iceberg")
+    kind = next((word for word in ("topic", "parquet", "connection") if word in given), "iceberg")
     alone = kind in ("topic", "parquet")
     if (alone and ({"table", "connection", "parquet"} & set(given)) - {kind}) or (not alone and "table" not in given):
         message = f"the output `{name}` needs `table`, `parquet`, `topic`, or `connection` and `table`"
@@ -193,7 +193,7 @@ def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tup
     _exactly_one(given, tuple(CHECK_KINDS), node, "a check needs", report)
     output = given.get("output")
     if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
-        words = ", ".join(f"`{one}`" for one in outputs)
+        words = ", ".join(f"`{output}`" for output in outputs)
         help = suggestion_help(output.value, outputs, f"outputs of `{step.id}`: {words}")
         report.add("SAGA408", output, f"there is no output `{output.value}`", help)
     if "where" in given and "change" in children_of(given.get("rows")):
@@ -243,6 +243,6 @@ def _exactly_one(
     present = [name for name in names if name in given]
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
-        found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
+        named = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
         help = f"remove all but one of {words}" if present else f"add {' or '.join(f'`{name}: …`' for name in names)}"
-        report.add("SAGA408", position, f"{who} exactly one of {words}{found}", help)
+        report.add("SAGA408", position, f"{who} exactly one of {words}{named}", help)

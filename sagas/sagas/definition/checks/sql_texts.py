@@ -135,8 +135,10 @@ def _mistakes(written: WrittenSql, dialect: Dialect, *, is_read: bool) -> list[_
             _Mistake("SAGA426", _key(written, name), f"the parameter `{name}` belongs to no statement", _OUTER)
             for name in written.given
         ]
-    for at, differs in shared_differences(parsed, written.given, all_used=written.place.all_used):
-        position = _key(written, differs.name) if differs.unused else written.statements[at].position_at(differs.offset)
+    for statement, differs in shared_differences(parsed, written.given, all_used=written.place.all_used):
+        position = (
+            _key(written, differs.name) if differs.unused else written.statements[statement].position_at(differs.offset)
+        )
         mistakes.append(_Mistake("SAGA426", position, _message(written, differs), differs.help or ""))
     return mistakes
 

@@ -180,11 +180,11 @@ def _default_timeout(uses: str) -> float:
 
 def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
     """The triggers that start or signal sagas of this definition; those that could not be read are left out."""
-    found = []
+    triggers = []
     for kafka_trigger in kafka_triggers(top):
         condition = kafka_trigger.values.get("filter")
         written = {"input": kafka_trigger.values["input"]} if "input" in kafka_trigger else {}
-        found.append(
+        triggers.append(
             KafkaTrigger(
                 topic=kafka_trigger.get("topic", ""),
                 id=kafka_trigger.values.get("id"),
@@ -194,7 +194,7 @@ def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
                 **written,
             )
         )
-    return tuple(found)
+    return tuple(triggers)
 
 
 def _build_bulk(parsed: ParsedMapping | None) -> BulkTrigger | None:

@@ -306,8 +306,8 @@ class OneOrMore:
         return None if value is None else [value]
 
     def schema(self) -> Schema:
-        one = self.item_type.schema()
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": self.minimum}]}
+        item = self.item_type.schema()
+        return {"anyOf": [item, {"type": "array", "items": item, "minItems": self.minimum}]}
 
 
 def quoted_names(items: Iterable[str]) -> str:

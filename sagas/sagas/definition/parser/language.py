@@ -289,14 +289,14 @@ def language_schema(actions: Mapping[str, Action] | None = None) -> Schema:
     """
     schema = SAGA.schema()
     step = schema["properties"]["steps"]["items"]
-    known = _argument_schemas(actions or {})
+    arguments_of = _argument_schemas(actions or {})
     # An unknown name may be one of the project's actions or a foreign action, so names are only suggested.
-    names = sorted({*known, *(actions or {})})
+    names = sorted({*arguments_of, *(actions or {})})
     step["properties"]["uses"] = {
         "description": step["properties"]["uses"]["description"],
         "anyOf": [{"enum": names}, {"type": "string", "minLength": 1}],
     }
-    step["allOf"] = [_arguments_rule(name, arguments) for name, arguments in sorted(known.items())]
+    step["allOf"] = [_arguments_rule(name, arguments) for name, arguments in sorted(arguments_of.items())]
     return {"$schema": DIALECT, "title": "Saga definition", **schema}
 
 
@@ -310,27 +310,29 @@ def _arguments_rule(name: str, arguments: Schema) -> Schema:
 
 
 def _argument_schemas(actions: Mapping[str, Action]) -> dict[str, Schema]:
-    known = {name: _with_expressions_allowed(_without_marks(builtin.parameters)) for name, builtin in BUILTINS.items()}
+    schemas = {
+        name: _with_expressions_allowed(_without_marks(builtin.parameters)) for name, builtin in BUILTINS.items()
+    }
     for name in ("sql", "http", "outbox.emit"):
         # The connection may come from `defaults`.
-        known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
+        schemas[name]["required"] = [required for required in schemas[name]["required"] if required != "connection"]
     for name, action in actions.items():
-        known[name] = _signature(action.signature)
-    return known
+        schemas[name] = _signature(action.signature)
+    return schemas
 
 
 def _signature(signature: Signature) -> Schema:
     properties: dict[str, Any] = dict.fromkeys(signature.unusable, False)
     for parameter in signature.parameters:
         properties |= dict.fromkeys((parameter.name, parameter.variable), _own_value(parameter))
-    required = [one for one in signature.parameters if one.required]
+    required = [parameter for parameter in signature.parameters if parameter.required]
     schema: dict[str, Any] = {
         "type": "object",
         "properties": properties,
-        "required": [one.name for one in required if one.name == one.variable],
+        "required": [parameter.name for parameter in required if parameter.name == parameter.variable],
         "additionalProperties": False if signature.rest is None else _value_or_expression(_own_value(signature.rest)),
     }
-    spelled = [[one.name, one.variable] for one in required if one.name != one.variable]
+    spelled = [[parameter.name, parameter.variable] for parameter in required if parameter.name != parameter.variable]
     if spelled:
         schema["allOf"] = [{"oneOf": [{"required": [name]} for name in names]} for names in spelled]
     return schema
@@ -342,7 +344,7 @@ def _own_value(parameter: Parameter) -> Schema:
 
 def _without_marks(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_marks(one) for one in schema]
+        return [_without_marks(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {key: _without_marks(value) for key, value in schema.items() if key not in (EXPRESSION, CODE)}
@@ -351,7 +353,7 @@ def _without_marks(schema: Any) -> Any:
 def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 0) -> Any:
     """Inline each `$ref`, because pointers into the action's own schema do not resolve in the language's schema."""
     if isinstance(schema, list):
-        return [_with_inlined_references(one, definitions, depth) for one in schema]
+        return [_with_inlined_references(part, definitions, depth) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     definitions = schema.get("$defs", definitions or {})
@@ -368,14 +370,14 @@ def _with_expressions_allowed(schema: Any) -> Any:
         return schema
     inner = dict(schema)
     if "properties" in inner:
-        inner["properties"] = {name: _value_or_expression(one) for name, one in inner["properties"].items()}
+        inner["properties"] = {name: _value_or_expression(part) for name, part in inner["properties"].items()}
     if isinstance(inner.get("items"), Mapping):
         inner["items"] = _value_or_expression(inner["items"])
     if isinstance(inner.get("additionalProperties"), Mapping):
         inner["additionalProperties"] = _value_or_expression(inner["additionalProperties"])
     for key in ("anyOf", "oneOf", "allOf"):
         if key in inner:
-            inner[key] = [_with_expressions_allowed(one) for one in inner[key]]
+            inner[key] = [_with_expressions_allowed(part) for part in inner[key]]
     return inner
 
 

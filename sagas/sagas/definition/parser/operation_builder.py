@@ -234,9 +234,9 @@ def with_checked_paths(value: Any, schema: Any) -> Any:
     The checks allow only a closed list at the begin of a path.
     """
     if isinstance(value, dict):
-        return {key: _with_checked_paths_inside(one, schema, key) for key, one in value.items()}
+        return {key: _with_checked_paths_inside(item, schema, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_checked_paths_inside(one, schema, 0) for one in value]
+        return [_with_checked_paths_inside(item, schema, 0) for item in value]
     if not isinstance(value, str) or OPENING not in value or "path" not in code_kinds(schema):
         return value
     try:
@@ -244,10 +244,10 @@ def with_checked_paths(value: Any, schema: Any) -> Any:
     except ExpressionError:
         return value  # the checks report it
     texts = []
-    for at, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part.expression:
             # The source may end in a comment, which a line break ends.
-            texts.append(wrap(f"path_part({part.text.strip()}\n)") if at else wrap(part.text))
+            texts.append(wrap(f"path_part({part.text.strip()}\n)") if index else wrap(part.text))
         else:
             texts.append(part.text.replace(OPENING, f"${OPENING}"))
     return "".join(texts)

@@ -24,17 +24,17 @@ class OtherNames:
     fields: Mapping[str, str] = field(default_factory=dict)
     explained: Mapping[str, str] = field(default_factory=dict)
 
-    def meant(self, name: str, known: Iterable[str]) -> str | None:
+    def meant(self, name: str, names: Iterable[str]) -> str | None:
         """The field that was meant; None if none is close."""
-        known, plain = tuple(known), _plain(name)
-        if plain in known:
+        names, plain = tuple(names), _plain(name)
+        if plain in names:
             return plain
-        named = next((field for field in known if plain in self.fields.get(field, "").split()), None)
-        return named or (None if plain in self.explained else nearest(name, known))
+        named = next((field for field in names if plain in self.fields.get(field, "").split()), None)
+        return named or (None if plain in self.explained else nearest(name, names))
 
-    def help(self, name: str, known: Iterable[str], otherwise: str = "") -> str:
+    def help(self, name: str, names: Iterable[str], otherwise: str = "") -> str:
         """The advice for an unknown name: what to write instead; ``otherwise`` if that is not clear."""
-        meant = self.meant(name, known)
+        meant = self.meant(name, names)
         return f"did you mean `{meant}`?" if meant else self.explained.get(_plain(name), otherwise)
 
 

@@ -52,7 +52,7 @@ def _is_possible(step: ParsedMapping, report: Report, forward_only: bool) -> boo
 def _statements(arguments: Mapping[str, Any]) -> list[str]:
     run = arguments.get("run")
     listed = run if isinstance(run, list) else [run]
-    return [str(one.get("sql") if isinstance(one, dict) else one) for one in listed]
+    return [str(statement.get("sql") if isinstance(statement, dict) else statement) for statement in listed]
 
 
 def _is_query(statement: str) -> bool:

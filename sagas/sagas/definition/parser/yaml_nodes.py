@@ -105,9 +105,9 @@ class YamlNode:
         count = len("".join(self.value[:offset].split()))
         row, column = (self.line, 0) if is_block else (self.line - 1, self.column - 1 + len(self.style))
         while row < len(self.lines):
-            for at, width in _visible_characters(self.lines[row], column, self.style):
+            for index, width in _visible_characters(self.lines[row], column, self.style):
                 if count == 0:
-                    return Position(row + 1, at + 1)
+                    return Position(row + 1, index + 1)
                 count -= width > 0
             row, column = row + 1, 0
         return Position(self.line, self.column)
@@ -132,7 +132,7 @@ class YamlNode:
 
 
 _ESCAPE = re.compile(r"\\\\(?:x(?P<x>..)|u(?P<u>....)|U(?P<U>........)|.|\Z)")
-_ESCAPED_SPACES = frozenset("\\" + one for one in "tnvfreN_LP 	")
+_ESCAPED_SPACES = frozenset("\\" + letter for letter in "tnvfreN_LP 	")
 
 
 def _visible_characters(line: str, column: int, style: str) -> Iterator[tuple[int, int]]:

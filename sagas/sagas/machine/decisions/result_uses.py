@@ -166,12 +166,12 @@ class _Gap:
 
 
 def _first_gap(value: Any, path: tuple[str, ...], start: int = 0) -> _Gap | None:
-    for at in range(start, len(path)):
-        name = path[at]
+    for index in range(start, len(path)):
+        name = path[index]
         if name == ANY_ELEMENT and isinstance(value, list) and value:
-            return next((gap for item in value if (gap := _first_gap(item, path, at + 1)) is not None), None)
+            return next((gap for item in value if (gap := _first_gap(item, path, index + 1)) is not None), None)
         if name == ANY_ELEMENT or not isinstance(value, Mapping) or name not in value:
-            return _Gap(path[: at + 1], value)
+            return _Gap(path[: index + 1], value)
         value = value[name]
     return None
 

@@ -58,5 +58,5 @@ def retry_interval(run: SagaRun, entry: LedgerEntry) -> float | None:
     if entry.row_locked_at is None:
         return None
     waited = run.now - entry.row_locked_at
-    left = maximum_wait(run) - waited
-    return min(max(waited / 5, SHORTEST_INTERVAL), LONGEST_INTERVAL, max(left, SHORTEST_INTERVAL))
+    remaining = maximum_wait(run) - waited
+    return min(max(waited / 5, SHORTEST_INTERVAL), LONGEST_INTERVAL, max(remaining, SHORTEST_INTERVAL))
