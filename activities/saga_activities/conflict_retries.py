@@ -50,10 +50,10 @@ async def repeat_conflicts(
     return outcome
 
 
-def _pause(repeats: int, left: float) -> float | None:
-    if repeats == len(CONFLICT_INTERVALS) or left <= 0:
+def _pause(repeats: int, remaining: float) -> float | None:
+    if repeats == len(CONFLICT_INTERVALS) or remaining <= 0:
         return None
-    return min(CONFLICT_INTERVALS[repeats], left * LONGEST_SHARE)
+    return min(CONFLICT_INTERVALS[repeats], remaining * LONGEST_SHARE)
 
 
 def schedule_conflict(outcome: Outcome, invocation: Invocation, number: int) -> Outcome:

@@ -257,8 +257,8 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
 
 def _time_left(attempt: AttemptContext) -> float:
     """Seconds for a request: a little less than the attempt has, so that it ends before Temporal times it out."""
-    left = attempt.deadline - time.time()
-    return max(left - min(0.5, left / 10), 0.05)
+    remaining = attempt.deadline - time.time()
+    return max(remaining - min(0.5, remaining / 10), 0.05)
 
 
 def probe_outcome(result: Any) -> Outcome:

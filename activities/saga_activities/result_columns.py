@@ -78,7 +78,7 @@ def mysql_time(length: timedelta) -> str:
 def check_names(names: Sequence[str]) -> None:
     """Raise :class:`UnusableColumn` if two columns have one name, as in ``select o.*, c.*``."""
     if len(set(names)) < len(names):
-        name = next(name for at, name in enumerate(names) if name in names[:at])
+        name = next(name for index, name in enumerate(names) if name in names[:index])
         raise UnusableColumn(
             f"two columns of the result are named {name!r}, and only one of them could be used: name each column in"
             " the select list and give one of these another name with `as`"
@@ -94,10 +94,10 @@ def mysql_reader(description: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any
                 f"the column {name} is a float, of which the server sends 6 digits only: write"
                 f" `cast({name} as double) as {name}`"
             )
-    times = {at for at, column in enumerate(columns) if column[1] == _MYSQL_TIME}
+    times = {index for index, column in enumerate(columns) if column[1] == _MYSQL_TIME}
     if not times:
         return lambda row: row
-    return lambda row: [_with_text(value) if at in times else value for at, value in enumerate(row)]
+    return lambda row: [_with_text(value) if index in times else value for index, value in enumerate(row)]
 
 
 def _with_text(value: Any) -> Any:
@@ -107,10 +107,10 @@ def _with_text(value: Any) -> Any:
 def unreadable_column(cursor: Any, error: psycopg.DataError) -> UnusableColumn | None:
     """The refusal of the value that psycopg cannot read, such as a date before the year 1; None if all can be read."""
     result, transformer = cursor.pgresult, Transformer(cursor)
-    for at, column in enumerate(cursor.description):
-        load = transformer.get_loader(column.type_code, result.fformat(at)).load
+    for index, column in enumerate(cursor.description):
+        load = transformer.get_loader(column.type_code, result.fformat(index)).load
         for row in range(result.ntuples):
-            value = result.get_value(row, at)
+            value = result.get_value(row, index)
             try:
                 _ = None if value is None else load(value)
             except psycopg.DataError:

@@ -193,10 +193,10 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
             category=ApplicationErrorCategory.BENIGN,
         ) from None
     except Exception as error:
-        known = classify_database_error(error)
-        if known is None:
+        classified = classify_database_error(error)
+        if classified is None:
             raise
-        raise ApplicationError(mask(known.message), type="Infrastructure") from None
+        raise ApplicationError(mask(classified.message), type="Infrastructure") from None
 
 
 _WITHOUT_EFFECT = "attempts_without_effect"

@@ -48,7 +48,7 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
     Raises:
         UsageError: a value is missing or unknown.
     """
-    found, rest = GlobalOptions(), []
+    options, rest = GlobalOptions(), []
     queue = list(words)
     while queue:
         word = queue.pop(0)
@@ -57,20 +57,20 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
             rest += [word, *queue]
             break
         if word == "--debug":
-            found = replace(found, debug=True)
+            options = replace(options, debug=True)
         elif word in ("--json", "--jsonl"):
-            found = replace(found, format="json" if word == "--json" else "jsonl")
+            options = replace(options, format="json" if word == "--json" else "jsonl")
         elif name in ("--config", "-o"):
             if not equals:
                 if not queue:
                     raise UsageError(f"{name} needs a value")
                 value = queue.pop(0)
-            found = replace(found, config=value) if name == "--config" else replace(found, format=_format(value))
+            options = replace(options, config=value) if name == "--config" else replace(options, format=_format(value))
         elif word in ("-ojson", "-ojsonl"):
-            found = replace(found, format=_format(word[2:]))
+            options = replace(options, format=_format(word[2:]))
         else:
             rest.append(word)
-    return found, rest
+    return options, rest
 
 
 def _format(value: str) -> Format:
@@ -129,6 +129,6 @@ def target_line(settings: Settings) -> str:
     """
     from saga_workers.temporal.temporal_client import connect_options
 
-    found = connect_options(settings)
-    where = "dev" if settings.temporal.embedded else settings.temporal.profile or found["target_host"]
-    return f"→ {where} · {found['namespace']}"
+    options = connect_options(settings)
+    where = "dev" if settings.temporal.embedded else settings.temporal.profile or options["target_host"]
+    return f"→ {where} · {options['namespace']}"

@@ -23,12 +23,12 @@ def check_columns(place: str, columns: Mapping[str, Sequence[str]], schema: Any)
     the first line is no header.
     """
     root = _declaring(schema)
-    known = tuple(root["properties"])
-    undeclared = {path[0]: name for name, path in columns.items() if path[0] not in known}
-    if not known:
+    declared = tuple(root["properties"])
+    undeclared = {path[0]: name for name, path in columns.items() if path[0] not in declared}
+    if not declared:
         return
     if len(undeclared) == len(columns) and any(_LOOKS_LIKE_DATA.fullmatch(name) for name in columns):
-        listed = ", ".join(known[:_MAX_LISTED]) + (", …" if len(known) > _MAX_LISTED else "")
+        listed = ", ".join(declared[:_MAX_LISTED]) + (", …" if len(declared) > _MAX_LISTED else "")
         raise UsageError(f"{place}: this line looks like data; write a header with names of fields above it: {listed}")
     fields = {path[0] for path in columns.values()}
     for name in root.get("required", ()):
@@ -38,7 +38,7 @@ def check_columns(place: str, columns: Mapping[str, Sequence[str]], schema: Any)
             raise UsageError(f"{place}: the input needs {name}, which no column has{other}")
     if root.get("additionalProperties") is False and "patternProperties" not in root:
         for field, name in undeclared.items():
-            hint = did_you_mean(field, known) or "; rename or remove it"
+            hint = did_you_mean(field, declared) or "; rename or remove it"
             raise UsageError(f"{place}: the column {name} is no field of the input{hint}")
 
 

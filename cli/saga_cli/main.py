@@ -45,8 +45,8 @@ def run(words: Sequence[str], only: Command | None = None) -> int:
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
             raise UsageError(f"saga needs Python 3.11 or newer; this is {sys.version.split()[0]}")
-        found, rest = split_options(words)
-        set_global_options(found)
+        options, rest = split_options(words)
+        set_global_options(options)
         return _dispatch(rest) if only is None else run_command(only, rest)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -133,11 +133,11 @@ def _print_error(debug: bool, error: Exception) -> int:
 
 def _typer_message(message: str) -> str:
     """A message of typer in the form of our own: lower case, no full stop, and "did you mean" for its options."""
-    if (found := re.search(r"(\S+?)\.? \(Possible options: ([^)]*)\)", message)) is not None:
+    if (match := re.search(r"(\S+?)\.? \(Possible options: ([^)]*)\)", message)) is not None:
         from sagas.errors import did_you_mean
 
         # They are in alphabetical order.
-        message = f"{message[: found.end(1)]}{did_you_mean(found[1], tuple(found[2].split(', ')))}"
+        message = f"{message[: match.end(1)]}{did_you_mean(match[1], tuple(match[2].split(', ')))}"
     message = message.rstrip(".")
     return message[:1].lower() + message[1:]
 

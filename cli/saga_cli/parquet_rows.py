@@ -49,10 +49,10 @@ def parquet_rows(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | s
             check_columns(str(path), {column.name: (column.name,) for column in columns}, schema)
             number = 0
             for batch in file.iter_batches():
-                values = [column.plain(batch.column(at)) for at, column in enumerate(columns)]
-                for at in range(batch.num_rows):
+                values = [column.plain(batch.column(index)) for index, column in enumerate(columns)]
+                for index in range(batch.num_rows):
                     number += 1
-                    row = _row(columns, [cells[at] for cells in values])
+                    row = _row(columns, [cells[index] for cells in values])
                     place = f"{path} row {number}"
                     yield f"{place}: {row}" if isinstance(row, str) else InputRow(number, place, row)
     except arrow.ArrowException as error:
@@ -150,7 +150,7 @@ def _conversion(kind: Any) -> tuple[Any, Convert]:
 def _struct(kind: Any) -> tuple[Any, Convert]:
     import pyarrow as arrow  # pyright: ignore[reportMissingImports]
 
-    fields = [kind.field(at) for at in range(kind.num_fields)]
+    fields = [kind.field(index) for index in range(kind.num_fields)]
     if len({field.name for field in fields}) < len(fields):
         raise _Unsupported("a structure with several fields of one name")
     plain = {field.name: _conversion(field.type) for field in fields}

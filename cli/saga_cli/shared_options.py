@@ -88,7 +88,7 @@ def saga_filter(
 
     return SagaFilter(
         saga=saga,
-        states=tuple(one.strip().upper() for state in states for one in state.split(",")),
+        states=tuple(word.strip().upper() for state in states for word in state.split(",")),
         since=None if since is None else parse_time(since, now=datetime.now(UTC)),
         labels=dict(_parse_label(label) for label in labels),
         where=where,
@@ -105,13 +105,13 @@ def parse_time(text: str, *, now: datetime) -> datetime:
     except ValueError:
         pass  # not a duration: then a date
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
             f"--since: {text} is neither a duration nor a date",
             help="for example --since 2h, or --since 2026-03-01",
         ) from None
-    return found.astimezone(UTC)
+    return parsed.astimezone(UTC)
 
 
 def _parse_label(text: str) -> tuple[str, str]:

@@ -115,15 +115,15 @@ async def reconcile_step(
     ComparisonSpec.parse(arguments)
     check_sql(RECONCILE, arguments)
     sides = {name: Input.parse(name, arguments[name]) for name in SIDES}
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, side in sides.items():
         if side.kind == "step" and read_staged is not None:
-            known[name] = await read_staged(side.options["step"], side.options.get("output"))
+            values[name] = await read_staged(side.options["step"], side.options.get("output"))
     folder = f"{settings.stage}/reconcile/{uuid.uuid4().hex}"
     request = {
         "inputs": {name: {"kind": side.kind, "values": dict(side.options)} for name, side in sides.items()},
         "folder": folder,
-        "known": known,
+        "known": values,
         "arguments": dict(arguments),
     }
     progress = ProgressReporter(attempt)

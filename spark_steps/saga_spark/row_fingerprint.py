@@ -116,11 +116,11 @@ def row_words(schema: StructType, columns: Sequence[str] | None = None) -> tuple
     fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
     firsts: list[str] = []
     seconds: list[str] = []
-    for at, field in enumerate(fields):
+    for index, field in enumerate(fields):
         parts = _canonical(quote_name(field.name), field.dataType)
         first_word = _hash(*parts)  # 42 for a null
         second_word = first_word if fits_one_word(field.dataType) else _hash(f"{SECOND_WORD_SALT}L", *parts)
-        for words, word, angle in zip((firsts, seconds), (first_word, second_word), rotations(at), strict=True):
+        for words, word, angle in zip((firsts, seconds), (first_word, second_word), rotations(index), strict=True):
             words.append(_rotate_left(word, angle))
     first = _hash(_xor(firsts))
     return first, f"{first} ^ {_xor(seconds)}"

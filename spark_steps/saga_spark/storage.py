@@ -204,7 +204,7 @@ def project_location(location: str, root: Path) -> str:
 def split_glob(location: str) -> tuple[str, list[str]]:
     """Split before the first component that contains ``*``, ``?`` or ``[``: the path above it, and the components."""
     parts = resolve_uri(location)[1].rstrip("/").split("/")
-    plain = next((at for at, part in enumerate(parts) if any(wildcard in part for wildcard in "*?[")), len(parts))
+    plain = next((index for index, part in enumerate(parts) if any(wildcard in part for wildcard in "*?[")), len(parts))
     return "/".join(parts[:plain]), parts[plain:]
 
 
@@ -261,13 +261,13 @@ def _file_null_counts(file: StagedFile, names: Collection[str]) -> dict[str, int
     system, path = resolve_uri(file.uri)
     with system.open_input_file(path) as source:
         footer = pq.read_metadata(source)
-    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
     counts: dict[str, int] = {}
     for name in names:
         if paths.count(name) != 1:  # the column is missing, or `a.b` is also a field of a struct
             continue
-        at = paths.index(name)
-        chunks = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
+        index = paths.index(name)
+        chunks = [footer.row_group(number).column(index).statistics for number in range(footer.num_row_groups)]
         if all(chunk is not None and chunk.has_null_count for chunk in chunks):
             counts[name] = sum(chunk.null_count for chunk in chunks)
     return counts

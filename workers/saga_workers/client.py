@@ -120,13 +120,13 @@ class Client:
 
     async def starter(self, saga: str) -> SagaStarter:
         """A starter for many sagas of one definition, cached. Raises UsageError if the saga is unknown."""
-        found = self._starters.get(saga)
-        if found is None:
+        starter = self._starters.get(saga)
+        if starter is None:
             settings = self.project.settings
             definition = self.project.definition(saga)
             attributes = await self.search_attributes()
             queue = settings.temporal.task_queue
-            found = SagaStarter(
+            starter = SagaStarter(
                 self.locator,
                 definition,
                 task_queue=queue,
@@ -134,8 +134,8 @@ class Client:
                 variables=settings.vars,
                 attributes=attributes,
             )
-            self._starters[saga] = found
-        return found
+            self._starters[saga] = starter
+        return starter
 
     async def start_many(self, saga: str, inputs: Sequence[Any], *, bulk: bool = False) -> list[SagaHandle]:
         """Start one saga for each input, or find the runs that their ids already have; one handle for each, in order.
@@ -156,17 +156,17 @@ class Client:
             async with places:
                 return await (starter.start(request) if shared is None else shared.start(request))
 
-        results = await asyncio.gather(*(start(one) for one in requests), return_exceptions=True)
+        results = await asyncio.gather(*(start(request) for request in requests), return_exceptions=True)
         started: list[StartResult] = []
-        for one in results:
-            if isinstance(one, BaseException):
-                raise one
-            started.append(one)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            started.append(result)
         web_ui = self.project.settings.temporal.web_ui
-        links = [web_ui_link(web_ui, self.temporal.namespace, one.bulk_id or one.id, one.run_id) for one in started]
+        links = [web_ui_link(web_ui, self.temporal.namespace, saga.bulk_id or saga.id, saga.run_id) for saga in started]
         return [
-            SagaHandle(one.id, one.run_id, one.started, link, self, one.source)
-            for one, link in zip(started, links, strict=True)
+            SagaHandle(saga.id, saga.run_id, saga.started, link, self, saga.source)
+            for saga, link in zip(started, links, strict=True)
         ]
 
     async def show(self, saga_id: str) -> dict[str, Any]:

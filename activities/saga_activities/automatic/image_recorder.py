@@ -258,7 +258,7 @@ class ImageRecorder:
             "created_at": self._created_at,
         }
         empty = {"before_image": None, "after_image": None}
-        rows = [{**empty, **entry, **one, "sequence": at} for at, one in enumerate([header, *self._stored])]
+        rows = [{**empty, **entry, **image, "sequence": index} for index, image in enumerate([header, *self._stored])]
         await self._sql.run(INSERT_IMAGE, rows)
 
 

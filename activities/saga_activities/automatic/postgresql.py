@@ -159,11 +159,11 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
         raise NotImageable(f"there is no table {written} in this database")
     name = f"{row['schema']}.{row['name']}"
     key = tuple(row["key"] or ())
-    columns = tuple(_column(one) for one in row["columns"] or () if not one["generated"])
-    hashed = [one.name for one in columns if one.name in key and _HASH_FUNCTION in str(one.canonical)]
+    columns = tuple(_column(fields) for fields in row["columns"] or () if not fields["generated"])
+    hashed = [column.name for column in columns if column.name in key and _HASH_FUNCTION in str(column.canonical)]
     unhashable = hashed and await sql.scalar(_UNHASHABLE, {"name": written, "columns": hashed})
     if unhashable:
-        columns = tuple(replace(one, canonical=None) if one.name in hashed else one for one in columns)
+        columns = tuple(replace(column, canonical=None) if column.name in hashed else column for column in columns)
     lock_table, lock_obstacle = _lock_table(row, name)
     defaults = row["defaults"]
     return TableShape(
@@ -180,8 +180,8 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
         else f"its undo deletes from {name}, for which the user of the connection has no right; grant delete on {name}",
         delete_obstacle=_not_insertable(row, name),
         doubts=tuple(
-            f"the constraint {one} of {name} is not validated, and rows that violate it are refused; validate it"
-            for one in row["unchecked"] or ()
+            f"the constraint {constraint} of {name} is not validated, and rows that violate it are refused; validate it"
+            for constraint in row["unchecked"] or ()
         ),
         overriding=" OVERRIDING SYSTEM VALUE",
         returns_updates=True,
@@ -189,8 +189,8 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
     )
 
 
-def _column(one: Any) -> Column:
-    quoted, base, kind = quote(one["name"]), one["base"], one["type"]
+def _column(fields: Any) -> Column:
+    quoted, base, kind = quote(fields["name"]), fields["base"], fields["type"]
     read, write = _READ.get(base, "{}::text").format(quoted), f"CAST(CAST({{}} AS text) AS {kind})"
     if base in _NAMES_OF_OBJECTS:
         read, write = f"{quoted}::oid::text", f"CAST(CAST({{}} AS oid) AS {kind})"
@@ -198,15 +198,15 @@ def _column(one: Any) -> Column:
     canonical = _CANONICAL.get(base, _HASHES + (f" || '/' || {form}" if form else "")).format(quoted)
     if base in _NAMES_OF_OBJECTS:
         canonical = read
-    elif not one["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
+    elif not fields["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
     # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
     # itself excludes is no equality: WITHOUT OVERLAPS means `&&`.
-    return Column(one["name"], quoted, kind, read, write, canonical, f"{one['equals'] or '='} {write}")
+    return Column(fields["name"], quoted, kind, read, write, canonical, f"{fields['equals'] or '='} {write}")
 
 
 def _not_insertable(row: Any, name: str) -> str | None:
-    columns = [one["name"] for one in row["columns"] or () if not one["generated"] and not one["insert"]]
+    columns = [fields["name"] for fields in row["columns"] or () if not fields["generated"] and not fields["insert"]]
     if not columns:
         return None
     return (
@@ -235,10 +235,10 @@ def _lock_table(row: Any, name: str) -> tuple[str, list[str]]:
 
 
 def _references(keys: Iterable[Any]) -> Iterable[Reference]:
-    for one in keys:
-        on_delete, on_update = one["delete"] in _CHANGING_ACTIONS, one["update"] in _CHANGING_ACTIONS
+    for unique in keys:
+        on_delete, on_update = unique["delete"] in _CHANGING_ACTIONS, unique["update"] in _CHANGING_ACTIONS
         if on_delete or on_update:
-            yield Reference(one["table"], tuple(one["columns"]), on_delete, on_update)
+            yield Reference(unique["table"], tuple(unique["columns"]), on_delete, on_update)
 
 
 def _obstacles(row: Any, name: str) -> Iterable[str]:
@@ -259,12 +259,12 @@ def _obstacles(row: Any, name: str) -> Iterable[str]:
             f"a constraint of {name} or of its types calls the function {row['checks']}, which may have an effect; if"
             " it has none, declare it stable or immutable"
         )
-    columns = [one for one in row["columns"] or () if not one["generated"]]
-    for one in columns:
-        if not one["read"]:
-            yield f"the user of the connection has no right to read the column {one['name']} of {name}; grant select"
-        if one["base"].removeprefix("array of ") in _NAMES_OF_OBJECTS and one["base"].startswith("array of "):
-            yield f"values of the column {one['name']} of {name} ({one['type']}) have no exact text"
+    columns = [fields for fields in row["columns"] or () if not fields["generated"]]
+    for fields in columns:
+        if not fields["read"]:
+            yield f"the user of the connection has no right to read the column {fields['name']} of {name}; grant select"
+        if fields["base"].removeprefix("array of ") in _NAMES_OF_OBJECTS and fields["base"].startswith("array of "):
+            yield f"values of the column {fields['name']} of {name} ({fields['type']}) have no exact text"
     if not row["may_lock"]:
         yield f"the user of the connection has no right to lock rows of {name}; grant update on {name}"
 

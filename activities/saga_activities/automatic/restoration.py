@@ -151,7 +151,7 @@ async def _with_present_types(
             key = Key(
                 (image.row.hash,), tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values())
             )
-            before, after = (one and convert(one) for one in (image.before, image.after))
+            before, after = (row and convert(row) for row in (image.before, image.after))
             image = RowImage(locked_row(table, key, image.row.hash), before, after, image.statement)
         result.append(image)
     return result

@@ -51,7 +51,7 @@ async def pass_on(
     are those of the images.
     """
     first, last = net_images(images)
-    number = {image.row: one for image, one in zip(images, numbers, strict=True)}
+    number = {image.row: sequence for image, sequence in zip(images, numbers, strict=True)}
     by_hash = {row.hash: row for row in last}
     passed: set[LockedRow] = set()
     for names, values in _batches(list(by_hash)):
@@ -99,5 +99,5 @@ def _batches(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Names of parameters for a list of SQL, with their values."""
     distinct = sorted(set(hashes))
     for start in range(0, len(distinct), _BATCH):
-        values = {f"hash{at}": hash for at, hash in enumerate(distinct[start : start + _BATCH])}
+        values = {f"hash{index}": hash for index, hash in enumerate(distinct[start : start + _BATCH])}
         yield ", ".join(f":{name}" for name in values), values

@@ -73,14 +73,19 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
     for lock_table in [OWN_TABLE, *sorted({row.lock_table for row in rows} - {OWN_TABLE})]:
         hashes = sorted(hash for hash, row in by_hash.items() if lock_table in (OWN_TABLE, row.lock_table))
         values: list[dict[str, Any]] = [
-            {"row_hash": one, "table_name": by_hash[one].table, "row_key": by_hash[one].key_text, "saga_id": owner}
-            for one in hashes
+            {
+                "row_hash": row_hash,
+                "table_name": by_hash[row_hash].table,
+                "row_key": by_hash[row_hash].key_text,
+                "saga_id": owner,
+            }
+            for row_hash in hashes
         ]
         if values:
             await sql.run(_insert_statement(sql.dialect, lock_table), values)
         for start in range(0, len(hashes), _BATCH):
             batch = hashes[start : start + _BATCH]
-            parameters = {f"hash{at}": hash for at, hash in enumerate(batch)}
+            parameters = {f"hash{index}": hash for index, hash in enumerate(batch)}
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(batch)), parameters):
                 if row["saga_id"] != owner:
                     raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], row["acquired_at"])
@@ -97,7 +102,7 @@ def _insert_statement(dialect: str, lock_table: str) -> str:
 def _select_statement(dialect: str, lock_table: str, count: int) -> str:
     """A locking read, which sees what the insert has met, whatever the isolation level."""
     locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
-    hashes = ", ".join(f":hash{at}" for at in range(count))
+    hashes = ", ".join(f":hash{index}" for index in range(count))
     return f"SELECT row_hash, saga_id, acquired_at FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
 
 
@@ -107,7 +112,7 @@ async def release(engine: AsyncEngine, owner: str) -> None:
     async with engine.connect() as connection:
         tables = (await connection.scalars(sa.select(row_lock_table.c.table_name).where(mine).distinct())).all()
         # Its own list is deleted last: a release that is interrupted is repeated.
-        for lock_table in sorted({one for table in tables if (one := _other_lock_table(table))}):
+        for lock_table in sorted({lock_name for table in tables if (lock_name := _other_lock_table(table))}):
             if await _exists(connection, lock_table):
                 await connection.execute(sa.text(f"DELETE FROM {lock_table} WHERE saga_id = :owner"), {"owner": owner})
         await connection.execute(sa.delete(row_lock_table).where(mine))

@@ -126,8 +126,8 @@ class TableAccess:
         for start in range(0, len(wanted), _KEY_BATCH):
             batch = wanted[start:][:_KEY_BATCH]
             values: dict[str, Any] = {}
-            conditions = [self.key_condition(key, values, f"k{at}_") for at, key in enumerate(batch)]
-            position = " ".join(f"WHEN {condition} THEN {at}" for at, condition in enumerate(conditions))
+            conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(batch)]
+            position = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
             source = f"{self.shape.quoted} WHERE {' OR '.join(conditions)}"
             for row, image in await self._select(source, values, None, f", CASE {position} END AS {_POSITION_ALIAS}"):
                 key = batch[row[_POSITION_ALIAS]]
@@ -151,11 +151,11 @@ class TableAccess:
         return ReadRow(image, self._key(row, [image[name] for name in self.shape.key]))
 
     def read_expressions(self, columns: Sequence[Column]) -> str:
-        return ", ".join(f"{column.read} AS {TEXT_ALIAS}{at}" for at, column in enumerate(columns))
+        return ", ".join(f"{column.read} AS {TEXT_ALIAS}{index}" for index, column in enumerate(columns))
 
     def _canonical_expressions(self) -> str:
         return ", ".join(
-            f"{column.canonical} AS {_CANONICAL_ALIAS}{at}" for at, column in enumerate(self.shape.key_columns)
+            f"{column.canonical} AS {_CANONICAL_ALIAS}{index}" for index, column in enumerate(self.shape.key_columns)
         )
 
     def key_expressions(self) -> str:
@@ -168,7 +168,7 @@ class TableAccess:
         return self.key_of(ReadRow(image, self._key(row, list(image.values()))))
 
     def _key(self, row: Row, texts: Sequence[str | None]) -> Key | None:
-        values = [row[f"{_CANONICAL_ALIAS}{at}"] for at in range(len(texts))]
+        values = [row[f"{_CANONICAL_ALIAS}{index}"] for index in range(len(texts))]
         if self._sql.dialect == "sqlite":
             values = [sqlite.read_text(value) for value in values]
         plain = tuple(text for text in texts if text is not None)
@@ -176,7 +176,7 @@ class TableAccess:
 
     def image(self, row: Row, columns: Sequence[Column]) -> Image:
         """The texts of ``columns``, which were selected with :meth:`read_expressions`."""
-        values = [row[f"{TEXT_ALIAS}{at}"] for at in range(len(columns))]
+        values = [row[f"{TEXT_ALIAS}{index}"] for index in range(len(columns))]
         if self._sql.dialect == "sqlite":
             values = [sqlite.read_text(value) for value in values]
         return {column.name: value for column, value in zip(columns, values, strict=True)}
@@ -185,7 +185,7 @@ class TableAccess:
         """Insert rows again, with as few statements as the number of parameters allows."""
         for part in self._parts(images):
             values: dict[str, Any] = {}
-            rows = [self._written_row(image, values, f"r{at}_") for at, image in enumerate(part)]
+            rows = [self._written_row(image, values, f"r{index}_") for index, image in enumerate(part)]
             columns = ", ".join(column.quoted for column in self.shape.columns)
             await self._sql.run(
                 f"INSERT INTO {self.shape.quoted} ({columns}){self.shape.overriding} VALUES {', '.join(rows)}", values
@@ -198,7 +198,7 @@ class TableAccess:
         """
         for part in self._parts(keys):
             values: dict[str, Any] = {}
-            condition = " OR ".join(self.key_condition(key, values, f"k{at}_") for at, key in enumerate(part))
+            condition = " OR ".join(self.key_condition(key, values, f"k{index}_") for index, key in enumerate(part))
             if open_references and self._sql.dialect in ("mysql", "mariadb"):
                 await mysql.open_references(self._sql, self.shape, condition, values)
             await self._sql.run(f"DELETE FROM {self.shape.quoted} WHERE {condition}", values)
@@ -208,9 +208,9 @@ class TableAccess:
         values: dict[str, Any] = {}
         condition = self.key_condition(key, values, "k")
         assignments = []
-        for at, (name, text) in enumerate(image.items()):
+        for index, (name, text) in enumerate(image.items()):
             column = self.shape.by_name[name]
-            assignments.append(f"{column.quoted} = {self._written(column, text, values, f'v{at}')}")
+            assignments.append(f"{column.quoted} = {self._written(column, text, values, f'v{index}')}")
         await self._sql.run(f"UPDATE {self.shape.quoted} SET {', '.join(assignments)} WHERE {condition}", values)
 
     async def update_together(self, rows: Mapping[Key, Image]) -> None:
@@ -220,13 +220,13 @@ class TableAccess:
         """
         for part in self._parts(list(rows)):
             values: dict[str, Any] = {}
-            conditions = [self.key_condition(key, values, f"k{at}_") for at, key in enumerate(part)]
+            conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(part)]
             assignments = []
             for number, name in enumerate(rows[part[0]]):
                 column = self.shape.by_name[name]
                 cases = [
-                    f"WHEN {conditions[at]} THEN {self._written(column, rows[key][name], values, f'v{at}_{number}')}"
-                    for at, key in enumerate(part)
+                    f"WHEN {condition} THEN {self._written(column, rows[key][name], values, f'v{index}_{number}')}"
+                    for index, (key, condition) in enumerate(zip(part, conditions, strict=True))
                 ]
                 assignments.append(f"{column.quoted} = CASE {' '.join(cases)} END")
             await self._sql.run(
@@ -240,21 +240,21 @@ class TableAccess:
 
     def _written_row(self, image: Image, values: dict[str, Any], prefix: str) -> str:
         written = [
-            self._written(column, image[column.name], values, f"{prefix}{at}")
-            for at, column in enumerate(self.shape.columns)
+            self._written(column, image[column.name], values, f"{prefix}{index}")
+            for index, column in enumerate(self.shape.columns)
         ]
         return f"({', '.join(written)})"
 
     def key_condition(self, key: Key, values: dict[str, Any], prefix: str) -> str:
         """A condition for the row with this key; its parameters are added to ``values``."""
         parts = []
-        for at, (column, text) in enumerate(zip(self.shape.key_columns, key.texts, strict=True)):
+        for index, (column, text) in enumerate(zip(self.shape.key_columns, key.texts, strict=True)):
             template, value = column.compare, text
             if self._sql.dialect == "sqlite":
                 written, value = sqlite.written_value(text)
                 template = column.compare.format(written)
-            values[f"{prefix}{at}"] = value
-            parts.append(f"{column.quoted} {template.format(f':{prefix}{at}')}")
+            values[f"{prefix}{index}"] = value
+            parts.append(f"{column.quoted} {template.format(f':{prefix}{index}')}")
         return f"({' AND '.join(parts)})"
 
     def _written(self, column: Column, text: str | None, values: dict[str, Any], parameter: str) -> str:

@@ -103,7 +103,7 @@ def in_order_of_values(rows: Mapping[_T, tuple[Image, Image]], keys: Iterable[Se
         path = [row]
         while path:
             visited.add(path[-1])
-            open_ones = [one for one in waits_for[path[-1]] if one not in visited]
+            open_ones = [row for row in waits_for[path[-1]] if row not in visited]
             if open_ones:
                 path.append(open_ones[0])
             else:

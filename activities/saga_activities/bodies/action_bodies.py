@@ -180,10 +180,10 @@ class ActionBodies:
         with until_return(handle, [item.events for item in items]):
             results = await action.function(BatchStep(attempt.logger, attempt.heartbeat, handle), list(items))
         if not isinstance(results, Sequence) or isinstance(results, str) or len(results) != len(items):
-            found = len(results) if isinstance(results, Sequence) else type(results).__name__
+            count = len(results) if isinstance(results, Sequence) else type(results).__name__
             raise UsageError(
                 f"the batch action {action.name} must return a list with a result for each of {len(items)} items,"
-                f" not {found}"
+                f" not {count}"
             )
         return [result if isinstance(result, Rejected) else jsonable(result) for result in results]
 

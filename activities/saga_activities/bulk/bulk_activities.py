@@ -90,8 +90,8 @@ class BulkActivities:
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
         return encode_bounded(
             [
-                one if one is None or one.kind == "done" else replace(one, failure=reported_failure(one))
-                for one in outcomes
+                result if result is None or result.kind == "done" else replace(result, failure=reported_failure(result))
+                for result in outcomes
             ],
             attempt.number,
         )
@@ -108,7 +108,7 @@ class BulkActivities:
             again=request["again"],
             definition=request["definition"],
         )
-        digests = {one.saga_id: one.input_digest for one in new}
+        digests = {claim.saga_id: claim.input_digest for claim in new}
         existing: dict[str, dict[str, Any]] = {}
         for id, run in result.ended.items():
             same = run.saga == request["saga"] and run.input_digest in (None, digests[id])

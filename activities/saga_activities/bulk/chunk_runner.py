@@ -112,7 +112,9 @@ class ChunkRunner:
             for call, text in zip(calls, texts, strict=True)
         ]
         # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.
-        part = [items[at] for at in sorted(range(len(items)), key=texts.__getitem__) if items[at].outcome is None]
+        part = [
+            items[index] for index in sorted(range(len(items)), key=texts.__getitem__) if items[index].outcome is None
+        ]
         if part and part[0].call.reads:
             part = await self._read(part, attempt)
         if part:
@@ -177,7 +179,7 @@ class ChunkRunner:
         if not running:
             return
         scripts = [script for _, script in running]
-        known = {id(script): item.value for item, script in running} if part[0].call.reads else {}
+        values = {id(script): item.value for item, script in running} if part[0].call.reads else {}
         tx = effects = None
         try:
             tx = await self._begin(scripts[0].key, attempt, _idle_limit(part[0].call))
@@ -189,7 +191,7 @@ class ChunkRunner:
                     began,
                     scripts,
                     isolated=isolated,
-                    values=known,
+                    values=values,
                     idle_limit=_idle_limit(part[0].call),
                     committed=progress.committed,
                 )
@@ -253,14 +255,14 @@ class ChunkRunner:
         await tx.next_savepoint(first=first)
         session = tx.new_session()
         call = item.call
-        left = end_at - time.time()
-        limit = asyncio.timeout(min(call.timeout, left))
+        seconds = end_at - time.time()
+        limit = asyncio.timeout(min(call.timeout, seconds))
         try:
             body = self._bodies.body(call.action, call.arguments, call, attempt)
             async with limit:
                 item.value = to_json_value(await body(session))
         except Exception as error:
-            if limit.expired() and left < call.timeout and not first:
+            if limit.expired() and seconds < call.timeout and not first:
                 raise _OutOfTime from error
             doom = session.first_error or error
             classified = classify_database_error(doom)

@@ -63,10 +63,10 @@ class PostgresChunk(PostgresTransaction):
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
         await self.check_watermark()
         cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
-        found: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
+        stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
-            found.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, result)
-        return [found.get(_key(key), {}) for key in keys]
+            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, result)
+        return [stored.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
         await self._send(_DELETE, (_rows([(*_key(key), op) for key, op in rows]),))
@@ -116,11 +116,11 @@ class RowByRowChunk(SqlAlchemyTransaction):
         return inserted
 
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
-        found = []
+        stored = []
         for key in keys:
             self.address(key)
-            found.append(await self.rows())
-        return found
+            stored.append(await self.rows())
+        return stored
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
         for key, op in rows:

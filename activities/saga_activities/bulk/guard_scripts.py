@@ -209,16 +209,16 @@ async def run_scripts(
                     script.inserted.append(request.op)
                 script.go_on(won)
         elif reading := _waiting_for(scripts, RowsRead):
-            found = await rows.read_rows([request.key for _, request in reading])
-            for (script, _), own in zip(reading, found, strict=True):
+            stored = await rows.read_rows([request.key for _, request in reading])
+            for (script, _), own in zip(reading, stored, strict=True):
                 script.go_on(own)
         elif running := _waiting_for(scripts, BodyRun):
             await run_bodies([script for script, _ in running])
         else:
             break
-    if dropped := [(one.key, op) for one in scripts if not one.commits for op in one.inserted]:
+    if dropped := [(script.key, op) for script in scripts if not script.commits for op in script.inserted]:
         await rows.delete_rows(dropped)
-    await rows.store([(one.key, one.stored) for one in scripts if one.stored is not None])
+    await rows.store([(script.key, script.stored) for script in scripts if script.stored is not None])
 
 
 def _waiting_for(scripts: Sequence[EntryScript], kind: type[R]) -> list[tuple[EntryScript, R]]:

@@ -144,7 +144,7 @@ def _error_message(origin: Any) -> str:
         # A violated NOT NULL or CHECK has all values of the row as its detail, which belong in no message.
         whole_row = str(getattr(origin, "sqlstate", "")) in ("23502", "23514")
         more = (None if whole_row else diagnostic.message_detail, diagnostic.message_hint)
-        text = "; ".join([text, *(" ".join(one.split()).rstrip(".") for one in more if one)])
+        text = "; ".join([text, *(" ".join(part.split()).rstrip(".") for part in more if part)])
     return text[:_MAX_MESSAGE] or type(origin).__name__
 
 

@@ -50,14 +50,14 @@ def json_parameters(statement: ParsedSql) -> frozenset[str]:
     words = [statement.text_of(token).lower() for token in tokens]
     cast: set[str] = set()
     plain: set[str] = set()
-    for at, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.kind == "parameter":
-            following = words[at + 1 : at + 3]
+            following = words[index + 1 : index + 3]
             is_cast = following[:1] == ["::"] and following[-1] in _JSON_TYPES
             is_cast |= (
-                words[max(at - 2, 0) : at] == ["cast", "("]
-                and following == ["as", words[at + 2]]
-                and (words[at + 3 : at + 4] == [")"] and words[at + 2] in _JSON_TYPES)
+                words[max(index - 2, 0) : index] == ["cast", "("]
+                and following == ["as", words[index + 2]]
+                and (words[index + 3 : index + 4] == [")"] and words[index + 2] in _JSON_TYPES)
             )
             (cast if is_cast else plain).add(statement.text_of(token)[1:])
     for name in sorted(cast & plain):

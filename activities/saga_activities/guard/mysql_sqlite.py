@@ -253,9 +253,9 @@ class MysqlTransaction(SqlAlchemyTransaction):
         if info.get("saga_isolation") != level:
             await self._connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             info["saga_isolation"] = level
-        left = math.ceil(self._seconds_left())
-        idle = left if self._limits.idle_limit is None else min(left, math.ceil(self._limits.idle_limit))
-        variables = self._session_variables(left, idle)
+        seconds = math.ceil(self._seconds_left())
+        idle = seconds if self._limits.idle_limit is None else min(seconds, math.ceil(self._limits.idle_limit))
+        variables = self._session_variables(seconds, idle)
         if info.get("saga_limits") != variables:
             await self._connection.exec_driver_sql(f"SET SESSION {variables}")
             info["saga_limits"] = variables
@@ -271,12 +271,12 @@ class MysqlTransaction(SqlAlchemyTransaction):
         if self.sql.used:
             await self._connection.exec_driver_sql(CLEAN_MYSQL)
 
-    def _session_variables(self, left: int, idle: int) -> str:
-        waiting = f"innodb_lock_wait_timeout = {max(1, int(left * self._lock_share))}"
+    def _session_variables(self, seconds: int, idle: int) -> str:
+        waiting = f"innodb_lock_wait_timeout = {max(1, int(seconds * self._lock_share))}"
         if getattr(self._connection.dialect, "is_mariadb", False):
-            return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"
+            return f"{waiting}, max_statement_time = {seconds}, idle_transaction_timeout = {idle}"
         # MySQL cannot tell an idle transaction from an idle connection; the pool replaces closed connections.
-        return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {idle}"
+        return f"{waiting}, max_execution_time = {seconds * 1000}, wait_timeout = {idle}"
 
     async def _abandon(self) -> None:
         """Kill the connection on the server, too: otherwise its statement and its locks would remain."""

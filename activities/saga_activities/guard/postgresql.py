@@ -214,16 +214,16 @@ class PostgresTransaction:
         ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement. The limits
         are parameters: psycopg parses every new text, but remembers this one.
         """
-        left = max(50, int((self._limits.deadline - time.time()) * 1000))
+        remaining = max(50, int((self._limits.deadline - time.time()) * 1000))
         limits = {
-            "lock_timeout": max(25, int(left * self._lock_share)),
-            "statement_timeout": left,
-            "idle_in_transaction_session_timeout": left
+            "lock_timeout": max(25, int(remaining * self._lock_share)),
+            "statement_timeout": remaining,
+            "idle_in_transaction_session_timeout": remaining
             if self._limits.idle_limit is None
-            else min(left, int(self._limits.idle_limit * 1000)),
+            else min(remaining, int(self._limits.idle_limit * 1000)),
         }
         if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
-            limits["transaction_timeout"] = left + 1000  # the errors of the other limits are more specific
+            limits["transaction_timeout"] = remaining + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
         settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
         mode = " READ ONLY" if self._limits.read_only else ""

@@ -75,8 +75,8 @@ def _gunzip(gzip: zlib._Decompress, part: bytes, limit: int) -> bytes:
 
 
 def _text(body: bytes, charset: str | None) -> str:
-    known = charset is not None and _CHARSETS.fullmatch(charset)
+    is_valid = charset is not None and _CHARSETS.fullmatch(charset)
     try:
-        return body.decode(charset if known and charset else "utf-8", errors="replace")
+        return body.decode(charset if is_valid and charset else "utf-8", errors="replace")
     except LookupError:
         return body.decode("utf-8", errors="replace")

@@ -72,7 +72,7 @@ def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
     """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the caller."""
     if not 400 <= status <= 499 or status in _PASSING:
         return ""
-    return ", ".join(sorted({str(one) for one in (*written_statuses(arguments, "rejected"), status)}))
+    return ", ".join(sorted({str(pattern) for pattern in (*written_statuses(arguments, "rejected"), status)}))
 
 
 def check_patterns(arguments: Mapping[str, Any]) -> None:

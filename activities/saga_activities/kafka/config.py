@@ -33,7 +33,9 @@ class _RepeatFilter(logging.Filter):
         kind, now = _NUMBERS.sub("", record.getMessage()), time.monotonic()
         if now - self._last.get(kind, -_REPEAT_INTERVAL) < _REPEAT_INTERVAL:
             return False
-        self._last = {one: since for one, since in self._last.items() if now - since < _REPEAT_INTERVAL} | {kind: now}
+        self._last = {earlier: since for earlier, since in self._last.items() if now - since < _REPEAT_INTERVAL} | {
+            kind: now
+        }
         return True
 
 

@@ -30,7 +30,11 @@ HeaderPredicate = Callable[[Mapping[str, str]], bool]
 
 def open_transactions(settings: KafkaSettings, topic: str) -> dict[int, PartitionOffsets]:
     """The partitions with an open transaction, hanging or in progress. Raises KafkaOperationError."""
-    return {one: offsets for one, offsets in KafkaAdmin(settings).offsets(topic).items() if offsets.undecided_records}
+    return {
+        partition: offsets
+        for partition, offsets in KafkaAdmin(settings).offsets(topic).items()
+        if offsets.undecided_records
+    }
 
 
 def abort_hanging_events(
@@ -93,7 +97,7 @@ def visible_events(
     until = time.monotonic() + settings.transaction_timeout + _POLL_INTERVAL
     while True:
         offsets = cluster.offsets(topic)
-        waiting = {one: limits for one, limits in offsets.items() if limits.undecided_records}
+        waiting = {partition: limits for partition, limits in offsets.items() if limits.undecided_records}
         if (
             not _open_partitions(settings, topic, (is_wanted,), waiting)[0]
             or time.monotonic() > until
@@ -102,7 +106,7 @@ def visible_events(
             break
         time.sleep(_POLL_INTERVAL)
     first = range_reader.offsets_since(settings, topic, start_time, offsets)
-    ranges = {one: (first[one], limits.last_stable) for one, limits in offsets.items()}
+    ranges = {partition: (first[partition], limits.last_stable) for partition, limits in offsets.items()}
     return {
         id for message in range_reader.read_ranges(settings, topic, ranges) if (id := _event_id(message)) in event_ids
     }
@@ -116,7 +120,9 @@ def _open_partitions(
 ) -> tuple[set[int], ...]:
     """For each predicate, the partitions with such records at or after the last stable offset: their transaction is
     open, or it is complete, but an earlier one of another producer is open."""
-    ranges = {one: (limits.last_stable, limits.high_watermark) for one, limits in undecided_partitions.items()}
+    ranges = {
+        partition: (limits.last_stable, limits.high_watermark) for partition, limits in undecided_partitions.items()
+    }
     selected = tuple(set[int]() for _ in predicates)
     for message in range_reader.read_ranges(settings, topic, ranges, uncommitted=True):
         headers = known_headers(message)

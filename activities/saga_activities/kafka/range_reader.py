@@ -33,7 +33,7 @@ def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict
     cluster = KafkaAdmin(settings)
     first = current = cluster.offsets(topic)
     end = time.monotonic() + timeout
-    while any(current[one].last_stable < offsets.high_watermark for one, offsets in first.items()):
+    while any(current[partition].last_stable < offsets.high_watermark for partition, offsets in first.items()):
         if time.monotonic() > end:
             break
         time.sleep(0.1)
@@ -59,7 +59,10 @@ def offsets_since(
     for position in positions:
         if position.error is not None:
             raise _operation_error(topic, kafka_error_info(position.error))
-    return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].last_stable for one in positions}
+    return {
+        position.partition: position.offset if position.offset >= 0 else offsets[position.partition].last_stable
+        for position in positions
+    }
 
 
 def read_ranges(
@@ -72,14 +75,14 @@ def read_ranges(
     """
     from confluent_kafka import TopicPartition
 
-    left = {one: end for one, (start, end) in ranges.items() if start < end}
-    if not left:
+    unread = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    if not unread:
         return
     consumer = _consumer(settings, uncommitted=uncommitted)
     try:
-        consumer.assign([TopicPartition(topic, one, ranges[one][0]) for one in left])
+        consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in unread])
         until = time.monotonic() + READ_TIMEOUT
-        while left:
+        while unread:
             for message in consumer.consume(_MAX_MESSAGES, _CONSUME_TIMEOUT):
                 until = time.monotonic() + READ_TIMEOUT
                 partition, offset = message.partition() or 0, message.offset() or 0
@@ -90,16 +93,16 @@ def read_ranges(
                     if classify_kafka_error(error).action != "refused" and error.name() != "_AUTO_OFFSET_RESET":
                         continue  # the client retries by itself
                     raise _operation_error(topic, kafka_error_info(error))
-                if partition not in left:
+                if partition not in unread:
                     continue
                 # Also reached by the end-of-partition event: no record below the end of the range follows.
-                if offset >= left[partition]:
-                    del left[partition]
+                if offset >= unread[partition]:
+                    del unread[partition]
                 elif error is None:
                     yield message
-                    if offset + 1 == left[partition]:
-                        del left[partition]
-            if left and time.monotonic() > until:
+                    if offset + 1 == unread[partition]:
+                        del unread[partition]
+            if unread and time.monotonic() > until:
                 raise KafkaOperationError(f"Kafka, topic {topic}: no record arrived within {READ_TIMEOUT:.0f} s")
     finally:
         consumer.close()

@@ -213,7 +213,7 @@ class TransactionalProducer:
         if self._failed_deliveries:
             # Most deliveries only fail with the transaction; the first refusal is the cause.
             verdicts = [(classify_kafka_error(failure), about) for failure, about in self._failed_deliveries]
-            verdict, about = next((one for one in verdicts if one[0].action == "refused"), verdicts[0])
+            verdict, about = next((judged for judged in verdicts if judged[0].action == "refused"), verdicts[0])
             raise KafkaTransactionError(verdict, about)
         if time.monotonic() > self._deadline or self.cancelled.is_set():
             raise KafkaTransactionError(

@@ -36,18 +36,18 @@ class KnownSaga:
 
 async def read_known(engine: AsyncEngine, ids: Sequence[str]) -> dict[str, KnownSaga]:
     """The newest rows of these ids, or their claims, which are newer."""
-    known: dict[str, KnownSaga] = {}
+    sagas: dict[str, KnownSaga] = {}
     async with engine.connect() as connection:
-        for at in range(0, len(ids), _AT_ONCE):
-            part = ids[at : at + _AT_ONCE]
+        for start in range(0, len(ids), _AT_ONCE):
+            part = ids[start : start + _AT_ONCE]
             # Claims first: a saga that ends in between loses its claim when its row is written.
             held = await claims_of(connection, part)
             for id, run in (await runs_of(connection, part)).items():
-                known[id] = KnownSaga(run.saga, run.state, run.input_digest)
-            for one in held:
-                alone = one.bulk_id is None
-                known[one.saga_id] = KnownSaga(one.saga, "RUNNING", one.input_digest, one.bulk_id, alone)
-    return known
+                sagas[id] = KnownSaga(run.saga, run.state, run.input_digest)
+            for claim in held:
+                alone = claim.bulk_id is None
+                sagas[claim.saga_id] = KnownSaga(claim.saga, "RUNNING", claim.input_digest, claim.bulk_id, alone)
+    return sagas
 
 
 async def count_states(engine: AsyncEngine, batch: str) -> dict[str, int]:

@@ -108,14 +108,14 @@ async def claim(
             inserted = await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
             ids = [one.saga_id for one in part]
             others = [id for id in ids if id not in inserted]
-            held = {one.saga_id: one for one in await claims_of(connection, others)}
+            held = {claim.saga_id: claim for claim in await claims_of(connection, others)}
             ours = [id for id in ids if id in inserted or ((own := held.get(id)) and own.bulk_id == bulk_id)]
             # Read after the insert: whoever has ended such a saga has deleted its claim in the same transaction.
             earlier = await runs_of(connection, ours)
             refused = [id for id, run in earlier.items() if not (again and run.state in STARTED_AGAIN)]
             if refused:
                 await connection.execute(sa.delete(claim_table).where(among(connection, _CLAIM.saga_id, refused)))
-        result.taken |= {id: one for id, one in held.items() if one.bulk_id != bulk_id}
+        result.taken |= {id: claim for id, claim in held.items() if claim.bulk_id != bulk_id}
         result.ended |= {id: earlier[id] for id in refused}
         result.earlier |= {id: run for id, run in earlier.items() if id not in refused}
         result.claimed |= set(ours) - set(refused)
@@ -171,7 +171,7 @@ async def read_claim(engine: AsyncEngine, saga_id: str) -> Claim | None:
 async def read_claims(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, Claim]:
     """The claim of each id that has one."""
     async with engine.connect() as connection:
-        return {one.saga_id: one for one in await claims_of(connection, saga_ids)}
+        return {claim.saga_id: claim for claim in await claims_of(connection, saga_ids)}
 
 
 async def list_claims(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[Claim]:
@@ -196,7 +196,7 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
     """
     async with _transaction(engine) as connection:
         await write_rows(connection, records)
-        ended = {one.saga_id: one.ended_at for one in records if one.ended_at is not None}
+        ended = {record.saga_id: record.ended_at for record in records if record.ended_at is not None}
         ids = list(ended)
         for start in range(0, len(ids), _AT_ONCE):
             of_these = among(connection, _CLAIM.saga_id, ids[start : start + _AT_ONCE])

@@ -52,8 +52,8 @@ class Month:
 
 def month_of(partition: str) -> Month | None:
     """The month of a partition with this name; None if it is not one of a month."""
-    found = _NAME.fullmatch(partition)
-    return None if found is None else Month(int(found[1]), int(found[2]))
+    match = _NAME.fullmatch(partition)
+    return None if match is None else Month(int(match[1]), int(match[2]))
 
 
 def months_from(now: datetime) -> Iterator[Month]:

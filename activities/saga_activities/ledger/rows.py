@@ -144,8 +144,8 @@ def _finite(value: Any, convert: Callable[[str], str]) -> Any:
     if isinstance(value, float | Decimal):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {convert(key): _finite(one, convert) for key, one in value.items()}
-    return [_finite(one, convert) for one in value] if isinstance(value, list | tuple) else value
+        return {convert(key): _finite(item, convert) for key, item in value.items()}
+    return [_finite(item, convert) for item in value] if isinstance(value, list | tuple) else value
 
 
 # Writing: one statement for many rows.
@@ -354,7 +354,7 @@ async def _read_definition(connection: AsyncConnection, digest: str | None) -> A
 def _to_row(row: Any, story: Mapping[str, Any]) -> RunRow:
     view = SagaView.from_json({**story, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
     # Without its run nobody can carry out a decision.
-    parked = tuple(replace(one, decisions=(), commands=()) for one in view.parked)
+    parked = tuple(replace(operation, decisions=(), commands=()) for operation in view.parked)
     can_undo = view.state == "COMPLETED" and view.can_undo and bool(row.has_machine)
     return RunRow(
         view=replace(view, parked=parked, can_undo=can_undo, source="ledger"),

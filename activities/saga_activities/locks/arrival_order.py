@@ -74,9 +74,9 @@ def grant_waiting(
     among them that hold a lock.
     """
     locks, owners = dict(held), set(holding)
-    queue = sorted(waiting, key=lambda one: one.position)
+    queue = sorted(waiting, key=lambda request: request.position)
     granted: list[LockRequest] = []
-    for request in sorted(candidates, key=lambda one: one.position):
+    for request in sorted(candidates, key=lambda candidate: candidate.position):
         if not blockers_of(request, locks, queue, owner_holds=request.owner in owners):
             granted.append(request)
             queue.remove(request)

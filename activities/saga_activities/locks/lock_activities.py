@@ -111,7 +111,7 @@ class LockActivities:
             released += 1
             granted: list[Granted] = outcome.result
             # One that was terminated while it waited has not begun, so nobody needs its locks.
-            gone = [(one.owner, one.holder) for one in granted if await self._signal(one.workflow_id) == "gone"]
+            gone = [(grant.owner, grant.holder) for grant in granted if await self._signal(grant.workflow_id) == "gone"]
         return Outcome.done(released, attempt=None)
 
     def _table(self, connection: str) -> LockTable:

@@ -95,21 +95,21 @@ async def open_requests(engine: AsyncEngine) -> list[OpenRequest]:
         .where(requests.status == "waiting")
         .limit(MAX_ROWS)
     )
-    found: dict[tuple[str, bool], OpenRequest] = {}
+    open_requests: dict[tuple[str, bool], OpenRequest] = {}
     async with engine.connect() as connection:
         for waits, query in ((False, held), (True, waited)):
             for row in (await connection.execute(query)).all():
                 since = row.since if waits else row.acquired_at
-                known = found.get((row.holder, waits))
-                keys = sorted((*known.keys, row.key)) if known else [row.key]
+                request = open_requests.get((row.holder, waits))
+                keys = sorted((*request.keys, row.key)) if request else [row.key]
                 # Without its request, which was purged or deleted by hand, the holder names the workflow.
                 workflow_id = row.workflow_id or row.holder.partition("~")[0]
-                found[row.holder, waits] = OpenRequest(
+                open_requests[row.holder, waits] = OpenRequest(
                     row.saga_id,
                     row.holder,
                     workflow_id,
                     tuple(keys),
                     waits,
-                    min(since, known.since if known else since),
+                    min(since, request.since if request else since),
                 )
-    return [found[name] for name in sorted(found)]
+    return [open_requests[name] for name in sorted(open_requests)]

@@ -159,9 +159,9 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
 async def _free_or_pass_on(sql: SqlSession, owner: str, holder: str) -> set[str]:
     """Delete the locks of the holder. A key that another request of the same owner was granted, too, goes to that."""
     rows = await sql.all(sa.select(lock_table.c.key).where(lock_table.c.holder == holder))
-    left = {str(row["key"]) for row in rows}
-    if not left:
-        return left
+    held = {str(row["key"]) for row in rows}
+    if not held:
+        return held
     others = await sql.all(
         sa.select(request_table.c.holder, request_table.c.lock_keys)
         .where(request_table.c.saga_id == owner, request_table.c.status.in_(("granted", "held")))
@@ -169,15 +169,15 @@ async def _free_or_pass_on(sql: SqlSession, owner: str, holder: str) -> set[str]
         .order_by(request_table.c.position)
     )
     for other in others:
-        shared = left & set(decode_json(other["lock_keys"]))
+        shared = held & set(decode_json(other["lock_keys"]))
         if shared:
             await sql.execute(
                 sa.update(lock_table).where(lock_table.c.key.in_(sorted(shared))).values(holder=other["holder"])
             )
-            left -= shared
-    if left:
-        await sql.execute(sa.delete(lock_table).where(lock_table.c.key.in_(sorted(left))))
-    return left
+            held -= shared
+    if held:
+        await sql.execute(sa.delete(lock_table).where(lock_table.c.key.in_(sorted(held))))
+    return held
 
 
 async def _grant_next(sql: SqlSession, freed: set[str], now: float) -> None:
@@ -188,7 +188,7 @@ async def _grant_next(sql: SqlSession, freed: set[str], now: float) -> None:
     keys = frozenset().union(*(candidate.keys for candidate in candidates))
     waiting = candidates if keys <= freed else await _waiting_for(sql, keys)
     held = await _held(sql, keys)
-    holding = await _holding(sql, {one.owner for one in candidates})
+    holding = await _holding(sql, {candidate.owner for candidate in candidates})
     for request in grant_waiting(candidates, held, waiting, holding):
         holder = await sql.scalar(
             sa.select(request_table.c.holder)
@@ -277,13 +277,13 @@ def _batches(values: Iterable[str]) -> Iterator[list[str]]:
 def requests_of(rows: Iterable[Row | Mapping[str, Any]]) -> list[LockRequest]:
     """The requests with these rows of ``saga_lock_wait``, in their order of arrival."""
     keys: dict[int, set[str]] = {}
-    known: dict[int, tuple[str, float]] = {}
+    holders: dict[int, tuple[str, float]] = {}
     for row in rows:
         keys.setdefault(row["position"], set()).add(row["key"])
-        known[row["position"]] = row["saga_id"], row["since"]
+        holders[row["position"]] = row["saga_id"], row["since"]
     return [
-        LockRequest(position, known[position][0], frozenset(keys[position]), known[position][1])
-        for position in sorted(known)
+        LockRequest(position, holders[position][0], frozenset(keys[position]), holders[position][1])
+        for position in sorted(holders)
     ]
 
 

@@ -84,7 +84,7 @@ class PreparedEvents:
         """
         waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
         ours = {STEP_KEY_HEADER: invocation.key or None, TRACEPARENT_HEADER: traceparent}
-        headers = {name: one for name, one in ours.items() if one is not None}
+        headers = {name: text for name, text in ours.items() if text is not None}
         address = {
             "saga_id": invocation.saga_id,
             "step": invocation.entry,
@@ -111,7 +111,7 @@ class PreparedEvents:
 
 async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -> None:
     """Write the events in the session's transaction. A rollback of the attempt removes them."""
-    rows = [row for one in prepared for row in one.rows]
+    rows = [row for event in prepared for row in event.rows]
     if rows:
         await sql.execute(_INSERT_EVENT, rows)
 
@@ -279,9 +279,9 @@ async def wait_until_published(
             why = classified.message
         if not open_ids:
             return None
-        topics = ", ".join(sorted({wanted[one] for one in open_ids}))
-        left = deadline - time.time()
-        if left <= interval:
+        topics = ", ".join(sorted({wanted[event_id] for event_id in open_ids}))
+        seconds = deadline - time.time()
+        if seconds <= interval:
             message = f"stored, but {len(open_ids)} of {len(wanted)} events are not published yet ({topics})"
             return Outcome("unknown", failure=Failure("NotPublished", f"{message}{why and ': '}{why}"))
         attempt.heartbeat({"waiting_for": "the relay", "events": len(open_ids), "topics": topics})

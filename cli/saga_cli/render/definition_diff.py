@@ -24,13 +24,13 @@ _STILL_NEEDED = {
 }
 
 
-def print_diff(found: DefinitionDiff) -> None:
+def print_diff(difference: DefinitionDiff) -> None:
     """Print the changes by step, and what they mean for running sagas."""
     from rich.text import Text
 
     out = make_console()
-    out.print(Text.assemble((found.new.saga, "bold"), f"  {_summary(found)}"))
-    for step, changes in groupby(found.changes, key=lambda change: change.step):
+    out.print(Text.assemble((difference.new.saga, "bold"), f"  {_summary(difference)}"))
+    for step, changes in groupby(difference.changes, key=lambda change: change.step):
         out.print()
         out.print(Text("the saga" if step is None else step, style="bold"))
         for change in changes:
@@ -40,55 +40,59 @@ def print_diff(found: DefinitionDiff) -> None:
             if change.meaning is not None:
                 out.print(Text(f"      {printable_line(change.meaning)}", style="dim"), soft_wrap=True)
     out.print()
-    for line in _running_sagas(found):
+    for line in _running_sagas(difference):
         out.print(Text(line), soft_wrap=True)
 
 
-def diff_page(found: DefinitionDiff) -> str:
+def diff_page(difference: DefinitionDiff) -> str:
     """Render the differences between two definitions as one HTML page."""
-    rows = "".join(_html_row(change) for change in found.changes)
+    rows = "".join(_html_row(change) for change in difference.changes)
     head = "<tr><th>step</th><th>field</th><th>old</th><th>new</th><th>new sagas</th></tr>"
-    running = "".join(f"<li>{escape(line)}</li>" for line in _running_sagas(found))
+    running = "".join(f"<li>{escape(line)}</li>" for line in _running_sagas(difference))
     body = (
-        f"<h1>{escape(found.new.saga)}</h1>\n<p>{escape(_summary(found))}</p>\n"
-        f"<p><small>old {escape(found.old.digest)}</small><small>new {escape(found.new.digest)}</small></p>\n"
+        f"<h1>{escape(difference.new.saga)}</h1>\n<p>{escape(_summary(difference))}</p>\n"
+        f"<p><small>old {escape(difference.old.digest)}</small><small>new {escape(difference.new.digest)}</small></p>\n"
         + (f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>\n" if rows else "")
         + f"<h2>Running sagas</h2>\n<ul>{running}</ul>"
     )
-    return html_page(f"{found.new.saga}: two versions", body)
+    return html_page(f"{difference.new.saga}: two versions", body)
 
 
 def _html_row(change: Change) -> str:
-    cells = [change.step or "", change.field, *("" if one is None else _text(one) for one in (change.old, change.new))]
+    cells = [
+        change.step or "",
+        change.field,
+        *("" if value is None else _text(value) for value in (change.old, change.new)),
+    ]
     meaning = f"{_ATTENTION} {change.meaning}" if change.attention else change.meaning or ""
     style = ' class="warn"' if change.attention else ""
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}<td{style}>{escape(meaning)}</td></tr>\n"
 
 
-def _summary(found: DefinitionDiff) -> str:
-    if not found.changes:
+def _summary(difference: DefinitionDiff) -> str:
+    if not difference.changes:
         return "both versions are the same"
-    if found.is_same:
+    if difference.is_same:
         return "only descriptive texts differ: nothing changes for any saga"
-    count, alerts = len(found.changes), sum(change.attention for change in found.changes)
+    count, alerts = len(difference.changes), sum(change.attention for change in difference.changes)
     changes = "1 change" if count == 1 else f"{count} changes"
     return f"{changes}, {alerts} of which need attention" if alerts else changes
 
 
-def _running_sagas(found: DefinitionDiff) -> list[str]:
-    if found.is_same:
+def _running_sagas(difference: DefinitionDiff) -> list[str]:
+    if difference.is_same:
         return ["running sagas go on as before"]
     lines = ["running sagas go on with the definition with which they started"]
-    for kind, names in found.still_needed.items():
+    for kind, names in difference.still_needed.items():
         if names:
             lines.append(
                 f"until those have ended, and can no longer be undone, keep {_STILL_NEEDED[kind]} "
                 f"{', '.join(names)}, which only the old version names"
             )
-    if found.why_not_replaced is None:
+    if difference.why_not_replaced is None:
         lines.append("a parked one can continue with the new version: saga resolve ID STEP retry --definition FILE")
     else:
-        lines.append(f"a parked one cannot continue with the new version: {found.why_not_replaced}")
+        lines.append(f"a parked one cannot continue with the new version: {difference.why_not_replaced}")
     return lines
 
 
@@ -98,9 +102,11 @@ def _values(change: Change) -> str:
     if change.new is None:
         return f"removed: {_shorten(_text(change.old))}"
     old, new = _text(change.old), _text(change.new)
-    same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+    same = next(
+        (index for index, (character, other) in enumerate(zip(old, new, strict=False)) if character != other), 0
+    )
     if max(len(old), len(new)) > _MAX_VALUE and same > _CONTEXT:
-        old, new = (f"…{one[same - _CONTEXT :]}" for one in (old, new))
+        old, new = (f"…{value[same - _CONTEXT :]}" for value in (old, new))
     return f"{_shorten(old)} → {_shorten(new)}"
 
 

@@ -26,10 +26,10 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
     since = f" since {report['since']}" if report["since"] else ""
     read = "; ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
     repaired = "".join(
-        f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("repairs") or ()
+        f"<li>{escape(repair['saga_id'])}: {escape(repair['done'])}</li>" for repair in report.get("repairs") or ()
     )
     classes = "\n".join(
-        _kind_section(kind, number, [one for one in report["findings"] if one["class"] == kind])
+        _kind_section(kind, number, [finding for finding in report["findings"] if finding["class"] == kind])
         for kind, number in report["counts"].items()
     )
     body = (
@@ -51,16 +51,16 @@ def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) 
     )
 
 
-def _finding_row(one: Mapping[str, Any]) -> str:
+def _finding_row(finding: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         return escape("" if value is None else value if isinstance(value, str) else to_json(value))
 
-    saga = f"{text(one['saga_id']) or '–'}<small>{text(one['saga'])} {text(one['state'])}</small>"
-    where = text(one["place"]) + "".join(
-        f"<small>{text(name)} = {text(value)}</small>" for name, value in (one["row"] or {}).items()
+    saga = f"{text(finding['saga_id']) or '–'}<small>{text(finding['saga'])} {text(finding['state'])}</small>"
+    where = text(finding["place"]) + "".join(
+        f"<small>{text(name)} = {text(value)}</small>" for name, value in (finding["row"] or {}).items()
     )
     details = "".join(
-        f"<small>{text(name)}: {text(value)}</small>" for name, value in one["details"].items() if value is not None
+        f"<small>{text(name)}: {text(value)}</small>" for name, value in finding["details"].items() if value is not None
     )
-    cells = (saga, text(one["step"]), where, details, f"<code>{text(one['command'])}</code>")
+    cells = (saga, text(finding["step"]), where, details, f"<code>{text(finding['command'])}</code>")
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

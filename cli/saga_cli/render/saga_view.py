@@ -158,20 +158,20 @@ def _times(view: SagaView, now: datetime) -> str:
 
 
 def _nested(view: SagaView) -> list[Line]:
-    return [[("  nested saga ", "dim"), (one.id, ""), (f"  {one.state}", "")] for one in view.children]
+    return [[("  nested saga ", "dim"), (child.id, ""), (f"  {child.state}", "")] for child in view.children]
 
 
 def _parked(view: SagaView, now: datetime) -> list[Line]:
     lines: list[Line] = []
     nested = view.blocked_steps
-    for one in view.parked:
-        since = parse_timestamp(one.since)
-        for_whom = "a nested saga" if one.step in nested else "an operator"
+    for operation in view.parked:
+        since = parse_timestamp(operation.since)
+        for_whom = "a nested saga" if operation.step in nested else "an operator"
         lines += [[]] if lines else []
-        lines.append([("⏸ ", "red"), (one.step, "bold red"), (f" waits for {for_whom}", "bold red")])
-        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[one.op], "")])
-        lines.append([("  why      ", "dim"), (one.why, "")])
-        lines += row_lines(one)
+        lines.append([("⏸ ", "red"), (operation.step, "bold red"), (f" waits for {for_whom}", "bold red")])
+        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[operation.op], "")])
+        lines.append([("  why      ", "dim"), (operation.why, "")])
+        lines += row_lines(operation)
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:
@@ -187,11 +187,11 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("  remains  ", "dim"), (join_names(rest), "")])
     if view.source == "ledger":
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
-    if any("--definition" in command for one in view.parked for command in one.commands):
+    if any("--definition" in command for operation in view.parked for command in operation.commands):
         note = "the run keeps its definition until a retry brings the corrected file with --definition"
         lines.append([("  note     ", "dim"), (note, "yellow")])
     lines.append([("  decide with one of", "dim")])
-    lines += [[("    " + command, "cyan")] for one in view.parked for command in one.commands]
+    lines += [[("    " + command, "cyan")] for operation in view.parked for command in operation.commands]
     return lines
 
 
@@ -213,13 +213,13 @@ def _split_by_undo(view: SagaView) -> tuple[list[str], list[str]]:
 
 def _residue(view: SagaView) -> list[Line]:
     lines: list[Line] = []
-    for one in view.residue:
-        where = f" in {one.system}" if one.system else ""
-        key = f" (key {one.key})" if one.key else ""
-        what = _RESIDUE_TEXTS[one.kind]
-        lines.append([("! ", "bold red"), (one.step, "bold red"), (f": {what}{where}{key}", "")])
-        if one.command:
-            lines.append([("    " + one.command, "cyan")])
+    for effect in view.residue:
+        where = f" in {effect.system}" if effect.system else ""
+        key = f" (key {effect.key})" if effect.key else ""
+        what = _RESIDUE_TEXTS[effect.kind]
+        lines.append([("! ", "bold red"), (effect.step, "bold red"), (f": {what}{where}{key}", "")])
+        if effect.command:
+            lines.append([("    " + effect.command, "cyan")])
     return lines
 
 
@@ -231,16 +231,16 @@ def _not_done(view: SagaView) -> list[Line]:
 
 def _operator(view: SagaView) -> list[Line]:
     lines: list[Line] = []
-    for one in view.operator:
-        at = parse_timestamp(one.at)
-        evidence = f"; evidence: {one.evidence}" if one.evidence else ""
-        given = "" if one.arguments is None else f" with {shorten_middle(to_json(one.arguments), 160)}"
-        because = f", because {one.reason or '…'}" if one.step or one.reason else ""
+    for decision in view.operator:
+        decided_at = parse_timestamp(decision.at)
+        evidence = f"; evidence: {decision.evidence}" if decision.evidence else ""
+        given = "" if decision.arguments is None else f" with {shorten_middle(to_json(decision.arguments), 160)}"
+        because = f", because {decision.reason or '…'}" if decision.step or decision.reason else ""
         lines.append(
             [
-                (f"{local_time(at)}  " if at else "", "dim"),
-                (f"{one.who}: ", "bold"),
-                (f"{one.decision} {one.step}".rstrip() + given + because + evidence, ""),
+                (f"{local_time(decided_at)}  " if decided_at else "", "dim"),
+                (f"{decision.who}: ", "bold"),
+                (f"{decision.decision} {decision.step}".rstrip() + given + because + evidence, ""),
             ]
         )
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []
@@ -279,7 +279,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
     rows: list[list[Span]] = []
     notes: dict[int, list[Span]] = {}
     errors: list[list[Line]] = []
-    told = "\n".join([*(one.why for one in view.parked), (view.reason and view.reason.message) or ""])
+    told = "\n".join([*(operation.why for operation in view.parked), (view.reason and view.reason.message) or ""])
     for row in _rows_to_show(view.steps):
         errors.append([])
         if isinstance(row, str):
@@ -308,7 +308,7 @@ def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
             yield from members
             continue
         usual, count = Counter(_state_pair(member) for member in members).most_common(1)[0]
-        telling = [one for one in members if _state_pair(one) != usual]
+        telling = [member for member in members if _state_pair(member) != usual]
         yield from telling[: 2 * _MAX_ITEMS]
         if len(telling) > 2 * _MAX_ITEMS:
             yield f"{members[0].step}: {len(telling) - 2 * _MAX_ITEMS} more with other states"
@@ -390,7 +390,7 @@ def _attempts_text(operation: OperationView) -> str:
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:
     widest = max(40, shutil.get_terminal_size((140, 24)).columns // 3)
     columns = max((len(row) for row in rows), default=0)
-    widths = [max((min(len(row[at][0]), widest) for row in rows if row), default=0) for at in range(columns)]
+    widths = [max((min(len(row[index][0]), widest) for row in rows if row), default=0) for index in range(columns)]
     lines: list[Line] = []
     for number, row in enumerate(rows):
         if not row:

@@ -57,9 +57,9 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     table.add_column("step", no_wrap=True, vertical="bottom")
     for fault in faults:
         table.add_column(FAULT_HEADINGS.get(fault, fault), no_wrap=True, vertical="bottom")
-    found = {(cell.step, cell.fault): cell for cell in cells}
+    by_place = {(cell.step, cell.fault): cell for cell in cells}
     for step in dict.fromkeys(cell.step for cell in cells):
-        row = [found.get((step, fault)) for fault in faults]
+        row = [by_place.get((step, fault)) for fault in faults]
         pivot = definition.pivot is not None and definition.pivot.id == step
         table.add_row(Text(f"{step} ◆" if pivot else step, style="bold"), *(_text_cell(cell) for cell in row))
     # A long step id makes the table wider than the window; cut cells would be worse.
@@ -70,11 +70,11 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     if idle:
         out.print(Text(f"did not run, or cannot fail: {', '.join(idle)}", style="dim"))
     out.print()
-    kinds = {_legend_sign(found.get((step, fault))) for step in {cell.step for cell in cells} for fault in faults}
+    kinds = {_legend_sign(by_place.get((step, fault))) for step in {cell.step for cell in cells} for fault in faults}
     legend = [(f"{sign} {words}", style) for sign, words, style in LEGEND if sign in kinds]
     if definition.pivot is not None:
         legend.append(("◆ pivot", "dim"))
-    out.print(Text("   ").join(Text(*one) for one in legend))
+    out.print(Text("   ").join(Text(*entry) for entry in legend))
     _print_parked(cells)
     _print_residue(cells)
     _print_summary(cells)
@@ -148,11 +148,11 @@ def _print_summary(cells: Sequence[FailurePoint]) -> None:
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
     """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
     faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]
-    found = {(cell.step, cell.fault): cell for cell in cells}
+    by_place = {(cell.step, cell.fault): cell for cell in cells}
     rows = []
     for step in dict.fromkeys(cell.step for cell in cells):
         pivot = definition.pivot is not None and definition.pivot.id == step
-        inner = "".join(_html_cell(found.get((step, fault))) for fault in faults)
+        inner = "".join(_html_cell(by_place.get((step, fault))) for fault in faults)
         title = escape(step) + ("<small>commit point</small>" if pivot else "")
         rows.append(f'<tr><th scope="row">{title}</th>{inner}</tr>')
     heads = "".join(f'<th scope="col">{escape(fault)}</th>' for fault in faults)

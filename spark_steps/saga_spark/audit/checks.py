@@ -315,7 +315,7 @@ def violating_rows(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
     if check.kind not in ("not_null", "accepted_values", "expression"):
         return []
     conditions = [violation_condition(check, frame, part) for part in checked_columns(check)]
-    return sample_rows(frame.where(reduce(lambda one, other: one | other, conditions)))
+    return sample_rows(frame.where(reduce(lambda condition, other: condition | other, conditions)))
 
 
 def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -333,7 +333,7 @@ def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
     """Rows with a null in the columns are ignored, as in SQL's UNIQUE; `not_null` covers them."""
     columns = [quote_name(name) for name in as_names(check.spec)]
     _require_columns(check, frame, as_names(check.spec))
-    present = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in columns))
+    present = reduce(lambda condition, other: condition & other, (F.col(name).isNotNull() for name in columns))
     duplicates = (
         frame.where(_row_filter(check, frame) & present)
         .groupBy(*columns)
@@ -353,9 +353,9 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
     column, field = check.spec["column"], check.spec["field"]
     _require_columns(check, frame, (column,))
     _require_columns(check, other, (field,), "the other side")
-    known = other.select(F.col(quote_name(field)).alias(KNOWN_VALUES)).distinct()
+    existing = other.select(F.col(quote_name(field)).alias(KNOWN_VALUES)).distinct()
     own = frame.where(_row_filter(check, frame) & F.col(quote_name(column)).isNotNull())
-    orphans = own.join(known, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
+    orphans = own.join(existing, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
     count = orphans.count()
     if not count:
         return CheckResult(check, False, f"every {column} exists on the other side")

@@ -96,14 +96,14 @@ class DecimalRange:
         parts = pc.call_function("extract_regex", [texts], pc.ExtractRegexOptions(_DECIMAL_PARTS))
         lengths = {part: pc.call_function("utf8_length", [parts.field(part)]) for part in ("before", "after", "shown")}
         digits = pc.call_function("add", [lengths["before"], lengths["after"]])
-        most, at = _greatest(digits)
+        most, row = _greatest(digits)
         if most > MAX_PRECISION:
             reason = f"has {most} digits, and a decimal of Spark holds {MAX_PRECISION}"
-            raise _Refused(self._column, texts[at].as_py(), reason)
+            raise _Refused(self._column, texts[row].as_py(), reason)
         for part, counts in lengths.items():
-            most, at = _greatest(counts)
+            most, row = _greatest(counts)
             if most > self._most[part]:
-                self._most[part], self._examples[part] = most, texts[at].as_py()
+                self._most[part], self._examples[part] = most, texts[row].as_py()
 
     def decide(self) -> pa.DataType:
         """Raises UnreadableInput if no decimal holds all values seen."""
@@ -152,10 +152,10 @@ def _naming_rows(input_name: str, batch: pa.RecordBatch) -> Iterator[None]:
     except _Refused as refused:
         column, row = refused.column, ""
         texts = batch.column(column.name)
-        at = pc.call_function("index", [texts], pc.IndexOptions(pa.scalar(refused.value, texts.type))).as_py()
+        place = pc.call_function("index", [texts], pc.IndexOptions(pa.scalar(refused.value, texts.type))).as_py()
         other = next((name for name in batch.schema.names if name != column.name), None)
-        if other is not None and at >= 0:
-            row = f" of the row with {other} = {_shorten(str(batch.column(other)[at]))}"
+        if other is not None and place >= 0:
+            row = f" of the row with {other} = {_shorten(str(batch.column(other)[place]))}"
         raise UnreadableInput(
             f"the input {input_name} has the value {_shorten(refused.value)} in the column {column.name} "
             f"({column.declared}){row}, which {refused.reason}; read the column as text in a `query` "
@@ -191,9 +191,9 @@ def _convert(column: CopiedColumn, array: pa.Array, kind: pa.DataType) -> pa.Arr
 
 def _refuse_not_finite(column: CopiedColumn, texts: pa.Array) -> None:
     special = pc.call_function("is_in", [texts], pc.SetLookupOptions(_NOT_FINITE))
-    at = pc.call_function("index", [special], pc.IndexOptions(pa.scalar(True))).as_py()
-    if at >= 0:
-        raise _Refused(column, texts[at].as_py(), "no decimal of Spark holds")
+    row = pc.call_function("index", [special], pc.IndexOptions(pa.scalar(True))).as_py()
+    if row >= 0:
+        raise _Refused(column, texts[row].as_py(), "no decimal of Spark holds")
 
 
 def _is_readable(text: str, kind: pa.DataType) -> bool:

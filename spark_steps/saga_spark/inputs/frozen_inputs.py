@@ -94,9 +94,9 @@ def _freeze_parquet(context: TaskContext, name: str, path: str, folder: str) -> 
     return {**freeze_files(name, uris, base, folder), "rows": None, "fingerprint": fingerprint}
 
 
-def _freeze_step_output(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    fingerprint = {**_files_fingerprint(known["files"]), "kind": "step", "step": values["step"]}
-    return {"files": list(known["files"]), "rows": None, "schema": known.get("schema"), "fingerprint": fingerprint}
+def _freeze_step_output(values: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
+    fingerprint = {**_files_fingerprint(frozen["files"]), "kind": "step", "step": values["step"]}
+    return {"files": list(frozen["files"]), "rows": None, "schema": frozen.get("schema"), "fingerprint": fingerprint}
 
 
 def _files_fingerprint(files: Any) -> dict[str, Any]:

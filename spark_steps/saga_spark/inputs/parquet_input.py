@@ -73,7 +73,7 @@ def freeze_files(name: str, uris: Sequence[str], base: str | None, folder: str) 
         )
     if base and copied:  # the copies of all files need one base
         copied = list(read)
-    copies = {file.uri: f"{folder}/{_relative(file.uri, base, at)}" for at, file in enumerate(copied)}
+    copies = {file.uri: f"{folder}/{_relative(file.uri, base, index)}" for index, file in enumerate(copied)}
     for file in copied:
         _copy_file(name, file, columns, copies[file.uri])
     return {
@@ -110,7 +110,7 @@ def _read_columns(name: str, uri: str, base: str | None) -> FileColumns:
         raise UnreadableInput(
             f"the input {name}: the {label} is not a Parquet file, or is damaged; replace it ({first_line(error)})"
         ) from None
-    details = [leaves.column(at) for at in range(len(leaves))]
+    details = [leaves.column(index) for index in range(len(leaves))]
     try:
         check_names(stored.names)
         readable = {}
@@ -170,7 +170,7 @@ def _has_unsigned(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _has_unsigned(kind.value_type)
     return pa.types.is_unsigned_integer(kind) or any(
-        _has_unsigned(kind.field(at).type) for at in range(kind.num_fields)
+        _has_unsigned(kind.field(index).type) for index in range(kind.num_fields)
     )
 
 
@@ -199,8 +199,8 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _changed_value(array: pa.ChunkedArray, kind: pa.DataType) -> str:
-    for at in range(len(array)):
-        value = array.slice(at, 1)
+    for index in range(len(array)):
+        value = array.slice(index, 1)
         try:
             _cast(value, kind)
         except pa.ArrowInvalid:

@@ -70,9 +70,14 @@ def extract_database_inputs(
             on_cancel(connection.cancel)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            snapshot, at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or ("", "")
+            snapshot, taken_at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or (
+                "",
+                "",
+            )
             return {
-                database_input.name: DatabaseExtract(_copy_input(connection, database_input, on_progress), snapshot, at)
+                database_input.name: DatabaseExtract(
+                    _copy_input(connection, database_input, on_progress), snapshot, taken_at
+                )
                 for database_input in inputs
             }
     except psycopg.OperationalError as error:
@@ -120,8 +125,8 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     except RefusedStatement as error:
         raise UnreadableInput(f"the SQL of an input cannot be run: {error.message}; {error.help or ''}") from None
     parts: list[sql.Composable] = []
-    for at, piece in enumerate(parsed.pieces()):
-        if at % 2 == 0:
+    for index, piece in enumerate(parsed.pieces()):
+        if index % 2 == 0:
             parts.append(sql.SQL(cast(LiteralString, piece)))
         else:
             parts.append(sql.Literal(_parameter(piece, params[piece])))
@@ -284,11 +289,11 @@ def _csv_batches(copy: psycopg.Copy, columns: Sequence[CopiedColumn], name: str)
             ),
         )
     except pa.ArrowInvalid as error:
-        at = re.search(r"CSV column #(\d+)", str(error))
-        if at is not None and "UTF8" in str(error):
+        match = re.search(r"CSV column #(\d+)", str(error))
+        if match is not None and "UTF8" in str(error):
             raise UnreadableInput(
-                f"the input {name} has text in the column {columns[int(at[1])].name} that is not UTF-8; convert it in "
-                "a `query` (convert_from)"
+                f"the input {name} has text in the column {columns[int(match[1])].name} that is not UTF-8; convert it "
+                "in a `query` (convert_from)"
             ) from None
         raise UnreadableInput(
             f"the input {name} cannot be read: a row may have at most {CSV_BLOCK_BYTES} bytes ({first_line(error)})"

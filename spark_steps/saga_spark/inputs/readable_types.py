@@ -201,4 +201,4 @@ def spark_schema(columns: Mapping[str, pa.DataType]) -> dict[str, Any]:
 
 def has_null_type(kind: pa.DataType) -> bool:
     """Return whether the type, or a part of it, is null."""
-    return pa.types.is_null(kind) or any(has_null_type(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_null(kind) or any(has_null_type(kind.field(index).type) for index in range(kind.num_fields))

@@ -87,8 +87,8 @@ def check_text_sources(frame: DataFrame, label: str) -> None:
     """
     plan: Any = frame
     leaves = plan._jdf.queryExecution().analyzed().collectLeaves()
-    for at in range(leaves.size()):
-        leaf = leaves.apply(at)
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
         if leaf.getClass().getSimpleName() != "LogicalRelation":
             continue
         relation = leaf.relation()

@@ -28,8 +28,8 @@ def run_sql(spark: SparkSession, text: str, params: Mapping[str, Any]) -> DataFr
     # into the text, and their items are the parameters.
     arguments: dict[str, Any] = {}
     parts: list[str] = []
-    for at, piece in enumerate(parse_sql(text, "spark").pieces()):
-        parts.append(_expression(piece, params[piece], arguments) if at % 2 else piece)
+    for index, piece in enumerate(parse_sql(text, "spark").pieces()):
+        parts.append(_expression(piece, params[piece], arguments) if index % 2 else piece)
     return spark.sql("".join(parts), args=arguments)
 
 

@@ -159,12 +159,14 @@ def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: S
         if buckets is not None:
             # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
             both = both.repartition(*key)
-    grouped = both.groupBy(*key).agg(*(F.expr(one) for one in counted))
+    grouped = both.groupBy(*key).agg(*(F.expr(expression) for expression in counted))
     if not values:
         there = (f"if({name}_rows > 0, struct(true AS there), null) AS `{name}`" for name in ("left", "right"))
         grouped = grouped.selectExpr("*", *there)
     same_rows = " AND ".join(["left_rows = right_rows", *(f"{name} = 0" for name in (HASH_HALVES if values else ()))])
-    same_values = " AND ".join(_values_equal(at, aligned.numbers.get(at), tolerance) for at in range(len(values)))
+    same_values = " AND ".join(
+        _values_equal(index, aligned.numbers.get(index), tolerance) for index in range(len(values))
+    )
     kind = (
         "CASE WHEN left_rows = 0 THEN 'missing_left' WHEN right_rows = 0 THEN 'missing_right'"
         f" WHEN left_rows > 1 OR right_rows > 1 THEN if({same_rows}, null, 'duplicate')"
@@ -204,7 +206,7 @@ def _values_equal(at: int, number: str | None, tolerance: Decimal | None) -> str
 
 def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> dict[str, Any]:
     sides = {
-        side: {name: to_json_value(row[side][f"v{at}"]) for at, name in enumerate(aligned.values)}
+        side: {name: to_json_value(row[side][f"v{index}"]) for index, name in enumerate(aligned.values)}
         if row[side]
         else None
         for side in ("left", "right")
@@ -213,14 +215,14 @@ def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> di
     if row["kind"] == "differing":
         columns = [
             name
-            for at, name in enumerate(aligned.values)
+            for index, name in enumerate(aligned.values)
             if not _within_tolerance(
-                row["left"][f"v{at}"], row["right"][f"v{at}"], tolerance if at in aligned.numbers else None
+                row["left"][f"v{index}"], row["right"][f"v{index}"], tolerance if index in aligned.numbers else None
             )
         ]
     return {
         "kind": row["kind"],
-        "key": {name: to_json_value(row[f"k{at}"]) for at, name in enumerate(aligned.key)},
+        "key": {name: to_json_value(row[f"k{index}"]) for index, name in enumerate(aligned.key)},
         **sides,
         "rows": [row["left_rows"], row["right_rows"]],
         "columns": columns,
@@ -246,11 +248,11 @@ def to_json_value(value: Any) -> Any:
 
 
 def _key_columns(aligned: AlignedSides) -> list[str]:
-    return [f"k{at}" for at in range(len(aligned.key))]
+    return [f"k{index}" for index in range(len(aligned.key))]
 
 
 def _value_columns(aligned: AlignedSides) -> list[str]:
-    return [f"v{at}" for at in range(len(aligned.values))]
+    return [f"v{index}" for index in range(len(aligned.values))]
 
 
 # Type alignment of two sides, so that equal values have equal forms and hashes, whatever system they come from.
@@ -284,8 +286,8 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
     for name in (*spec.key, *compare):
         for side, frame in (("left", left), ("right", right)):
             if name not in frame.columns:
-                known = did_you_mean(name, tuple(frame.columns))
-                raise UsageError(f"the {side} side has no column {name}{known}")
+                hint = did_you_mean(name, tuple(frame.columns))
+                raise UsageError(f"the {side} side has no column {name}{hint}")
     if spec.filter is not None:
         left, right = (side.where(filter_condition(spec.filter, side.schema, "`filter`")) for side in (left, right))
     types = {
@@ -294,8 +296,8 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
     }
 
     def select_columns(frame: DataFrame) -> DataFrame:
-        columns = [(f"k{at}", name) for at, name in enumerate(spec.key)]
-        columns += [(f"v{at}", name) for at, name in enumerate(compare)]
+        columns = [(f"k{index}", name) for index, name in enumerate(spec.key)]
+        columns += [(f"v{index}", name) for index, name in enumerate(compare)]
         return frame.select(
             *(
                 _cast(F.col(quote_name(name)), frame.schema[name].dataType, types[name]).alias(to)
@@ -304,9 +306,9 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
         )
 
     numbers: dict[int, Literal["exact", "float"]] = {}
-    for at, name in enumerate(compare):
+    for index, name in enumerate(compare):
         if isinstance(types[name], T.NumericType):
-            numbers[at] = "float" if isinstance(types[name], T.DoubleType) else "exact"
+            numbers[index] = "float" if isinstance(types[name], T.DoubleType) else "exact"
     return AlignedSides(select_columns(left), select_columns(right), spec.key, compare, numbers)
 
 
@@ -325,7 +327,7 @@ def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
     if all(isinstance(data_type, _STRING_TYPES) or type(data_type) in _INTEGER_DIGITS for data_type in pair):
         return T.StringType()  # a number stored as a string, as ids often are
     if all(isinstance(data_type, _TIME_TYPES) for data_type in pair):
-        return max(pair, key=lambda one: _TIME_TYPES.index(type(one)))
+        return max(pair, key=lambda type_: _TIME_TYPES.index(type(type_)))
     for plain in (T.BooleanType, T.BinaryType):
         if all(isinstance(data_type, plain) for data_type in pair):
             return plain()
@@ -363,8 +365,8 @@ def _cast(column: Column, source: T.DataType, target: T.DataType) -> Column:
 def _apply_mapping(right: DataFrame, spec: ComparisonSpec) -> DataFrame:
     for to, name in spec.mapping.items():
         if name not in right.columns:
-            known = did_you_mean(name, tuple(right.columns))
-            raise UsageError(f"`mapping`: the right side has no column {name}{known}")
+            hint = did_you_mean(name, tuple(right.columns))
+            raise UsageError(f"`mapping`: the right side has no column {name}{hint}")
         if to != name and to in right.columns:
             right = right.drop(to)
         right = right.withColumnRenamed(name, to)

@@ -25,7 +25,7 @@ def check_rows_against_guards(
 ) -> list[DataFrame]:
     """Compare the rows of a business table with the steps that are done according to the guards."""
     amounts = list(effects["amounts"])
-    rows = _with_amounts(rows, {f"a{at}": F.col(f"a{at}") for at in range(len(amounts))})
+    rows = _with_amounts(rows, {f"a{index}": F.col(f"a{index}") for index in range(len(amounts))})
     steps = tables.guard.where(F.split("step", "#")[0] == effects["step"])
     if effects["sagas"]:
         mine = tables.sagas.where(F.col("saga").isin(effects["sagas"])).select("saga_id")
@@ -33,21 +33,21 @@ def check_rows_against_guards(
     steps = steps.withColumn("bound", _binding_value(effects))
     fields = effects["amounts"].values()
     steps = _with_amounts(
-        steps, {f"a{at}": F.get_json_object("result", _json_path(field)) for at, field in enumerate(fields)}
+        steps, {f"a{index}": F.get_json_object("result", _json_path(field)) for index, field in enumerate(fields)}
     )
     if tables.since is not None:
         rows, steps = _limit_to_window(rows, steps, tables, effects)
     if effects["holds"]:
         return [_unowned_reservations(tables, effects, rows, steps)]
     live = steps.where((F.col("reason") == "do") & ~F.col("undone"))
-    names = tuple(f"a{at}" for at in range(len(amounts)))
+    names = tuple(f"a{index}" for index in range(len(amounts)))
     left, right = live, rows
     if effects["many"]:
         left, right = (side.groupBy("bound").agg(*_amount_sums(names)) for side in (live, rows))
     spec = ComparisonSpec.parse({"key": "bound", "compare": list(names), "tolerance": effects["tolerance"]})
-    found = find_differing_keys(left, right, spec, tables.rows)
+    different = find_differing_keys(left, right, spec, tables.rows)
     columns = ("kind", F.col("k0").alias("bound"), "left_rows", "right_rows", "left", "right")
-    differing = DifferingKeys.persist(found and found.select(*columns), tables)
+    differing = DifferingKeys.persist(different and different.select(*columns), tables)
     return [] if differing is None else [_classify(tables, effects, differing, rows, steps)]
 
 
@@ -98,9 +98,9 @@ def _classify(
         "steps_done": F.col("left_rows"),
         "bound": F.col("bound"),
     }
-    for at, column in enumerate(effects["amounts"]):
-        details[column] = F.col(f"right.v{at}").cast("string")
-        details[f"{EXPECTED_PREFIX}{column}"] = F.col(f"left.v{at}").cast("string")
+    for index, column in enumerate(effects["amounts"]):
+        details[column] = F.col(f"right.v{index}").cast("string")
+        details[f"{EXPECTED_PREFIX}{column}"] = F.col(f"left.v{index}").cast("string")
     return to_findings(joined, class_, F.lit(_table_label(effects)), F.col("row"), details)
 
 
@@ -194,14 +194,16 @@ def _limit_to_window(
     assert tables.since is not None
     if effects["timed"]:
         return rows, steps.where(F.col("created_at") >= tables.since - READ_MARGIN)
-    known = steps.select("bound").distinct()
+    bounds = steps.select("bound").distinct()
     if effects["binding"] == "saga_id":
-        known = known.union(tables.sagas.select("saga_id")).distinct()
-    return rows.join(known, "bound", "left_semi"), steps
+        bounds = bounds.union(tables.sagas.select("saga_id")).distinct()
+    return rows.join(bounds, "bound", "left_semi"), steps
 
 
 def _with_amounts(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-    return reduce(lambda done, one: done.withColumn(one[0], one[1].cast("decimal(38,9)")), columns.items(), frame)
+    return reduce(
+        lambda done, column: done.withColumn(column[0], column[1].cast("decimal(38,9)")), columns.items(), frame
+    )
 
 
 def _amount_sums(names: Sequence[str]) -> list[Column]:
@@ -243,9 +245,9 @@ def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame)
     held = DifferingKeys.persist(outbox.where(F.col("status") == HELD), tables)
     if held is None:
         return findings
-    known = tables.entries.where("residue").select("saga_id", "step")  # left by an operator
+    residue = tables.entries.where("residue").select("saga_id", "step")  # left by an operator
     rows = held.rows.join(held.matching_rows(done, *key), key, "left_semi")
-    rows = join_saga(rows.join(known, ["saga_id", "step"], "left_anti"), held.matching_rows(tables.sagas, "saga_id"))
+    rows = join_saga(rows.join(residue, ["saga_id", "step"], "left_anti"), held.matching_rows(tables.sagas, "saga_id"))
     return [*findings, to_findings(rows, F.when(over, "event_held"), place, _outbox_row_key(), details)]
 
 
@@ -262,7 +264,7 @@ def check_events_against_topics(
         published = published.where(F.col("published_at") >= tables.since)
     sides = published.select(*key), records.select(*key)
     differing = find_differing_keys(*sides, ComparisonSpec(key, ()), tables.rows)
-    named = (F.col(f"k{at}").alias(name) for at, name in enumerate(key))
+    named = (F.col(f"k{index}").alias(name) for index, name in enumerate(key))
     few = DifferingKeys.persist(differing and differing.select("kind", *named, "right_rows"), tables)
     if few is None:
         return []
@@ -372,6 +374,6 @@ def to_findings(
 
 def join_saga(rows: DataFrame, sagas: DataFrame) -> DataFrame:
     """Add ``saga``, ``state`` (UNKNOWN_STATE for unknown sagas) and ``judged`` by each row's ``saga_id``."""
-    known = sagas.select("saga_id", "saga", "state", "judged")
-    joined = rows.drop("saga", "state", "judged").join(known, "saga_id", "left")
+    states = sagas.select("saga_id", "saga", "state", "judged")
+    joined = rows.drop("saga", "state", "judged").join(states, "saga_id", "left")
     return joined.withColumn("state", F.coalesce(F.col("state"), F.lit(UNKNOWN_STATE)))

@@ -99,14 +99,14 @@ def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
 def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[OrphanOutput]:
     """Visible publications without a ledger row, in all destinations of the given rows. Blocks."""
     rows = list(rows)
-    known = {row.target.name for row in rows}
+    names = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.destination): output
                for output in map(output_of, rows)}  # fmt: skip
     orphans: dict[str, OrphanOutput] = {}
     for output in outputs.values():
         sink = sink_for(output.kind, settings)
         for target in _published_targets(output, settings):
-            if target.name not in known and target.name not in orphans and sink.find(output, target) is not None:
+            if target.name not in names and target.name not in orphans and sink.find(output, target) is not None:
                 orphans[target.name] = OrphanOutput(output.destination, target)
     return list(orphans.values())
 

@@ -117,7 +117,7 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
     # Notifications are best effort, and no saga claims their effects.
     steps = tables.live.where(~F.col("step").startswith(NOTIFICATION_PREFIX))
     present = _comparable_only(steps, tables.sagas).select(*key)
-    names = (F.col(f"k{at}").alias(name) for at, name in enumerate(key))
+    names = (F.col(f"k{index}").alias(name) for index, name in enumerate(key))
     differing = find_differing_keys(claimed, present, ComparisonSpec(key, ()), tables.rows)
     few = DifferingKeys.persist(differing and differing.select("kind", *names, "right_rows"), tables)
     if few is None:

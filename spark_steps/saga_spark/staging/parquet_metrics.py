@@ -177,7 +177,7 @@ class FileMetrics:
     def __add__(self, other: FileMetrics) -> FileMetrics:
         return FileMetrics(
             self.fingerprint + other.fingerprint,
-            {name: one + other.sums.get(name, 0) for name, one in self.sums.items()},
+            {name: total + other.sums.get(name, 0) for name, total in self.sums.items()},
         )
 
 
@@ -191,7 +191,7 @@ def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int
 
     ``threads`` defaults to the number of processors.
     """
-    columns = [_ColumnHasher(at, one.name, one.dataType) for at, one in enumerate(schema.fields)]
+    columns = [_ColumnHasher(index, field.name, field.dataType) for index, field in enumerate(schema.fields)]
     total = FileMetrics(Fingerprint(), {column.name: 0 for column in columns if column.has_sum})
     try:
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
@@ -233,8 +233,8 @@ def _batch_counts(files: Sequence[StagedFile], columns: Sequence[_ColumnHasher])
 def _is_dictionary(footer: pq.FileMetaData, name: str) -> bool:
     """Return whether all values of a column are dictionary-encoded."""
     for group in range(footer.num_row_groups):
-        for at in range(footer.num_columns):
-            chunk = footer.row_group(group).column(at)
+        for index in range(footer.num_columns):
+            chunk = footer.row_group(group).column(index)
             if chunk.path_in_schema == name and "PLAIN" in chunk.encodings:
                 return False
     return True
@@ -318,25 +318,25 @@ class _ColumnHasher:
         mixed ^= np.take(table, indices, axis=0, mode="clip")  # skips the bounds check: all indices are valid
 
     def _dictionary_table(self, dictionary: pa.Array) -> Words:
-        known = self._cached_table
-        if known is None or not known[0].equals(dictionary):
-            known = dictionary, self._table(pa.concat_arrays([dictionary, pa.nulls(1, dictionary.type)]))
-            self._cached_table = known
-        return known[1]
+        cached = self._cached_table
+        if cached is None or not cached[0].equals(dictionary):
+            cached = dictionary, self._table(pa.concat_arrays([dictionary, pa.nulls(1, dictionary.type)]))
+            self._cached_table = cached
+        return cached[1]
 
     def _is_cached(self, low: int, high: int) -> bool:
-        known = self._cached_table
-        return known is not None and known[0] <= low and high < known[0] + len(known[1])
+        cached = self._cached_table
+        return cached is not None and cached[0] <= low and high < cached[0] + len(cached[1])
 
     def _span_table(self, low: int, high: int) -> tuple[int, Words]:
-        known = self._cached_table
-        if known is None or not self._is_cached(low, high):
-            if known is not None:  # keep the cached range, as long as the union is not too large
-                wide = min(low, known[0]), max(high, known[0] + len(known[1]) - 1)
+        cached = self._cached_table
+        if cached is None or not self._is_cached(low, high):
+            if cached is not None:  # keep the cached range, as long as the union is not too large
+                wide = min(low, cached[0]), max(high, cached[0] + len(cached[1]) - 1)
                 low, high = wide if wide[1] - wide[0] < MAX_INTEGER_SPAN else (low, high)
-            known = low, self._table(pa.array(np.arange(low, high + 1)))
-            self._cached_table = known
-        return known
+            cached = low, self._table(pa.array(np.arange(low, high + 1)))
+            self._cached_table = cached
+        return cached
 
 
 def _exact_sum(values: pa.Array) -> int:

@@ -43,8 +43,8 @@ def partition_key(output: Output, schema: StructType, settings: SparkSettings) -
     types = {field.name: field.dataType for field in schema.fields}
     for name, transform in _partition_fields(output, settings):
         if name not in types:
-            known = did_you_mean(name, tuple(types))
-            raise UsageError(f"the output {output.name} is partitioned by {name}, but has no such column{known}")
+            hint = did_you_mean(name, tuple(types))
+            raise UsageError(f"the output {output.name} is partitioned by {name}, but has no such column{hint}")
         key = _transformed(F.col(quote_name(name)), types[name], transform)
         if key is None:
             raise UsageError(
@@ -187,11 +187,11 @@ def _bucket_function(buckets: int) -> Callable[[Any], int | None]:
             data = unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
         mask, hashed = 0xFFFFFFFF, 0
         whole = len(data) - len(data) % 4
-        for at in range(0, len(data), 4):
-            word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & mask
+        for index in range(0, len(data), 4):
+            word = int.from_bytes(data[index : index + 4], "little") * 0xCC9E2D51 & mask
             word = (word << 15 | word >> 17) * 0x1B873593 & mask
             hashed ^= word
-            if at < whole:
+            if index < whole:
                 hashed = ((hashed << 13 | hashed >> 19) * 5 + 0xE6546B64) & mask
         hashed ^= len(data)
         hashed = (hashed ^ hashed >> 16) * 0x85EBCA6B & mask

@@ -98,10 +98,10 @@ class StagingAttempt:
         if first.inputs is not None or not to_freeze:
             return first.inputs or {}
         self._progress.begin_phase("reading the inputs")
-        known = {}
+        manifests = {}
         for name, source in to_freeze.items():
             if source.kind == "step":
-                known[name] = await read_staged_files(
+                manifests[name] = await read_staged_files(
                     self._engine, self._invocation.saga_id, source.options["step"], source.options.get("output")
                 )
         request = {
@@ -109,7 +109,7 @@ class StagingAttempt:
                 name: {"kind": source.kind, "values": dict(source.options)} for name, source in to_freeze.items()
             },
             "folder": self._area.inputs_folder(first.target, first.epoch),
-            "known": known,
+            "known": manifests,
         }
         inputs = (await self._run_task("freeze", request))["inputs"]
         async with transaction(self._engine) as connection:
@@ -118,9 +118,9 @@ class StagingAttempt:
 
     async def _stage(self, inputs: Mapping[str, Any]) -> None:
         """Run the job, unless an earlier attempt has staged everything already."""
-        known = {name: row.manifest for name, row in self.rows.items()}
-        if all(manifest is not None for manifest in known.values()):
-            manifests = {name: manifest for name, manifest in known.items() if manifest is not None}
+        published = {name: row.manifest for name, row in self.rows.items()}
+        if all(manifest is not None for manifest in published.values()):
+            manifests = {name: manifest for name, manifest in published.items() if manifest is not None}
             if all([await asyncio.to_thread(self._area.is_complete, manifest) for manifest in manifests.values()]):
                 self._progress.begin_phase("reusing the output staged by an earlier attempt")
                 self.manifests = manifests

@@ -87,29 +87,30 @@ class WriteMetrics:
             "hash_word1": fingerprint.first,
             "hash_word2": fingerprint.second,
         }
-        for at, field in enumerate(self._schema.fields):
+        for index, field in enumerate(self._schema.fields):
             if field.name in counted.sums:
                 scale = getattr(field.dataType, "scale", 0)
-                values[f"sum_{at}_plain"] = Decimal(f"{counted.sums[field.name]}E-{scale}")
+                values[f"sum_{index}_plain"] = Decimal(f"{counted.sums[field.name]}E-{scale}")
         return values
 
     def _base_expressions(self, *, wrapping: bool) -> list[Column]:
         from pyspark.sql import functions as F
 
         expressions = fingerprint_aggregates(row_words(self._schema), "hash_", wrapping=wrapping)
-        for at, field in enumerate(self._schema.fields):
+        for index, field in enumerate(self._schema.fields):
             column = F.col(quote_name(field.name))
             if field.name not in self.footer_columns:
-                expressions.append(F.count(column).alias(f"values_{at}"))
+                expressions.append(F.count(column).alias(f"values_{index}"))
             expressions += [
-                expression.alias(f"sum_{at}_{part}") for part, expression in _sum_parts(column, field.dataType).items()
+                expression.alias(f"sum_{index}_{part}")
+                for part, expression in _sum_parts(column, field.dataType).items()
             ]
         return expressions
 
     def _check_expressions(self) -> list[Column]:
         return [
-            aggregate.alias(f"count_{at}")
-            for at, aggregate in enumerate(self._check_aggregates.values())
+            aggregate.alias(f"count_{index}")
+            for index, aggregate in enumerate(self._check_aggregates.values())
             if not isinstance(aggregate, ManifestMetric)
         ]
 
@@ -117,20 +118,22 @@ class WriteMetrics:
         """``nulls`` are the null counts of ``footer_columns``, by name."""
         fingerprint = read_fingerprint(values, "hash_")
         columns = []
-        for at, field in enumerate(self._schema.fields):
+        for index, field in enumerate(self._schema.fields):
             missing = nulls.get(field.name)
-            present = int(values[f"values_{at}"] or 0) if missing is None else fingerprint.rows - missing
+            present = int(values[f"values_{index}"] or 0) if missing is None else fingerprint.rows - missing
             parts = {
-                part: values[f"sum_{at}_{part}"] for part in ("high", "low", "plain") if f"sum_{at}_{part}" in values
+                part: values[f"sum_{index}_{part}"]
+                for part in ("high", "low", "plain")
+                if f"sum_{index}_{part}" in values
             }
             total = _exact_total(parts, present)
             columns.append(ManifestColumn(field.name, field.dataType.simpleString(), fingerprint.rows - present, total))
         seen = {column.name: column for column in columns}
         counts = {
-            name: getattr(seen[one.column], one.metric)
-            if isinstance(one, ManifestMetric)
-            else _json_number(values[f"count_{at}"])
-            for at, (name, one) in enumerate(self._check_aggregates.items())
+            name: getattr(seen[aggregate.column], aggregate.metric)
+            if isinstance(aggregate, ManifestMetric)
+            else _json_number(values[f"count_{index}"])
+            for index, (name, aggregate) in enumerate(self._check_aggregates.items())
         }
         return ObservedMetrics(fingerprint, tuple(columns), counts)
 
@@ -221,20 +224,20 @@ class BackgroundCount:
 
     def count(self, files: Sequence[StagedFile]) -> FileMetrics | None:
         """The metrics of all files; those already counted are not read again. None as in :func:`count_files`."""
-        known: list[FileMetrics] = []
-        left: list[StagedFile] = []
+        counted: list[FileMetrics] = []
+        unmeasured: list[StagedFile] = []
         for file in files:
             path = local_path(file.uri)
             identity = _file_identity(path) if path is not None else None
             if identity is None or identity not in self._known:
-                left.append(file)
+                unmeasured.append(file)
                 continue
             metrics = self._known[identity]
             if metrics is None:
                 return None
-            known.append(metrics)
-        rest = count_files(left, self._schema)
-        return None if rest is None else sum(known, rest)
+            counted.append(metrics)
+        rest = count_files(unmeasured, self._schema)
+        return None if rest is None else sum(counted, rest)
 
 
 @contextmanager

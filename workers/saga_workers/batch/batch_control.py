@@ -213,7 +213,7 @@ async def cancel_members(locator: Locator, saga_ids: Sequence[str], request: Map
     for member in await locator.members(list((await locator.ledger.claims(saga_ids)).values())):
         members.setdefault(member.bulk_id, []).append(member)
     answers = await asyncio.gather(*(_cancel_members_of(locator.temporal, some, request) for some in members.values()))
-    return {id: answer for one in answers for id, answer in one.items()}
+    return {id: answer for part in answers for id, answer in part.items()}
 
 
 async def _cancel_members_of(

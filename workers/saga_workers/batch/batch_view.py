@@ -229,4 +229,4 @@ def group_failures(reasons: Iterable[tuple[str, str, ReasonView | None]]) -> tup
         FailureGroup(state, kind, step, message, len(ids), ids[0])
         for (state, kind, step, message), ids in groups.items()
     ]
-    return tuple(sorted(ordered, key=lambda one: (-one.count, one.example)))
+    return tuple(sorted(ordered, key=lambda group: (-group.count, group.example)))

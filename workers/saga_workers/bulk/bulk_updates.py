@@ -30,9 +30,9 @@ async def update_bulk_workflow(temporal: Temporal, bulk_id: str, name: str, argu
     update_id = str(uuid.uuid4())  # an update whose answer was lost is not carried out a second time
     until = time.monotonic() + UPDATE_TIMEOUT
     while True:
-        left = until - time.monotonic()
+        seconds = until - time.monotonic()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds):
                 timeout = timedelta(seconds=UPDATE_TIMEOUT)
                 return await handle.execute_update(name, args=arguments, id=update_id, rpc_timeout=timeout)
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
@@ -40,7 +40,7 @@ async def update_bulk_workflow(temporal: Temporal, bulk_id: str, name: str, argu
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
-            if error.status not in _BUSY or left < 1.0:
+            if error.status not in _BUSY or seconds < 1.0:
                 raise
         # Temporal limits the updates in flight of one workflow.
         await asyncio.sleep(_BUSY_INTERVAL)

@@ -91,18 +91,18 @@ class DevFolder:
         file = self.dev / "ID"
         here = str(self.root)
         if file.exists():
-            known, _, path = file.read_text(encoding="utf-8").strip().partition(" ")
+            owner, _, path = file.read_text(encoding="utf-8").strip().partition(" ")
             if path == here:
-                return known
-            if known and not Path(path, ".saga", "dev", "ID").exists():
-                write_atomically(file, f"{known} {here}\n")
-                return known
+                return owner
+            if owner and not Path(path, ".saga", "dev", "ID").exists():
+                write_atomically(file, f"{owner} {here}\n")
+                return owner
             for file_of_original in self.dev.glob("*.json"):
                 self.write(file_of_original.stem, ServiceRecord(data=self.read(file_of_original.stem).data))
             self.toml.unlink(missing_ok=True)
-        known = secrets.token_hex(8)
-        write_atomically(file, f"{known} {here}\n")
-        return known
+        owner = secrets.token_hex(8)
+        write_atomically(file, f"{owner} {here}\n")
+        return owner
 
     def read(self, name: str) -> ServiceRecord:
         """The record of a service; an unreadable one counts as missing (the process is found by its mark)."""

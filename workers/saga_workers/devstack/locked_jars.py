@@ -114,13 +114,13 @@ class LockedJars:
 
     def _ivy_jar(self) -> Path:
         spec = importlib.util.find_spec("pyspark")
-        found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-        if not found:
+        jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+        if not jars:
             raise self.error(
                 f"downloading {self.what} needs PySpark, which is not installed",
                 help="pip install 'saga-orchestrator[spark]'",
             )
-        return found[-1]
+        return jars[-1]
 
 
 def _mismatched_files(wanted: list[Jar], folder: Path) -> list[str]:

@@ -36,7 +36,7 @@ def cause(output: str) -> str:
     lines = [line for line in lines if not _FRAME.match(line)]
     if no_space := [line for line in lines if any(text in line.lower() for text in _NO_SPACE)]:
         return _message(no_space[-1])
-    errors = [at for at, line in enumerate(lines) if _LEVEL.match(line)]
+    errors = [index for index, line in enumerate(lines) if _LEVEL.match(line)]
     if not errors:
         return _message(lines[-1]) if lines else "it printed nothing"
     chain = [lines[errors[-1]]]

@@ -39,7 +39,7 @@ def check_bulk_triggers(project: Project) -> Iterator[DoctorResult]:
 
 async def _check_cluster(project: Project) -> list[DoctorResult]:
     try:
-        found = f"confluent-kafka {version('confluent-kafka')}"
+        version_text = f"confluent-kafka {version('confluent-kafka')}"
     except PackageNotFoundError:
         return [
             DoctorResult("kafka", False, "not installed: confluent-kafka", "pip install 'saga-orchestrator[kafka]'")
@@ -48,7 +48,7 @@ async def _check_cluster(project: Project) -> list[DoctorResult]:
         cluster = KafkaAdmin(project.settings.kafka, timeout=CHECK_TIMEOUT / 2)
     except SagaError as error:
         return [DoctorResult("kafka", False, error.message, error.help)]
-    brokers = await timed_check("kafka", lambda: f"{_check_brokers(cluster)}, {found}")
+    brokers = await timed_check("kafka", lambda: f"{_check_brokers(cluster)}, {version_text}")
     if not brokers.ok:
         return [brokers]
     try:
@@ -87,7 +87,7 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
         )
     for name, access in topics.items():
         allowed = cluster.authorized_operations(name)
-        lacking = sorted(_REQUIRED_ACLS[one] for one in access if _REQUIRED_ACLS[one] not in allowed)
+        lacking = sorted(_REQUIRED_ACLS[right] for right in access if _REQUIRED_ACLS[right] not in allowed)
         if lacking:
             raise KafkaOperationError(
                 f"{name}: this user has no ACL for {' and '.join(lacking)}",

@@ -97,17 +97,17 @@ def uncast(parsed: ParsedSql) -> list[str]:
     """The parameters that no place of the statement casts: a cast gives the type to all places."""
     tokens = [token for token in parsed.tokens if token.kind not in INSIGNIFICANT]
     cast: set[str] = set()
-    for at, token in enumerate(tokens):
-        if token.kind == "parameter" and _is_cast(parsed, tokens, at):
+    for index, token in enumerate(tokens):
+        if token.kind == "parameter" and _is_cast(parsed, tokens, index):
             cast.add(parsed.text_of(token)[1:])
     return [name for name in parsed.parameters if name not in cast]
 
 
-def _is_cast(parsed: ParsedSql, tokens: Sequence[Token], at: int) -> bool:
-    following = tokens[at + 1] if at + 1 < len(tokens) else None
+def _is_cast(parsed: ParsedSql, tokens: Sequence[Token], index: int) -> bool:
+    following = tokens[index + 1] if index + 1 < len(tokens) else None
     if following is None:
         return False
     if following.kind == "cast":
         return True
-    before = [parsed.text_of(token).lower() for token in tokens[max(at - 2, 0) : at]]
+    before = [parsed.text_of(token).lower() for token in tokens[max(index - 2, 0) : index]]
     return before == ["cast", "("] and parsed.text_of(following).lower() == "as"

@@ -40,15 +40,15 @@ async def check_spark(settings: Settings) -> list[DoctorResult]:
 
 
 def _check_packages() -> DoctorResult:
-    found, absent = [], []
+    present, absent = [], []
     for name in ("pyspark", "pyiceberg", "pyarrow"):
         try:
-            found.append(f"{name} {version(name)}")
+            present.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             absent.append(name)
     if absent:
         return DoctorResult("spark packages", False, f"not installed: {', '.join(absent)}", _INSTALL_HELP)
-    return DoctorResult("spark packages", True, ", ".join(found))
+    return DoctorResult("spark packages", True, ", ".join(present))
 
 
 def _check_java(spark: SparkSettings) -> str:

@@ -44,7 +44,7 @@ async def _check_server(check: str, engine: AsyncEngine) -> DoctorResult:
             first = _FIRST_MARIADB if mariadb else _FIRST_MYSQL
             product = "MariaDB" if mariadb else "MySQL"
             needed = ".".join(map(str, first))
-            numbers = tuple(one for one in version if isinstance(one, int))
+            numbers = tuple(part for part in version if isinstance(part, int))
             if numbers < first:
                 message = f"{product} before {needed} does not keep prepared transactions of closed connections"
                 return DoctorResult(check, False, message, f"update {product}")
@@ -54,14 +54,17 @@ async def _check_server(check: str, engine: AsyncEngine) -> DoctorResult:
 
 
 def _stuck_results(name: str, prepared: Sequence[PreparedTransaction]) -> Iterator[DoctorResult]:
-    for one in prepared:
-        if one.is_foreign:
-            message = f"{one.id} belongs to no saga; it is {one.describe()}"
+    for transaction in prepared:
+        if transaction.is_foreign:
+            message = f"{transaction.id} belongs to no saga; it is {transaction.describe()}"
             yield DoctorResult(
-                f"prepared transaction of {name}", False if one.is_stuck else None, message, one.rollback
+                f"prepared transaction of {name}",
+                False if transaction.is_stuck else None,
+                message,
+                transaction.rollback,
             )
-        elif one.entry_key is not None and one.is_stuck:
-            message = f"{one.id} is {one.describe()}"
+        elif transaction.entry_key is not None and transaction.is_stuck:
+            message = f"{transaction.id} is {transaction.describe()}"
             yield DoctorResult(
-                f"prepared transaction of {name}", False, message, saga_command("show", one.entry_key.saga_id)
+                f"prepared transaction of {name}", False, message, saga_command("show", transaction.entry_key.saga_id)
             )

@@ -81,7 +81,7 @@ def _observed(saga: SagaWorkflow, story: Any, snapshot: Any = None) -> ObservedS
     labels = None
     if not info.workflow_id.endswith(UNDO_SUFFIX):
         written = info.typed_search_attributes.get(_LABELS) or ()
-        labels = dict(one.split("=", 1) for one in written if "=" in one) or story["labels"]
+        labels = dict(label.split("=", 1) for label in written if "=" in label) or story["labels"]
     return ObservedState(
         saga_id=info.workflow_id.removesuffix(UNDO_SUFFIX),
         story=story,

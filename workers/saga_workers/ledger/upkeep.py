@@ -38,8 +38,8 @@ async def maintain_ledger(databases: DatabaseConnections, connection: str, reten
     try:
         done = await maintain(databases.engine(connection), now=now, before=now - timedelta(seconds=retention))
     except (SagaError, SQLAlchemyError, OSError) as error:
-        known = None if isinstance(error, SagaError) else classify_database_error(error)
-        log.warning("ledger not purged: %s", mask(known.message if known else str(error)), extra=about)
+        classified = None if isinstance(error, SagaError) else classify_database_error(error)
+        log.warning("ledger not purged: %s", mask(classified.message if classified else str(error)), extra=about)
         return None
     if done.refused is not None:
         log.warning("partitions of the ledger are neither created nor dropped: %s", mask(done.refused), extra=about)

@@ -123,8 +123,8 @@ class LedgerWriter:
                     await asyncio.wait({self._task}, timeout=0.02)
         self._task.cancel()
         await asyncio.wait({self._task})
-        if left := len(self._observed) + len(self._waiting):
-            log.warning("%d rows are not in the ledger; saga reconcile --repair writes them", left)
+        if waiting := len(self._observed) + len(self._waiting):
+            log.warning("%d rows are not in the ledger; saga reconcile --repair writes them", waiting)
 
     async def _run(self, engine: AsyncEngine) -> None:
         while True:
@@ -142,14 +142,14 @@ class LedgerWriter:
         if not observed:
             return
         # In a thread, because compression of many states would hold up the heartbeats of attempts.
-        records = await asyncio.to_thread(lambda: [_to_record(one) for one in observed])
+        records = await asyncio.to_thread(lambda: [_to_record(state) for state in observed])
         for record in records:
             if record is not None:
-                self._bytes += record.size - (known.size if (known := self._waiting.pop(record.key, None)) else 0)
+                self._bytes += record.size - (earlier.size if (earlier := self._waiting.pop(record.key, None)) else 0)
                 self._waiting[record.key] = record
         with self._lock:
-            for one in observed:
-                if self._observed and self._observed[0] is one:  # not dropped for newer ones meanwhile
+            for state in observed:
+                if self._observed and self._observed[0] is state:  # not dropped for newer ones meanwhile
                     self._observed.popleft()
         self._drop_oldest()
         self._metrics.waiting.set(len(self._waiting))
@@ -186,26 +186,28 @@ class LedgerWriter:
                 async with asyncio.timeout(_WRITE_TIMEOUT):
                     await claims.record(engine, batch)
             except Exception as error:
-                known = classify_database_error(error)
-                if known is None:
+                classified = classify_database_error(error)
+                if classified is None:
                     raise
-                if known.infrastructure:
-                    self._warn(known.message, len(self._waiting))
+                if classified.infrastructure:
+                    self._warn(classified.message, len(self._waiting))
                     await asyncio.sleep(delay)
                     await self._take_observed()
-                    batch = [one for one in batch if self._waiting.get(one.key) is one] or self._next_batch()
+                    batch = [
+                        record for record in batch if self._waiting.get(record.key) is record
+                    ] or self._next_batch()
                     continue
                 if len(batch) > 1:  # one of them is refused: the others must not wait for it
-                    for one in batch:
-                        await self._write_retrying(engine, [one])
+                    for record in batch:
+                        await self._write_retrying(engine, [record])
                     return
                 context = fields(saga=batch[0].saga, saga_id=batch[0].saga_id)
-                log.error("row refused by the ledger's database: %s", mask(known.message), extra=context)
+                log.error("row refused by the ledger's database: %s", mask(classified.message), extra=context)
                 self._metrics.rows.labels("refused").inc()
             else:
                 self._metrics.rows.labels("written").inc(len(batch))
-            for one in batch:
-                self._forget(one)
+            for record in batch:
+                self._forget(record)
             self._metrics.waiting.set(len(self._waiting))
             return
 

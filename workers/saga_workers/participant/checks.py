@@ -132,7 +132,7 @@ class Trial:
         self.steps.append(
             (f"{len(outcomes)} × do at once", "; ".join(sorted({describe(outcome) for outcome in outcomes})))
         )
-        self._to_undo = next((one for one in outcomes if one.kind == "done"), None)
+        self._to_undo = next((outcome for outcome in outcomes if outcome.kind == "done"), None)
         return outcomes
 
     async def cut_off(self) -> None:
@@ -297,10 +297,10 @@ async def _concurrent_duplicates(trial: Trial) -> None:
     done = [outcome for outcome in outcomes if outcome.kind == "done"]
     if len(done) < len(outcomes):
         done.append(await trial.again())
-    if any(one.kind == "rejected" for one in outcomes) and done[-1].kind == "done":
+    if any(outcome.kind == "rejected" for outcome in outcomes) and done[-1].kind == "done":
         raise BrokenPromise("it rejected duplicates of a request that it did; a saga takes a rejection for no effect")
-    for one in done:
-        _expect_same(done[0], one, "a duplicate")
+    for duplicate in done:
+        _expect_same(done[0], duplicate, "a duplicate")
     await trial.expect_effects(1)
 
 

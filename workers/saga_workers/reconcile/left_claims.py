@@ -63,12 +63,12 @@ async def list_left_claims(
         for bulk_claim in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
         if saga_id in (None, bulk_claim.saga_id) and (before is None or bulk_claim.claimed_at < before)
     ]
-    left = [member.claim for member in await locator.members(claims) if not member.open]
-    if left:
+    left_claims = [member.claim for member in await locator.members(claims) if not member.open]
+    if left_claims:
         await asyncio.sleep(_SETTLE_TIME)
-        still = await locator.ledger.claims([one.saga_id for one in left])
-        left = [one for one in left if still.get(one.saga_id) == one]
-    return left
+        still = await locator.ledger.claims([claim.saga_id for claim in left_claims])
+        left_claims = [claim for claim in left_claims if still.get(claim.saga_id) == claim]
+    return left_claims
 
 
 async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str) -> str:
@@ -155,8 +155,8 @@ async def sagas_of_bulk_workflows(
 
     ``horizon`` and ``until``: see :class:`ReconcileInput`; a saga that ended after ``until`` cannot be judged.
     """
-    for at in range(0, len(ids), _ROWS_AT_ONCE):
-        part = ids[at : at + _ROWS_AT_ONCE]
+    for start in range(0, len(ids), _ROWS_AT_ONCE):
+        part = ids[start : start + _ROWS_AT_ONCE]
         claims = [claim for claim in (await locator.ledger.claims(part)).values() if claim.bulk_id is not None]
         rows = await locator.ledger.find_all(part)
         for row in rows.values():

@@ -22,7 +22,7 @@ async def find_unowned(
     A terminated run can go on from where it stopped, so its transaction is one of its open effects. Raises SagaError if
     a database does not answer.
     """
-    found = []
+    findings = []
     for connection in settings.sql_connections():
         engine = open_engine(connection)
         try:
@@ -35,8 +35,10 @@ async def find_unowned(
             await engine.dispose()
         if prepared:
             read[f"{connection.name}.prepared"] = len(prepared)
-        found += [one for each in prepared if (one := await _judge(locator, connection.name, each)) is not None]
-    return found
+        findings += [
+            finding for each in prepared if (finding := await _judge(locator, connection.name, each)) is not None
+        ]
+    return findings
 
 
 async def _judge(locator: Locator, place: str, prepared: PreparedTransaction) -> Finding | None:

@@ -54,20 +54,20 @@ async def repair_findings(
         done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [finding for finding in findings if finding["class"] == "event_held"]
     if held:
-        out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
+        out = {finding["row"]["event_id"] for finding in findings if finding["class"] == "event_unclaimed"}
         done += await _resolve_held_events(locator, settings, held, out)
-    for one in findings:
-        if one["class"] == "lock_left":
-            message = await _release_lock(locator, settings, one["saga_id"], one["details"]["holder"])
-            done.append({"saga_id": one["saga_id"], "class": "lock_left", "done": message})
-    staged = [one for one in findings if one["class"] == "staged_left"]
+    for entry in findings:
+        if entry["class"] == "lock_left":
+            message = await _release_lock(locator, settings, entry["saga_id"], entry["details"]["holder"])
+            done.append({"saga_id": entry["saga_id"], "class": "lock_left", "done": message})
+    staged = [finding for finding in findings if finding["class"] == "staged_left"]
     spark = spark_settings(settings)
     connection = ledger_connection(settings, spark)
     if staged and connection is not None:
         engine = open_engine(connection)
         try:
-            for one in staged:
-                target = Target(one["saga_id"], one["step"], one["generation"], one["details"]["output"])
+            for entry in staged:
+                target = Target(entry["saga_id"], entry["step"], entry["generation"], entry["details"]["output"])
                 message = await _discard_staged(engine, spark, target)
                 done.append({"saga_id": target.saga_id, "class": "staged_left", "done": message})
         finally:

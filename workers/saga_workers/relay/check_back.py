@@ -96,7 +96,7 @@ class CheckBack:
                 answer = entry_status(views[saga_id], step, generation)
             else:
                 answer = SagaStatus("unknown", unreachable or "")
-            mine = [one for one in events if (one.saga_id, one.step, one.generation) == entry]
+            mine = [event for event in events if (event.saga_id, event.step, event.generation) == entry]
             await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
 
     async def _read_saga(self, saga_id: str, ledger: RunLedger) -> SagaView | None:

@@ -80,19 +80,19 @@ class Leases:
 
     async def acquire(self, shard: int) -> Lease | None:
         """Acquire the lease if it is released, expired, or owned by a dead process of this machine; else None."""
-        found = (await self.holders()).get(shard)
+        holder = (await self.holders()).get(shard)
         async with self._engine.connect() as connection:
-            if found is None:
+            if holder is None:
                 try:
                     await connection.execute(self._insert, {"shard": shard})
                 except IntegrityError:
                     return None  # another relay came first; the next poll shows it
-                found = LeaseHolder("", 0, expired=True)
-            if not (found.expired or owner_is_dead(found.owner)):
+                holder = LeaseHolder("", 0, expired=True)
+            if not (holder.expired or owner_is_dead(holder.owner)):
                 return None
-            values = {"shard": shard, "epoch": found.epoch, "owner": self._owner, "term": self._term}
+            values = {"shard": shard, "epoch": holder.epoch, "owner": self._owner, "term": self._term}
             taken = (await connection.execute(self._take, values)).rowcount == 1
-        return Lease(shard, self._owner, found.epoch + 1) if taken else None
+        return Lease(shard, self._owner, holder.epoch + 1) if taken else None
 
     async def renew(self, lease: Lease) -> bool:
         """Extend the lease by one term; False if it has another owner by now."""

@@ -43,10 +43,10 @@ class SuspendedTopics:
 
     def suspend(self, topic: str, reason: str) -> bool:
         """Leave a topic out until its backoff is over; True if it was not suspended before, or for another reason."""
-        known = self._topics.get(topic)
-        failures = 0 if known is None else known.failures + 1
+        checked = self._topics.get(topic)
+        failures = 0 if checked is None else checked.failures + 1
         self._topics[topic] = _SuspendedTopic(reason, failures, time.monotonic() + _TOPIC_BACKOFF.delay(failures))
-        return known is None or known.reason != reason
+        return checked is None or checked.reason != reason
 
     def resume(self, topic: str) -> bool:
         """Forget a topic after events were published to it; True if it was suspended before."""

@@ -201,13 +201,13 @@ async def read_lag(engine: AsyncEngine) -> OutboxLag:
     statement = _COUNT_WAITING.format(
         now=now_sql(engine.dialect.name), new=NEW, waiting=by_database.waiting, set_aside=by_database.set_aside
     )
-    found: dict[str, dict[int, WaitingEvents]] = {}
+    waiting: dict[str, dict[int, WaitingEvents]] = {}
     async with engine.connect() as connection:
         for status, shard, events, oldest in (await connection.execute(text(statement))).all():
-            of_status = found.setdefault(NEW if status == SUSPENDED else status, {})
+            of_status = waiting.setdefault(NEW if status == SUSPENDED else status, {})
             counted = WaitingEvents(events, max(0.0, float(oldest)))
             of_status[shard] = of_status.get(shard, WaitingEvents()) + counted
-    return OutboxLag(found)
+    return OutboxLag(waiting)
 
 
 async def topics_used(engine: AsyncEngine) -> list[str]:

@@ -106,9 +106,9 @@ def read_last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progr
     back = _LOOKBACK
     while True:
         start = max(offsets.log_start, offsets.last_stable - back)
-        found = _last_record(settings, topic, shard, start, offsets.last_stable)
-        if found is not None or start == offsets.log_start:
-            return found or ProgressRecord()
+        record = _last_record(settings, topic, shard, start, offsets.last_stable)
+        if record is not None or start == offsets.log_start:
+            return record or ProgressRecord()
         back *= 8
 
 
@@ -120,7 +120,7 @@ def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, en
     position = TopicPartition(topic, shard, start)
     config = consumer_config(settings, f"{settings.prefix}-relay-progress") | {"enable.partition.eof": True}
     consumer = Consumer(config)
-    found: ProgressRecord | None = None
+    last: ProgressRecord | None = None
     until = time.monotonic() + READ_TIMEOUT
     try:
         consumer.assign([position])
@@ -131,9 +131,9 @@ def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, en
             error = message.error()
             if error is None:
                 value: Any = message.value()
-                found = decode_progress(value) if value else found
+                last = decode_progress(value) if value else last
             elif error.name() == "_PARTITION_EOF":
-                return found  # a read_committed consumer reaches it at the last stable offset
+                return last  # a read_committed consumer reaches it at the last stable offset
             elif not error.retriable():
                 raise SagaError(f"{topic} partition {shard} cannot be read: {error.str()}")
         raise SagaError(f"{topic} partition {shard} was not read to its end within {READ_TIMEOUT:.0f} s")

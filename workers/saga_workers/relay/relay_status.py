@@ -35,12 +35,12 @@ async def relay_status(settings: Settings, connection: str | None = None) -> dic
     """
     databases = open_databases(settings, connection, 2)
     try:
-        found = await asyncio.gather(
+        outboxes = await asyncio.gather(
             *(_outbox_status(settings.kafka, name, databases.engine(name)) for name in databases.names())
         )
     finally:
         await databases.close()
-    return {"outboxes": [one for one in found if one is not None]}
+    return {"outboxes": [outbox for outbox in outboxes if outbox is not None]}
 
 
 async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
             home = await OutboxTable(engine).read_identity()
             holders = await Leases(engine, "").holders()
             lag, topics = await read_lag(engine), await topics_used(engine)
-            waiting = [one.to_json() for one in await list_undecided(engine)]
+            waiting = [event.to_json() for event in await list_undecided(engine)]
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return {"connection": name, "error": f"the database does not answer: {driver_message(error)}"}
     shards = []
@@ -130,7 +130,9 @@ def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[st
         cluster.check_transactions(f"{progress_topic_name}-status")
         if progress_topic_name not in cluster.topics():
             return {}  # the relay creates it, and reports an error if it may not
-        lacking = [one for one in ("READ", "WRITE") if one not in cluster.authorized_operations(progress_topic_name)]
+        lacking = [
+            right for right in ("READ", "WRITE") if right not in cluster.authorized_operations(progress_topic_name)
+        ]
     except KafkaOperationError as problem:
         return {"publishing_error": problem.message}
     if not lacking:

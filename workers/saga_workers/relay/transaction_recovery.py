@@ -42,8 +42,10 @@ class HangingTransactions:
         """The event ids of all batches whose progress record is undecided, and the earliest time at which they can have
         been written (seconds since the epoch).
         """
-        found = hanging_transactions.open_transactions(self._settings, self._topic).get(self._shard)
-        ranges = {self._shard: (found.last_stable, found.high_watermark)} if found is not None else {}
+        transactions = hanging_transactions.open_transactions(self._settings, self._topic).get(self._shard)
+        ranges = (
+            {self._shard: (transactions.last_stable, transactions.high_watermark)} if transactions is not None else {}
+        )
         ids: list[str] = []
         earliest = time.time()
         for message in range_reader.read_ranges(self._settings, self._topic, ranges, uncommitted=True):
@@ -55,15 +57,15 @@ class HangingTransactions:
 
     def visible_events(self, topics: Collection[str], ids: Collection[str], since: float) -> set[str]:
         """Return those of the events that consumers can see."""
-        found: set[str] = set()
+        visible: set[str] = set()
         stopped = self._producer.cancelled
         for topic in self._existing(topics):
-            found |= hanging_transactions.visible_events(
+            visible |= hanging_transactions.visible_events(
                 self._settings, topic, set(ids), since, lambda: not stopped.is_set()
             )
         if stopped.is_set():
             raise SagaError("the relay stops before the outcome of a hanging transaction is known")
-        return found
+        return visible
 
     def abort(self, topics: Collection[str]) -> None:
         """Abort the open transactions in these topics and the shard's partition. Also raises KafkaTransactionError."""

@@ -69,12 +69,12 @@ class Wakeup:
                 self._has_waiters.clear()
                 continue
             try:
-                found = await self._poll(shards)
+                written = await self._poll(shards)
             except (SQLAlchemyError, psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("new events not polled: %s", driver_message(error))
-                found = set(shards)
+                written = set(shards)
                 await asyncio.sleep(POLL_INTERVAL)
-            for shard in found & self._waiting.keys():
+            for shard in written & self._waiting.keys():
                 self._waiting[shard].set()
                 del self._waiting[shard]
 
@@ -136,12 +136,12 @@ class _PollingThread:
         while True:
             result = _check(connection.exec_prepared(b"", [], result_format=Format.TEXT))
             self._answered_at = time.monotonic()
-            found = {int(result.get_value(row, 0) or b"") for row in range(result.ntuples)}
-            if found:
+            shards = {int(result.get_value(row, 0) or b"") for row in range(result.ntuples)}
+            if shards:
                 self._found_at = self._answered_at
             is_quiet = self._answered_at - self._found_at > QUIET_AFTER
-            if found or self.interrupted.wait(QUIET_POLL_INTERVAL if is_quiet else THREAD_POLL_INTERVAL):
-                return found
+            if shards or self.interrupted.wait(QUIET_POLL_INTERVAL if is_quiet else THREAD_POLL_INTERVAL):
+                return shards
 
     async def _end(self, polling: asyncio.Future[set[int]], connection: Any) -> None:
         """End the polls; if the server does not answer, by closing the connection below it."""

@@ -171,8 +171,8 @@ class HttpServer:
 
     async def __aenter__(self) -> HttpServer:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            for family, _, _, _, address in dict.fromkeys(found):
+            resolved = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            for family, _, _, _, address in dict.fromkeys(resolved):
                 self._sockets.append(socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS))
         except OSError as error:
             raise UsageError(
@@ -240,10 +240,14 @@ class _BoundedProtocol(H11Protocol):
         ]
         if len(served) <= MAX_CONNECTIONS:
             return True
-        waiting = [one for one in served if one is not self and (one.flow.write_paused or not one._answering)]
+        waiting = [
+            connection
+            for connection in served
+            if connection is not self and (connection.flow.write_paused or not connection._answering)
+        ]
         if not waiting:
             return False
-        longest = min(waiting, key=lambda one: one._waiting_since)
+        longest = min(waiting, key=lambda connection: connection._waiting_since)
         longest.refused = True
         longest.transport.abort()
         return True

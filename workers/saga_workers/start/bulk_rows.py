@@ -64,17 +64,17 @@ class BulkRowStarter(RowStarter):
 
     async def select_new(self, part: Sequence[StartRow]) -> tuple[Sequence[StartRow], Coroutine[Any, Any, None] | None]:
         """Count the rows that the ledger knows; returns the others. Claims decide in the end, see saga.claim."""
-        known = await self._ledger.known([row.id for row in part])
-        claimed = [id for id, saga in known.items() if saga.alone]
+        sagas = await self._ledger.known([row.id for row in part])
+        claimed = [id for id, saga in sagas.items() if saga.alone]
         in_temporal = self.locator.within_temporal()
         locations = await asyncio.gather(*(in_temporal.locate(id) for id in claimed))
         for id, location in zip(claimed, locations, strict=True):
             if location.home is None:
-                del known[id]  # the command that claimed it has not started it; now the bulk workflow does
+                del sagas[id]  # the command that claimed it has not started it; now the bulk workflow does
         new: list[StartRow] = []
         waiting: list[str] = []
         for row in part:
-            saga = known.get(row.id)
+            saga = sagas.get(row.id)
             if saga is None or (self.again and saga.state in STARTED_AGAIN and self._is_same(row, saga)):
                 new.append(row)
             elif not self._is_same(row, saga):
@@ -88,8 +88,8 @@ class BulkRowStarter(RowStarter):
         self.show_progress()
         return new, self._wait_for_others(waiting) if waiting and self.wait_for_end else None
 
-    def _is_same(self, row: StartRow, known: KnownSaga) -> bool:
-        return known.saga == self._saga and known.input_digest in (None, input_digest(row.request.input))
+    def _is_same(self, row: StartRow, earlier: KnownSaga) -> bool:
+        return earlier.saga == self._saga and earlier.input_digest in (None, input_digest(row.request.input))
 
     def _refuse(self, row: StartRow, why: str) -> None:
         self.refuse([row], f"{row.location}: {row.id} cannot be started: {why}")
@@ -131,14 +131,14 @@ class BulkRowStarter(RowStarter):
                 tally.count_ended(state, count)
         places = {row.id: row for row in rows}
         waiting: list[str] = []
-        for id, known in result["existing"].items():
+        for id, earlier in result["existing"].items():
             tally.started -= 1
-            if not known["same"]:
+            if not earlier["same"]:
                 self._refuse(places[id], _ANOTHER_START)
                 continue
             tally.existing += 1
-            if known["state"] in FINAL_STATES:
-                tally.count_ended(known["state"])
+            if earlier["state"] in FINAL_STATES:
+                tally.count_ended(earlier["state"])
             else:
                 waiting.append(id)
         self.show_progress()
@@ -169,40 +169,40 @@ class BulkRowStarter(RowStarter):
         if (refusal := refusal_of(error)) is not None:
             self._count_refused(rows, refusal)
             return
-        known = await self._ledger.known([row.id for row in rows])
+        sagas = await self._ledger.known([row.id for row in rows])
         for row in rows:
-            saga = known.get(row.id)
+            saga = sagas.get(row.id)
             ended = saga is not None and saga.bulk_id is None and saga.state in FINAL_STATES
             self.tally.count_ended(saga.state if ended and saga is not None else "TERMINATED")
 
     async def _wait_for_others(self, ids: Collection[str]) -> None:
         """Wait for sagas that another command has started, in a bulk workflow or on their own."""
         self.may_wait()
-        left = set(ids)
+        remaining = set(ids)
         async with asyncio.TaskGroup() as group:
-            while left:
-                known = await self._ledger.known(sorted(left))
-                open_ones = await self._open_workflows({one.bulk_id for one in known.values() if one.bulk_id})
-                for id in sorted(left):
-                    saga = known.get(id)
+            while remaining:
+                sagas = await self._ledger.known(sorted(remaining))
+                open_ones = await self._open_workflows({saga.bulk_id for saga in sagas.values() if saga.bulk_id})
+                for id in sorted(remaining):
+                    saga = sagas.get(id)
                     if saga is not None and saga.bulk_id in open_ones:
                         continue
                     if saga is not None and saga.bulk_id is not None:
                         # Its last act may have been to record the saga.
                         saga = (await self._ledger.known([id])).get(id)
                         if saga is not None and saga.bulk_id is not None:
-                            left.discard(id)
+                            remaining.discard(id)
                             self.tally.count_ended("TERMINATED")
                             continue
-                    left.discard(id)
+                    remaining.discard(id)
                     if saga is not None and saga.state in FINAL_STATES:
                         self.tally.count_ended(saga.state)
                         self.show_progress()
                     else:
                         group.create_task(self.wait_alone(id))
-                if left:
+                if remaining:
                     await asyncio.sleep(_POLL_INTERVAL)
 
     async def _open_workflows(self, ids: Collection[str]) -> set[str]:
         described = await asyncio.gather(*(describe_run(self.locator.temporal, id) for id in ids))
-        return {one.run.id for one in described if one is not None and one.run.running}
+        return {run.run.id for run in described if run is not None and run.run.running}

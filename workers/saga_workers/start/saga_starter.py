@@ -242,7 +242,7 @@ class SagaStarter:
                     "start it on its own"
                 )
         extra = {} if batch is None else {"batch": batch}
-        rows = [[check_saga_id(one.id), one.request.input, {**one.request.labels, **extra}] for one in sagas]
+        rows = [[check_saga_id(saga.id), saga.request.input, {**saga.request.labels, **extra}] for saga in sagas]
         for _, _, labels in rows:
             if (problem := label_problem([f"{name}={value}" for name, value in labels.items()])) is not None:
                 raise UsageError(problem)

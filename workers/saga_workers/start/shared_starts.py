@@ -123,17 +123,17 @@ class SharedStarts:
         except Exception as error:  # noqa: BLE001 - each caller raises it
             _fail([*batch.starts.values(), *batch.repeats], error)
         finally:
-            for one in (*batch.starts.values(), *batch.repeats):
-                one.result.cancel()
+            for waiting in (*batch.starts.values(), *batch.repeats):
+                waiting.result.cancel()
 
     # --- starting ----------------------------------------------------------------------------------------------
 
     async def _answer(self, starts: Sequence[_Start]) -> None:
-        known = await self._known(starts)
+        claims = await self._known(starts)
         new: list[_Start] = []
         waiting: dict[str, list[_Start]] = {}
         for start in starts:
-            if start.id in known:
+            if start.id in claims:
                 continue
             noted = self._noted(start.id)
             if noted is None or noted.bulk_id is None:
@@ -145,16 +145,16 @@ class SharedStarts:
         bulk_handle = self._starter.locator.temporal.get_workflow_handle
         await asyncio.gather(
             self._start_bulk(new),
-            self._answer_each([one for one in starts if one.id in known], known),
+            self._answer_each([start for start in starts if start.id in claims], claims),
             *(self._answer_accepted(bulk_handle(id), some) for id, some in waiting.items()),
         )
 
     async def _answer_repeats(self, starts: Sequence[_Start]) -> None:
-        known = await self._known(starts)
-        unclaimed = [start for start in starts if start.id not in known and self._noted(start.id) is not None]
-        for one in unclaimed:
-            _fail([one], NotClaimed(one.id))
-        await self._answer_each([one for one in starts if not one.result.done()], known)
+        claims = await self._known(starts)
+        unclaimed = [start for start in starts if start.id not in claims and self._noted(start.id) is not None]
+        for start in unclaimed:
+            _fail([start], NotClaimed(start.id))
+        await self._answer_each([start for start in starts if not start.result.done()], claims)
 
     async def _known(self, starts: Sequence[_Start]) -> dict[str, Claim | None]:
         """The ids that are taken, with the claim of the saga if that is all there is."""
@@ -193,14 +193,14 @@ class SharedStarts:
         accepted = await wait_accepted(handle, [start.id for start in starts])
         if accepted is None:
             self._note_unclaimed(starts, handle.id)
-            for one in starts:
-                _fail([one], NotClaimed(one.id))
+            for start in starts:
+                _fail([start], NotClaimed(start.id))
             return
-        for one in starts:
-            self._unclaimed.pop(one.id, None)
-            if one.id not in accepted.elsewhere:
-                self._succeed(one, StartResult(one.id, "", True, bulk_id=handle.id))
-        others = [one for one in starts if one.id in accepted.elsewhere]
+        for start in starts:
+            self._unclaimed.pop(start.id, None)
+            if start.id not in accepted.elsewhere:
+                self._succeed(start, StartResult(start.id, "", True, bulk_id=handle.id))
+        others = [start for start in starts if start.id in accepted.elsewhere]
         await self._answer_each(others, await self._known(others))
 
     def _noted(self, saga_id: str) -> Claim | None:
@@ -216,30 +216,30 @@ class SharedStarts:
         while len(self._unclaimed) > _MAX_UNCLAIMED:
             self._unclaimed.popitem(last=False)
 
-    async def _answer_each(self, starts: Sequence[_Start], known: Mapping[str, Claim | None]) -> None:
-        """Answer starts that share nothing with others; ``known``: their claims."""
-        claims = [claim for start in starts if (claim := known.get(start.id)) is not None]
-        members = {member.claim.saga_id: member for member in await self._starter.locator.members(claims)}
-        for one in starts:
-            member = members.get(one.id)
+    async def _answer_each(self, starts: Sequence[_Start], claims: Mapping[str, Claim | None]) -> None:
+        """Answer starts that share nothing with others; ``claims``: those of their ids."""
+        claimed = [claim for start in starts if (claim := claims.get(start.id)) is not None]
+        members = {member.claim.saga_id: member for member in await self._starter.locator.members(claimed)}
+        for start in starts:
+            member = members.get(start.id)
             if member is not None and member.open:
-                self._answer_running(one, member.claim, member.bulk_id)
-        others = [one for one in starts if not one.result.done()]
+                self._answer_running(start, member.claim, member.bulk_id)
+        others = [start for start in starts if not start.result.done()]
         await asyncio.gather(*(self._answer_alone(other) for other in others))
 
-    def _answer_running(self, one: _Start, claim: Claim, bulk_id: str | None) -> None:
+    def _answer_running(self, start: _Start, claim: Claim, bulk_id: str | None) -> None:
         try:
-            self._starter.check_claim(claim, one.request.input)
+            self._starter.check_claim(claim, start.request.input)
         except RefusedError as error:
-            _fail([one], error)
+            _fail([start], error)
         else:
-            self._succeed(one, StartResult(one.id, "", False, bulk_id=bulk_id))
+            self._succeed(start, StartResult(start.id, "", False, bulk_id=bulk_id))
 
-    async def _answer_alone(self, one: _Start) -> None:
+    async def _answer_alone(self, start: _Start) -> None:
         try:
-            self._succeed(one, await self._starter.start(one.request, id=one.id))
+            self._succeed(start, await self._starter.start(start.request, id=start.id))
         except Exception as error:  # noqa: BLE001 - its caller raises it
-            _fail([one], error)
+            _fail([start], error)
 
     def _succeed(self, start: _Start, result: StartResult) -> None:
         if start.result.done():

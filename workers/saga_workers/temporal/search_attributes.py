@@ -22,8 +22,8 @@ async def existing_attributes(client: Client) -> list[str]:
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
     request = ListSearchAttributesRequest(namespace=client.namespace)
-    found = await client.operator_service.list_search_attributes(request, retry=True)
-    return sorted(name for name in SEARCH_ATTRIBUTES if name in found.custom_attributes)
+    registered = await client.operator_service.list_search_attributes(request, retry=True)
+    return sorted(name for name in SEARCH_ATTRIBUTES if name in registered.custom_attributes)
 
 
 async def missing_attributes(client: Client) -> list[str]:

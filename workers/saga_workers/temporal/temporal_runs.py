@@ -191,7 +191,9 @@ POLLER_TIMEOUT = 90.0
 
 async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
     """How many workers poll ``queue`` for workflow tasks (or for activities)."""
-    return sum(1 for at in await _polls(client, queue, workflows=workflows) if time.time() - at < POLLER_TIMEOUT)
+    return sum(
+        1 for polled_at in await _polls(client, queue, workflows=workflows) if time.time() - polled_at < POLLER_TIMEOUT
+    )
 
 
 async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> float:
@@ -201,11 +203,11 @@ async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> fl
 
 async def _polls(client: Client, queue: str, *, workflows: bool) -> list[float]:
     kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-    found = await client.workflow_service.describe_task_queue(
+    described = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind),
         retry=True,
     )
-    return [poller.last_access_time.ToMicroseconds() / 1e6 for poller in found.pollers]
+    return [poller.last_access_time.ToMicroseconds() / 1e6 for poller in described.pollers]
 
 
 def no_poller_message(queue: str) -> str:

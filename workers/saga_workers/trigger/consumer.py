@@ -87,9 +87,9 @@ class ConsumerRunner:
         dead: list[str] = []
 
         async def attempt(number: int) -> None:
-            found = await self._attempt(record, number)
-            if found is not None:
-                dead.append(found)
+            outcome = await self._attempt(record, number)
+            if outcome is not None:
+                dead.append(outcome)
 
         about = fields(group=self._group, record=record.position)
         limit = self._consumer.max_attempts or USUAL_ATTEMPTS

@@ -88,11 +88,11 @@ class DeadLetters:
 
     def topic_for(self, topic: str) -> str:
         """The dead letter topic of ``topic``, created if it is missing. Raises KafkaOperationError."""
-        found = topic + DEAD_LETTER_SUFFIX
-        if found not in self._existing_topics:
-            KafkaAdmin(self._settings).ensure_topic(found, 1)
-            self._existing_topics.add(found)
-        return found
+        topic_name = topic + DEAD_LETTER_SUFFIX
+        if topic_name not in self._existing_topics:
+            KafkaAdmin(self._settings).ensure_topic(topic_name, 1)
+            self._existing_topics.add(topic_name)
+        return topic_name
 
     def forget(self, topics: Iterable[str]) -> None:
         """Look again for these topics before the next dead letter: somebody has deleted them."""

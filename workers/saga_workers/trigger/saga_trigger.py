@@ -126,12 +126,12 @@ class SagaTrigger:
             except (LedgerUnavailable, NoAnswer, NotClaimed) as error:
                 raise DependencyUnavailable(error.message) from error
 
-    async def _start(self, message: Message, one: _Trigger, context: Mapping[str, Any], number: int) -> None:
+    async def _start(self, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
-            request = starter.make_request(one.values.input(context))
-            saga_id = one.values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
-            started = await self._starts(one, starter).start(request, id=saga_id)
+            request = starter.make_request(trigger.values.input(context))
+            saga_id = trigger.values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
+            started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
         except AlreadyEnded:
@@ -143,13 +143,13 @@ class SagaTrigger:
         if started.started:
             self._metrics.started(self._definition.saga, message.topic)
 
-    def _starts(self, one: _Trigger, starter: SagaStarter) -> SagaStarter | SharedStarts:
-        bulk = one.trigger.bulk
+    def _starts(self, trigger: _Trigger, starter: SagaStarter) -> SagaStarter | SharedStarts:
+        bulk = trigger.trigger.bulk
         if bulk is None or not self._client.ledger.configured:
             return starter
-        if one.shared is None:
-            one.shared = SharedStarts(starter, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
-        return one.shared
+        if trigger.shared is None:
+            trigger.shared = SharedStarts(starter, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
+        return trigger.shared
 
     async def _signal(
         self, trigger: KafkaTrigger, message: Message, values: TriggerExpressions, context: Mapping[str, Any]

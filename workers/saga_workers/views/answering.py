@@ -119,5 +119,5 @@ async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
         retry=True,
     )
     ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
-    found = [event.event_type for event in answer.history.events if event.event_type in ends]
-    return found[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]
+    types = [event.event_type for event in answer.history.events if event.event_type in ends]
+    return types[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]

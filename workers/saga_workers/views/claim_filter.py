@@ -36,13 +36,13 @@ def parse_claim_filter(where: str) -> ClaimFilter | None:
     saga: str | None = None
     labels: dict[str, str] = {}
     others: list[Callable[[Claim], bool]] = []
-    at = 0
+    position = 0
     while True:
-        found = _CONDITION.match(where, at)
-        if found is None:
+        match = _CONDITION.match(where, position)
+        if match is None:
             return None
-        name, operator = found.group(1), found.group(2).upper()
-        value = re.sub(r"\\(.)", r"\1", found.group(3) if found.group(3) is not None else found.group(4))
+        name, operator = match.group(1), match.group(2).upper()
+        value = re.sub(r"\\(.)", r"\1", match.group(3) if match.group(3) is not None else match.group(4))
         match name, operator:
             case "WorkflowType", "=":
                 if saga not in (None, value):
@@ -66,13 +66,13 @@ def parse_claim_filter(where: str) -> ClaimFilter | None:
                     return None
             case _:
                 return None
-        at = found.end()
-        if at == len(where):
+        position = match.end()
+        if position == len(where):
             return ClaimFilter(RunFilter(saga=saga, labels=labels), tuple(others))
-        joined = _AND.match(where, at)
+        joined = _AND.match(where, position)
         if joined is None:
             return None
-        at = joined.end()
+        position = joined.end()
 
 
 async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str | None) -> list[str]:
@@ -90,8 +90,8 @@ async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str |
 
 
 def _parse_time(text: str) -> datetime:
-    at = datetime.fromisoformat(text)
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _time_condition(operator: str, limit: datetime) -> Callable[[Claim], bool]:

@@ -90,9 +90,9 @@ def select_notifications(view: SagaView, name: str | None) -> list[NotificationV
     """The notification of this name, or all of them. Raises UsageError if there is none of this name."""
     wanted = [row for row in view.notifications if name in (None, row.id)]
     if name is not None and not wanted:
-        known = {row.id: row for row in view.notifications}
+        rows = {row.id: row for row in view.notifications}
         raise UsageError(
-            f"{view.id} has no notification {name}{did_you_mean(name, known)}",
+            f"{view.id} has no notification {name}{did_you_mean(name, rows)}",
             help=f"{saga_command('notify', view.id)}    lists them",
         )
     return wanted

@@ -98,10 +98,18 @@ def parked_operations(view: SagaView) -> list[ParkedOperation]:
     elsewhere = view.blocked_steps
     return [
         ParkedOperation(
-            view.saga, view.id, one.step, one.op, one.why, one.since, one.decisions, view.source, _rows_of(one)
+            view.saga,
+            view.id,
+            operation.step,
+            operation.op,
+            operation.why,
+            operation.since,
+            operation.decisions,
+            view.source,
+            _rows_of(operation),
         )
-        for one in view.parked
-        if one.step not in elsewhere
+        for operation in view.parked
+        if operation.step not in elsewhere
     ]
 
 
@@ -128,7 +136,7 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
             "error": why,
             "count": len(members),
             "oldest": min(member.since for member in members),
-            "ids": sorted({one.saga_id for one in members}),
+            "ids": sorted({member.saga_id for member in members}),
             "decisions": [
                 decision for decision in members[0].decisions if all(decision in other.decisions for other in members)
             ],

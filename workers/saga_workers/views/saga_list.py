@@ -75,7 +75,7 @@ def visibility_query(criteria: SagaFilter) -> str:
     """The list filter for Temporal. Raises UsageError if there is no such state."""
     # These are runs of their own, but not sagas.
     parts = ["ExecutionStatus != 'ContinuedAsNew'"]
-    parts += [f"WorkflowType != '{one}'" for one in (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW)]
+    parts += [f"WorkflowType != '{type}'" for type in (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW)]
     if criteria.saga is not None:
         parts.append(f"WorkflowType = {quote(criteria.saga)}")
     elif criteria.task_queue is not None:
@@ -130,7 +130,7 @@ async def query_sagas(
         link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
         return replace(await _list_entry(locator, run, saga_id), web_ui=link)
 
-    found = 0
+    count = 0
     seen: set[str] = set()
     async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
         for view in await asyncio.gather(*(tell(run) for run in runs)):
@@ -138,20 +138,20 @@ async def query_sagas(
             if criteria.states and view.state not in criteria.states:
                 continue
             yield view
-            found += 1
-            if found >= limit:
+            count += 1
+            if count >= limit:
                 return
     ask = workers if ask_running else None
-    for view in await bulk_views(locator, criteria, limit - found, without=seen, web_ui=web_ui, ask=ask):
+    for view in await bulk_views(locator, criteria, limit - count, without=seen, web_ui=web_ui, ask=ask):
         seen.add(view.id)
         yield view
-        found += 1
-    if found >= limit:
+        count += 1
+    if count >= limit:
         return
     async for view in ledger_views(locator, criteria, without=seen):
         yield view
-        found += 1
-        if found >= limit:
+        count += 1
+        if count >= limit:
             return
 
 
@@ -177,7 +177,7 @@ async def bulk_views(
     members = await locator.members(claims, without=without)
     temporal = locator.temporal
     if ask is None:
-        views = [claimed_view(temporal, one, web_ui=web_ui) for one in members]
+        views = [claimed_view(temporal, member, web_ui=web_ui) for member in members]
     else:
         gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -185,7 +185,7 @@ async def bulk_views(
             async with gate:
                 return await view_in_bulk(temporal, member, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=ask)
 
-        views = await asyncio.gather(*(query(one) for one in members))
+        views = await asyncio.gather(*(query(member) for member in members))
     return [view for view in views if view.state in states][:limit]
 
 

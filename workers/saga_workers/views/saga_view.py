@@ -180,10 +180,10 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
     except NoAnswer as error:
         bare = await bare_view(described.run)
         under_way = operations_under_way(described)
-        known = f"; in flight: {', '.join(under_way)}" if under_way else ""
+        under_way_text = f"; in flight: {', '.join(under_way)}" if under_way else ""
         if bare.state == "PARKED" and "SagaStep" in described.run.attributes:
-            known = f"; parked at {described.run.attributes['SagaStep']}{known}"
-        return replace(bare, incomplete=f"{error}, so the saga cannot be queried{known}")
+            under_way_text = f"; parked at {described.run.attributes['SagaStep']}{under_way_text}"
+        return replace(bare, incomplete=f"{error}, so the saga cannot be queried{under_way_text}")
 
 
 async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -> SagaView:
@@ -220,7 +220,7 @@ async def bare_view(run: RunInfo) -> SagaView:
 
 def labels_of(run: RunInfo) -> dict[str, str]:
     written = run.attributes.get("SagaLabels") or ()
-    return dict(one.split("=", 1) for one in written if "=" in one)
+    return dict(label.split("=", 1) for label in written if "=" in label)
 
 
 # Pending activities: attempts so far, the last failure, and the last heartbeat.
@@ -290,8 +290,8 @@ async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: Da
 
 async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> Failure:
     error = await converter.decode_failure(activity.last_failure)
-    found = activity_outcome(error).failure if isinstance(error, FailureError) else None
-    return found or Failure(type(error).__name__, str(error))
+    failure = activity_outcome(error).failure if isinstance(error, FailureError) else None
+    return failure or Failure(type(error).__name__, str(error))
 
 
 async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any] | None:

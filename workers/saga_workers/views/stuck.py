@@ -78,35 +78,35 @@ async def list_stuck(
         async with gate:
             return await _inspect_run(locator, run, workers, holders, web_ui)
 
-    found = 0
+    count = 0
     seen: set[str] = set()
     for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
         where = status if criteria.where is None else f"({criteria.where}) AND {status}"
         runs = [run async for run in list_runs(temporal, visibility_query(replace(criteria, where=where)))]
         for view in await asyncio.gather(*(look(run) for run in runs)):
-            if view is not None and view.id not in seen and found < limit:
+            if view is not None and view.id not in seen and count < limit:
                 seen.add(view.id)
-                found += 1
+                count += 1
                 yield add_reasons(view, prepared)
     for saga_id in prepared:
-        if found < limit and saga_id not in seen and await _matches(temporal, criteria, saga_id):
+        if count < limit and saga_id not in seen and await _matches(temporal, criteria, saga_id):
             seen.add(saga_id)
-            found += 1
+            count += 1
             yield add_reasons(await read_view(locator, saga_id, web_ui=web_ui), prepared)
     async for saga_id in list_exhausted(temporal, criteria.task_queue):
-        if found >= limit:
+        if count >= limit:
             return
         if saga_id in seen or not await _matches(temporal, criteria, saga_id):
             continue
         view = await _with_exhausted_notifications(locator, saga_id, web_ui)
         if view is not None:
             seen.add(saga_id)
-            found += 1
+            count += 1
             yield view
     for view in await _stuck_in_bulk(locator, criteria, workers, web_ui, without=seen):
-        if found >= limit:
+        if count >= limit:
             return
-        found += 1
+        count += 1
         yield view
 
 
@@ -262,7 +262,7 @@ async def list_unreleased(temporal: Temporal, limit: int) -> list[tuple[str, str
         runs.append(run)
         if len(runs) == limit:
             break
-    return [one for one in await asyncio.gather(*map(look, runs)) if one is not None]
+    return [saga for saga in await asyncio.gather(*map(look, runs)) if saga is not None]
 
 
 def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
@@ -274,9 +274,10 @@ def reported_reasons(view: SagaView) -> list[str]:
     """Reasons that a running saga reports: parked, paused, overdue, an operation with many attempts."""
     nested = view.blocked_steps
     reasons = [
-        f"{one.step} is {'blocked' if one.step in nested else 'parked'} ({one.op}): {one.why}" for one in view.parked
+        f"{operation.step} is {'blocked' if operation.step in nested else 'parked'} ({operation.op}): {operation.why}"
+        for operation in view.parked
     ]
-    reasons += [one for one in (view.pause_text, view.lock_wait) if one is not None]
+    reasons += [reason for reason in (view.pause_text, view.lock_wait) if reason is not None]
     if view.overdue:
         reasons.append("overdue: it runs longer than its warn_after")
     for step in view.steps:

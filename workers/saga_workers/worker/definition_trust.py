@@ -98,8 +98,8 @@ class ProjectTrust:
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        for one in [input] if inputs is None else inputs:
-            _, problems = await asyncio.to_thread(validate_input, definition, one)
+        for checked in [input] if inputs is None else inputs:
+            _, problems = await asyncio.to_thread(validate_input, definition, checked)
             if problems:
                 raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
 
@@ -138,8 +138,8 @@ class ProjectTrust:
             return None
 
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
-        known = signed_json(sent["definition"]) in self._known_definitions()
-        return known and signed_json(sent.get("vars") or {}) in self._variables
+        is_trusted = signed_json(sent["definition"]) in self._known_definitions()
+        return is_trusted and signed_json(sent.get("vars") or {}) in self._variables
 
     def _known_definitions(self) -> set[bytes]:
         if self._known is None:
@@ -163,11 +163,11 @@ class ProjectTrust:
 
     def _read(self) -> tuple[set[bytes], bytes]:
         settings = self._project.settings
-        found, _ = load_definitions(settings.definitions, self._project.context)
+        definitions, _ = load_definitions(settings.definitions, self._project.context)
         variables = settings.vars
         if settings.config_file is not None:
             variables = load_settings(config=settings.config_file).vars
-        return _snapshots(found), signed_json(variables)
+        return _snapshots(definitions), signed_json(variables)
 
 
 def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:

@@ -101,8 +101,10 @@ class GuardRetention:
             )
             done = CleanupResult(name, sagas, await watermark.read(engine))
         except (SagaError, SQLAlchemyError, OSError) as error:
-            known = None if isinstance(error, SagaError) else classify_database_error(error)
-            log.warning("guard table not purged: %s", known.message if known else error, extra=fields(connection=name))
+            classified = None if isinstance(error, SagaError) else classify_database_error(error)
+            log.warning(
+                "guard table not purged: %s", classified.message if classified else error, extra=fields(connection=name)
+            )
             return None
         if sagas:
             log.info("guard table purged, %d finished sagas deleted", sagas, extra=fields(connection=name))
@@ -138,8 +140,8 @@ async def retention_horizon(client: Client, *, before: float) -> float | None:
         await _started_at(run) async for run in _list_workflows(client, "ExecutionStatus = 'Running'", page_size=1000)
     ]
     undoable = await _earliest_start(client, "ExecutionStatus = 'Completed'", 0.0, before, _can_be_undone)
-    found = [began for began in (*running, undoable) if began is not None and began < before]
-    return min(found, default=None)
+    times = [began for began in (*running, undoable) if began is not None and began < before]
+    return min(times, default=None)
 
 
 async def _earliest_start(

@@ -149,7 +149,7 @@ class WorkerMetrics:
         finally:
             saga, step, op = observed.saga, observed.step, observed.op
             outcomes = [outcome for outcome in observed.outcomes or () if outcome is not None]
-            for kind, count in collections.Counter(one.kind for one in outcomes).items():
+            for kind, count in collections.Counter(outcome.kind for outcome in outcomes).items():
                 self._attempts.labels(saga, step, op, kind).inc(count)
                 if kind == "late":
                     self._late.inc(count)

@@ -98,7 +98,7 @@ async def recover(connection: AsyncConnection) -> set[XaId]:
     """The prepared XA transactions of the server. MySQL 8 requires the privilege XA_RECOVER_ADMIN for it."""
     if getattr(connection.dialect, "is_mariadb", False):
         rows = await connection.exec_driver_sql("XA RECOVER FORMAT='SQL'")
-        return {one for row in rows.mappings() if (one := _from_sql(str(row["data"]))) is not None}
+        return {xa_id for row in rows.mappings() if (xa_id := _from_sql(str(row["data"]))) is not None}
     rows = await connection.exec_driver_sql("XA RECOVER CONVERT XID")
     return {_from_hex(*row) for row in rows}
 

@@ -51,8 +51,8 @@ class PostgresPreparedTransactions:
 
     async def is_prepared(self, entry_key: EntryKey) -> bool:
         async with self._engine.connect() as connection:
-            found = await connection.execute(_IS_PREPARED, {"gid": postgres_transaction_id(entry_key)})
-            return found.first() is not None
+            result = await connection.execute(_IS_PREPARED, {"gid": postgres_transaction_id(entry_key)})
+            return result.first() is not None
 
     async def end(self, entry_key: EntryKey, *, commit: bool) -> bool:
         """Commit it or roll it back; False: there is none (any more). Raises DBAPIError, InfrastructureError."""

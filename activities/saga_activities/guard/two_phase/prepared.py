@@ -72,20 +72,28 @@ async def list_prepared(engine: AsyncEngine, saga_id: str | None = None) -> list
     async with engine.connect() as connection:
         match engine.dialect.name:
             case "postgresql":
-                found = await _list_postgresql(connection)
+                prepared = await _list_postgresql(connection)
             case "mysql" | "mariadb":
-                found = await _list_xa(connection, engine.url.database or "")
+                prepared = await _list_xa(connection, engine.url.database or "")
             case _:
-                found = []
+                prepared = []
     if saga_id is None:
-        return found
-    return [one for one in found if one.entry_key is not None and one.entry_key.saga_id == saga_id]
+        return prepared
+    return [
+        transaction
+        for transaction in prepared
+        if transaction.entry_key is not None and transaction.entry_key.saga_id == saga_id
+    ]
 
 
 async def sagas_with_prepared(engine: AsyncEngine) -> set[str]:
     """The sagas with prepared transactions: their guard rows are locked, and still needed."""
     try:
-        return {one.entry_key.saga_id for one in await list_prepared(engine) if one.entry_key is not None}
+        return {
+            transaction.entry_key.saga_id
+            for transaction in await list_prepared(engine)
+            if transaction.entry_key is not None
+        }
     except DBAPIError:
         if engine.dialect.name == "mysql":
             return set()  # without the privilege XA_RECOVER_ADMIN no step can be prepared either
@@ -117,13 +125,16 @@ async def _list_xa(connection: AsyncConnection, database: str) -> list[PreparedT
     ids = await recover(connection)
     if not ids:
         return []
-    entries = {xa_transaction_id(key, database): (key, at) for key, at in (await _open_entries(connection)).items()}
+    entries = {
+        xa_transaction_id(key, database): (key, created_at)
+        for key, created_at in (await _open_entries(connection)).items()
+    }
     now = float((await connection.execute(text(f"SELECT {now_sql('mysql')}"))).scalar_one())
-    found = []
-    for xa_id in sorted(ids, key=lambda one: (one.gtrid, one.bqual)):
+    prepared = []
+    for xa_id in sorted(ids, key=lambda xa_id: (xa_id.gtrid, xa_id.bqual)):
         key, since = entries.get(xa_id, (None, None))
         age = None if since is None else max(0.0, now - since)
-        found.append(
+        prepared.append(
             PreparedTransaction(
                 xa_id.gtrid.decode(errors="replace"),
                 key,
@@ -133,7 +144,7 @@ async def _list_xa(connection: AsyncConnection, database: str) -> list[PreparedT
                 xa_id.format != XA_FORMAT,
             )
         )
-    return found
+    return prepared
 
 
 async def _open_entries(connection: AsyncConnection) -> Mapping[EntryKey, float]:

@@ -47,5 +47,7 @@ def xa_transaction_id(entry_key: EntryKey, database: str) -> XaId:
     XA ids are unique in a server, and keys only in a database.
     """
     key = str(entry_key)
-    readable = "".join(one if " " <= one <= "~" and one not in "'\\" else "?" for one in key)[:_XA_PART]
+    readable = "".join(character if " " <= character <= "~" and character not in "'\\" else "?" for character in key)[
+        :_XA_PART
+    ]
     return XaId(readable.encode(), hashlib.sha256(f"{database}\0{key}".encode()).hexdigest().encode())

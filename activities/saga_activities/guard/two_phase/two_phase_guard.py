@@ -293,15 +293,15 @@ class TwoPhaseGuard:
 
     async def _read(self, entry_key: EntryKey, scheduled_at: float, deadline: float) -> rules.Rows | Outcome:
         """The rows without waiting for a lock; an outcome if they cannot be read."""
-        found: rules.Rows = {}
+        rows: rules.Rows = {}
 
         async def read(tx: GuardTransaction) -> ScriptResult:
-            nonlocal found
-            found = await tx.rows(locked=False)
+            nonlocal rows
+            rows = await tx.rows(locked=False)
             return ScriptResult(Outcome.done(attempt=None))
 
         outcome = await self.participant.change_rows(entry_key, read, scheduled_at, deadline)
-        return found if outcome.kind == "done" else outcome
+        return rows if outcome.kind == "done" else outcome
 
 
 class ManualResult:

@@ -28,5 +28,5 @@ def demo(
 def _project(config: str | None) -> Path:
     """The folder of the demo's project: that of ``config``, the one we stand in, or the one of the clone."""
     named = [Path(config).resolve().parent] if config else []
-    found = [folder for folder in (*named, Path.cwd()) if (folder / "demo" / "__main__.py").exists()]
-    return found[0] if found else CHECKOUT_DEMO.parent
+    folders = [folder for folder in (*named, Path.cwd()) if (folder / "demo" / "__main__.py").exists()]
+    return folders[0] if folders else CHECKOUT_DEMO.parent

@@ -114,7 +114,7 @@ def _print_table(document: dict[str, Any]) -> None:
         print_table(list(connections.items()), ("connection", "url"))
     if catalogs:
         echo("")
-        print_table([(name, one.get("uri", "-")) for name, one in catalogs.items()], ("catalog", "uri"))
+        print_table([(name, properties.get("uri", "-")) for name, properties in catalogs.items()], ("catalog", "uri"))
     if document["temporal"].get("web_ui"):
         echo("", f"Web UI  {document['temporal']['web_ui']}")
 

@@ -90,12 +90,15 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     from saga_workers.interventions import worst_code
 
     answers = with_locator(ask_all)
-    rows = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
+    rows = [
+        _failed(id, answer) if isinstance(answer, SagaError) else answer
+        for id, answer in zip(ids, answers, strict=True)
+    ]
 
     def human() -> None:
         for row in rows:
             echo(_message(row))
-        refused, failed = (sum(one["response"] == word for one in rows) for word in ("refused", "failed"))
+        refused, failed = (sum(row["response"] == word for row in rows) for word in ("refused", "failed"))
         echo(f"{len(rows) - refused - failed} requested, {refused} refused" + (f", {failed} failed" if failed else ""))
 
     print_document(rows, human=human)

@@ -230,49 +230,55 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         inbox = await read_parked(locator, saga_filter(settings, where=decision_filter.where))
         return [operation for operation in inbox.operations if decision_filter.matches(operation)]
 
-    found = with_locator(find)
-    if not found:
+    parked = with_locator(find)
+    if not parked:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
     from saga_workers.interventions import ask_each, preview_decision, resolve, worst_code
 
     async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        async def preview(one: ParkedOperation) -> dict[str, Any]:
-            decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
-            await _check_answer(locator, settings, one.saga_id, decision)
-            return {"next": await preview_decision(locator, one.saga_id, decision)}
+        async def preview(operation: ParkedOperation) -> dict[str, Any]:
+            decision = {**fields, "step": operation.step, "who": fields["who"] or locator.temporal.identity}
+            await _check_answer(locator, settings, operation.saga_id, decision)
+            return {"next": await preview_decision(locator, operation.saga_id, decision)}
 
-        return await ask_each(found, preview, saga_of=lambda one: one.saga_id)
+        return await ask_each(parked, preview, saga_of=lambda operation: operation.saga_id)
 
     async def decide_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        async def decide(one: ParkedOperation) -> dict[str, Any]:
-            decision = {**fields, "step": one.step, "who": fields["who"] or locator.temporal.identity}
-            await _check_answer(locator, settings, one.saga_id, decision)
-            await resolve(locator, one.saga_id, decision, _signing_keys(settings, decision))
+        async def decide(operation: ParkedOperation) -> dict[str, Any]:
+            decision = {**fields, "step": operation.step, "who": fields["who"] or locator.temporal.identity}
+            await _check_answer(locator, settings, operation.saga_id, decision)
+            await resolve(locator, operation.saga_id, decision, _signing_keys(settings, decision))
             return {}
 
-        return await ask_each(found, decide, saga_of=lambda one: one.saga_id)
+        return await ask_each(parked, decide, saga_of=lambda operation: operation.saga_id)
 
     answers = with_locator(preview_all) if dry_run or not yes else []
-    if not dry_run and (yes or not all(isinstance(it, SagaError) for it in answers)):
+    if not dry_run and (yes or not all(isinstance(answer, SagaError) for answer in answers)):
         warn(target_line(load_settings()))
-        several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
-        refused = sum(isinstance(it, SagaError) for it in answers)
+        several = ", ".join(f"{operation.saga_id} {operation.step}" for operation in parked[:5]) + (
+            " …" if len(parked) > 5 else ""
+        )
+        refused = sum(isinstance(answer, SagaError) for answer in answers)
         but = f", {refused} of which will be refused" if refused else ""
-        confirm(f"`{fields['decision']}` for {len(found)} parked steps{but}: {several}", yes=yes)
+        confirm(f"`{fields['decision']}` for {len(parked)} parked steps{but}: {several}", yes=yes)
         answers = with_locator(decide_all)
     rows = [
-        {"id": one.saga_id, "step": one.step}
-        | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})
-        for one, it in zip(found, answers, strict=True)
+        {"id": operation.saga_id, "step": operation.step}
+        | (
+            {"accepted": False, "refusal": answer.message}
+            if isinstance(answer, SagaError)
+            else {**answer, "accepted": True}
+        )
+        for operation, answer in zip(parked, answers, strict=True)
     ]
 
     def human() -> None:
-        for row, it in zip(rows, answers, strict=True):
-            if isinstance(it, SagaError):
-                what = f"{'refused' if isinstance(it, RefusedError) else 'failed'}: {it.message}"
+        for row, answer in zip(rows, answers, strict=True):
+            if isinstance(answer, SagaError):
+                what = f"{'refused' if isinstance(answer, RefusedError) else 'failed'}: {answer.message}"
             else:
-                what = "; ".join(it.get("next") or ()) or "accepted"
+                what = "; ".join(answer.get("next") or ()) or "accepted"
             echo(f"{row['id']} {row['step']}: {what}")
         if dry_run:
             echo("nothing was changed")

@@ -37,10 +37,12 @@ def undo(
         from saga_workers.interventions import undo as begin
         from saga_workers.views.saga_view import view_of_run
 
-        far.append(f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`")
+        progress.append(
+            f"interrupted: the undo of {saga_id} may have started; check with `{saga_command('show', saga_id)}`"
+        )
         who = operator_name(as_) or locator.temporal.identity
         await begin(locator, saga_id, reason=why, who=who, task_queue=settings.temporal.task_queue)
-        far.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
+        progress.append(f"the undo of {saga_id} continues; follow it with `{saga_command('watch', saga_id)}`")
         view = await wait_for_saga(locator, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if view.state == "COMPLETED":  # the undo ended without having changed anything
             undo = (await locator.locate(saga_id)).undo
@@ -57,8 +59,8 @@ def undo(
     if not yes:
         with_locator(check)  # nobody should confirm what will be refused
     confirm(f"this undoes all effects of {saga_id}", yes=yes)
-    far = [f"interrupted: {saga_id} is not being undone"]
-    with on_ctrl_c(lambda: far[-1]):
+    progress = [f"interrupted: {saga_id} is not being undone"]
+    with on_ctrl_c(lambda: progress[-1]):
         view = with_locator(run)
     code = print_end(saga_id, view)
     return 0 if view.state == "COMPENSATED" else code

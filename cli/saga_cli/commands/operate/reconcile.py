@@ -63,27 +63,27 @@ def reconcile(
 
         runner = RunnerClient(spark_settings(settings))
         try:
-            found = await look(locator, settings, scope, runner)
-            if repair and not found["consistent"]:
+            report = await look(locator, settings, scope, runner)
+            if repair and not report["consistent"]:
                 repairs = await repair_findings(
-                    locator, settings, found["findings"], who=operator_name(as_) or locator.temporal.identity
+                    locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
                 )
-                found = {**await look(locator, settings, scope, runner), "repairs": repairs}
-            return found
+                report = {**await look(locator, settings, scope, runner), "repairs": repairs}
+            return report
         finally:
             await runner.close()
 
     changed = "finished repairs remain; run it again to continue" if repair else "nothing was changed"
     with on_ctrl_c(lambda: f"interrupted: {changed}"):
-        found = with_locator(run)
+        result = with_locator(run)
     if report is not None:
         from saga_cli.render.reconciliation import reconciliation_html
 
-        write_page(report, reconciliation_html(found))
-    if saga_id is None and found["consistent"]:
-        _save_last_run(settings, found["until"])
-    print_document(found, human=lambda: _print_report(found, report))
-    return 0 if found["consistent"] else DIFFERENCES
+        write_page(report, reconciliation_html(result))
+    if saga_id is None and result["consistent"]:
+        _save_last_run(settings, result["until"])
+    print_document(result, human=lambda: _print_report(result, report))
+    return 0 if result["consistent"] else DIFFERENCES
 
 
 def _check_packages() -> None:
@@ -120,23 +120,23 @@ def _last_run_file(settings: Settings) -> Path:
     return settings.dev_folder / "reconciled-until"
 
 
-def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
+def _print_report(result: Mapping[str, Any], report: Path | None) -> None:
     from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 
-    read = found["read"]
+    read = result["read"]
     what = "; ".join(f"{count:,} {name}" for name, count in read.items())
-    window = f" since {found['since']}" if found["since"] else ""
-    for one in found.get("repairs") or ():
-        echo(f"↩ {one['saga_id']}: {one['done']}")
-    if found["consistent"] and not any(read.values()):
-        echo(f"· nothing to reconcile{window}: no saga, effect or event was found ({found['seconds']:g} s)")
-    elif found["consistent"]:
-        echo(f"✔ everything reconciles{window} ({what}; {found['seconds']:g} s)")
+    window = f" since {result['since']}" if result["since"] else ""
+    for repair in result.get("repairs") or ():
+        echo(f"↩ {repair['saga_id']}: {repair['done']}")
+    if result["consistent"] and not any(read.values()):
+        echo(f"· nothing to reconcile{window}: no saga, effect or event was found ({result['seconds']:g} s)")
+    elif result["consistent"]:
+        echo(f"✔ everything reconciles{window} ({what}; {result['seconds']:g} s)")
     else:
-        echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
-    for kind, count in found["counts"].items():
+        echo(f"✖ {count_text(sum(result['counts'].values()))}{window} ({what}; {result['seconds']:g} s)")
+    for kind, count in result["counts"].items():
         echo("", f"{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
-        _print_findings([one for one in found["findings"] if one["class"] == kind], count)
+        _print_findings([finding for finding in result["findings"] if finding["class"] == kind], count)
     if report is not None:
         echo("", f"report: {report}")
 

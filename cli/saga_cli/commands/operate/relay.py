@@ -63,9 +63,9 @@ def _status(settings: Settings, connection: str | None) -> int:
 
     from saga_workers.relay.relay_status import relay_status
 
-    found = asyncio.run(relay_status(settings, connection))
-    print_document(found, human=lambda: _print_status(found))
-    return 1 if any("error" in one or "kafka_error" in one for one in found["outboxes"]) else 0
+    status = asyncio.run(relay_status(settings, connection))
+    print_document(status, human=lambda: _print_status(status))
+    return 1 if any("error" in outbox or "kafka_error" in outbox for outbox in status["outboxes"]) else 0
 
 
 def _decide(
@@ -88,10 +88,10 @@ def _decide(
     return 0
 
 
-def _print_status(found: dict[str, Any]) -> None:
-    if not found["outboxes"]:
+def _print_status(status: dict[str, Any]) -> None:
+    if not status["outboxes"]:
         echo("no connection of the project has an outbox; create it with `saga setup`")
-    for outbox in found["outboxes"]:
+    for outbox in status["outboxes"]:
         if "error" in outbox:
             echo(f"{outbox['connection']}: {outbox['error']}")
             continue

@@ -181,11 +181,11 @@ def cancel_command(
         settings = client.project.settings
         warn(target_line(settings))
 
-        async def one(saga_id: str) -> str:
+        async def cancel_saga(saga_id: str) -> str:
             return await client.cancel(saga_id, reason=reason, who=by)
 
         queue = settings.temporal.task_queue
-        return await batch_control.cancel(client.locator, batch, queue, by, reason, one)
+        return await batch_control.cancel(client.locator, batch, queue, by, reason, cancel_saga)
 
     async def work(client: Client, _: str) -> CancelReport:
         return await cancel(client)
@@ -224,36 +224,36 @@ def retry_failed_command(
         from saga_workers.batch.batch_control import failed_sagas
 
         settings = client.project.settings
-        found = await failed_sagas(client.locator, batch, settings.temporal.task_queue)
-        _warn_lost(found)
-        saga = _only_saga(found, batch)
+        failed = await failed_sagas(client.locator, batch, settings.temporal.task_queue)
+        _warn_lost(failed)
+        saga = _only_saga(failed, batch)
         if saga is None:
             print_document({"batch": batch, "total": 0}, human=lambda: echo("no saga of the batch has failed"))
-            return 1 if found.lost else 0
-        rows = make_again_rows(await client.starter(saga), found.sagas)
+            return 1 if failed.lost else 0
+        rows = make_again_rows(await client.starter(saga), failed.sagas)
         print_target(settings)
         await warn_without_poller(client)
-        bulk = found.record is not None and found.record.bulk and client.ledger.configured
+        bulk = failed.record is not None and failed.record.bulk and client.ledger.configured
         options = RunOptions(batch, bulk=bulk, rate=rate, concurrency=concurrency, detach=detach, again=True)
         code = report_batch(await run_batch(client, saga, rows, options, tallies), options)
-        return code or (1 if found.lost else 0)
+        return code or (1 if failed.lost else 0)
 
     with on_ctrl_c(lambda: "interrupted: run the same command again to continue"):
         return _with_project(work, batch)
 
 
-def _warn_lost(found: FailedSagas) -> None:
-    if found.lost:
-        shown = ", ".join(found.lost[:5]) + " …" * (len(found.lost) > 5)
+def _warn_lost(failed: FailedSagas) -> None:
+    if failed.lost:
+        shown = ", ".join(failed.lost[:5]) + " …" * (len(failed.lost) > 5)
         warn(
-            f"{len(found.lost)} sagas are not started again, because the ledger has only a part of their inputs:"
+            f"{len(failed.lost)} sagas are not started again, because the ledger has only a part of their inputs:"
             f" {shown}",
             "help: start them with saga start --from FILE --again",
         )
 
 
-def _only_saga(found: FailedSagas, batch: str) -> str | None:
-    names = sorted({saga.saga for saga in found.sagas})
+def _only_saga(failed: FailedSagas, batch: str) -> str | None:
+    names = sorted({saga.saga for saga in failed.sagas})
     if len(names) > 1:
         raise UsageError(
             f"the batch {printable_line(batch)} has sagas of several definitions: {', '.join(names)}",

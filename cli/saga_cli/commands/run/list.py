@@ -109,12 +109,12 @@ def _print_table(views: Sequence[SagaView]) -> None:
 
     now = datetime.now(UTC)
     cells = [_cells(view, now) for view in views]
-    widths = [max(len(row[at]) for row in cells) for at in range(4)]
+    widths = [max(len(row[index]) for row in cells) for index in range(4)]
     out = make_console()
     for view, line in zip(views, cells, strict=True):
         text = Text()
-        for at, (cell, width) in enumerate(zip(line, widths, strict=False)):
-            text.append(cell.ljust(width) + "  ", STATE_STYLES.get(cell, "") if at == 2 else "")
+        for index, (cell, width) in enumerate(zip(line, widths, strict=False)):
+            text.append(cell.ljust(width) + "  ", STATE_STYLES.get(cell, "") if index == 2 else "")
         text.append(line[4], "dim")
         text.rstrip()
         out.print(text, soft_wrap=True)
@@ -135,5 +135,5 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
         because = f"{reason.kind}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
     source = "from the ledger" if view.source else ""
-    cells = (view.id, view.saga, view.state, when, "  ".join(one for one in (source, because, labels) if one))
+    cells = (view.id, view.saga, view.state, when, "  ".join(part for part in (source, because, labels) if part))
     return [printable_line(cell) for cell in cells]

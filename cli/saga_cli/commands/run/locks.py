@@ -17,12 +17,12 @@ def locks(keys: Annotated[list[str] | None, typer.Argument(help="only these keys
     """List the locked keys with their owners and, in the order of their arrival, the sagas that wait for them."""
     from saga_workers.views.locks import list_locks
 
-    found = asyncio.run(list_locks(load_settings(), keys or ()))
-    print_list([one.to_json() for one in found], human=_print_locks)
+    locks = asyncio.run(list_locks(load_settings(), keys or ()))
+    print_list([lock.to_json() for lock in locks], human=_print_locks)
     return 0
 
 
-def _print_locks(found: Sequence[dict[str, Any]]) -> None:
+def _print_locks(locks: Sequence[dict[str, Any]]) -> None:
     from saga_cli.render.text import format_duration, parse_timestamp
 
     now = datetime.now(UTC)
@@ -31,10 +31,10 @@ def _print_locks(found: Sequence[dict[str, Any]]) -> None:
         at = parse_timestamp(since)
         return f" for {format_duration(now, at)}" if at else ""
 
-    if not found:
+    if not locks:
         echo("nothing is locked")
-    for one in found:
-        held = f"held by {one['owner']}{age(one['since'])}" if one["owner"] else "not held"
-        echo(f"{one['key']}  {held}")
-        for waiter in one["waiters"]:
+    for lock in locks:
+        held = f"held by {lock['owner']}{age(lock['since'])}" if lock["owner"] else "not held"
+        echo(f"{lock['key']}  {held}")
+        for waiter in lock["waiters"]:
             echo(f"    {waiter['saga_id']} waits{age(waiter['since'])}")

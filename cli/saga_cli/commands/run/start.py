@@ -89,14 +89,16 @@ def _start_one(
     value = read_input(input, fields, definition.input)
     warn(*misspelled_fields(value, definition.input))
     parse_deadline(timeout)
-    far = ["interrupted: nothing was started"]
+    progress = ["interrupted: nothing was started"]
 
     async def run() -> int:
         async with await Client.connect(project) as client:
             print_target(settings)
-            far.append(f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`")
+            progress.append(
+                f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`"
+            )
             started = await client.start(name, value, id=id, again=again)
-            far.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
+            progress.append(f"{started.id} is still running; follow it with `{saga_command('watch', started.id)}`")
             warned = started.source is None and await warn_without_poller(client)
             if not wait:
                 document = _started_json(started)
@@ -106,7 +108,7 @@ def _start_one(
             print_end(started.id, view)
             return exit_code(view)
 
-    with on_ctrl_c(lambda: far[-1]):
+    with on_ctrl_c(lambda: progress[-1]):
         return asyncio.run(run())
 
 

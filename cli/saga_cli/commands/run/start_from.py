@@ -188,7 +188,7 @@ async def make_start_rows(
     from saga_workers.start.row_starts import StartRow
     from sagas.definition.saga_ids import check_saga_id
 
-    found = list(errors)
+    messages = list(errors)
     orders: list[StartRow] = []
     places: dict[str, str] = {}
     for count, row in enumerate(rows):
@@ -198,15 +198,15 @@ async def make_start_rows(
             request = starter.make_request(row.value)
             id = check_saga_id(request.id or f"{prefix}-{row.number}")
         except UsageError as error:
-            found.append(f"{row.location}: {error.message}")
+            messages.append(f"{row.location}: {error.message}")
             continue
         if id in places:
-            found.append(f"{row.location}: the id {id} is also that of {places[id]}")
+            messages.append(f"{row.location}: the id {id} is also that of {places[id]}")
             continue
         places[id] = row.location
         orders.append(StartRow(row.location, id, request))
-    if found:
-        raise InvalidRows(found)
+    if messages:
+        raise InvalidRows(messages)
     return orders
 
 
@@ -312,20 +312,20 @@ def _print_next_steps(tally: Tally, batch: str) -> None:
         warn(message)
     if len(tally.troubles) > 10:
         warn(f"… and {len(tally.troubles) - 10} more refused rows")
-    left = tally.not_started
+    not_started = tally.not_started
     if tally.stopped == "asked":
         warn(
-            f"stopped: {tally.started} sagas were started and are running, {left} rows are not started; run the same"
-            " command again to continue"
+            f"stopped: {tally.started} sagas were started and are running, {not_started} rows are not started; run the"
+            " same command again to continue"
         )
     elif tally.stopped == "cancelled":
-        warn(f"stopped: somebody has cancelled the batch; {left} rows are not started")
+        warn(f"stopped: somebody has cancelled the batch; {not_started} rows are not started")
     elif tally.stopped == "taken over":
         warn("stopped: another command continues this batch")
     elif tally.stopped == "failures":
         warn(
-            f"paused: {tally.failures} sagas have failed, more than tolerated; {left} rows are not started; check"
-            f" `{saga_command('batch', 'show', batch)}` and run the same command again, with --again to restart"
+            f"paused: {tally.failures} sagas have failed, more than tolerated; {not_started} rows are not started;"
+            f" check `{saga_command('batch', 'show', batch)}` and run the same command again, with --again to restart"
             " compensated sagas or with a higher --tolerate"
         )
     elif tally.failures or tally.refused:

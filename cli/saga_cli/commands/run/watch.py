@@ -33,10 +33,10 @@ def watch(
     """Follow a saga until it ends; the exit code shows how. Ctrl-C stops watching, not the saga."""
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
-    far = [f"interrupted before {saga_id} was found; check with `{saga_command('show', saga_id)}`"]
-    with on_ctrl_c(lambda: far[-1]):
+    progress = [f"interrupted before {saga_id} was found; check with `{saga_command('show', saga_id)}`"]
+    with on_ctrl_c(lambda: progress[-1]):
         view = with_locator(
-            lambda locator, settings: _follow(locator, settings, saga_id, until == "parked", timeout, far)
+            lambda locator, settings: _follow(locator, settings, saga_id, until == "parked", timeout, progress)
         )
     from saga_cli.wait import STILL_RUNNING, exit_code
     from sagas.protocol.saga_view import FINAL_STATES
@@ -51,7 +51,7 @@ def watch(
 
 
 async def _follow(
-    locator: Locator, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, far: list[str]
+    locator: Locator, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, progress: list[str]
 ) -> SagaView:
     """``far`` gets what to say about an interrupt from now on."""
     from saga_cli.wait import follow_saga, parse_deadline
@@ -69,7 +69,7 @@ async def _follow(
                 except (TimeoutError, StopAsyncIteration):
                     assert view is not None  # the first one comes at once
                     return view
-                far[:] = [f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"]
+                progress[:] = [f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"]
                 draw(view)
                 if until_parked and view.waits_for_a_person:
                     return view
@@ -127,9 +127,9 @@ class _ChangePrinter:
             attempts = f", attempt {row.attempts}" if row.attempts else ""
             why = f": {row.error.message}" if row.error else ""
             facts[row.id] = [f"  {row.id} {row.state or 'PENDING'}{attempts}{why}"]
-        for number, one in enumerate(view.parked):
-            commands = (f"      {command}" for command in one.commands)
-            facts[f"parked {number}"] = [f"  {one.step} waits for an operator: {one.why}", *commands]
+        for number, operation in enumerate(view.parked):
+            commands = (f"      {command}" for command in operation.commands)
+            facts[f"parked {number}"] = [f"  {operation.step} waits for an operator: {operation.why}", *commands]
         for name, lines in facts.items():
             if self._shown.get(name) != lines:
                 echo(f"{now}  {lines[0]}", *lines[1:])

@@ -25,17 +25,17 @@ def actions(
 
     own = Project(load_settings()).actions
     rows = [_project_action(action) for action in own.values()]
-    rows += [_built_in(one.name, one.summary, one.parameters) for one in BUILTINS.values()]
+    rows += [_built_in(builtin.name, builtin.summary, builtin.parameters) for builtin in BUILTINS.values()]
     if name is None:
         print_list(rows, human=_print_table)
         return
-    found = next((row for row in rows if row["name"] == name), None)
-    if found is None:
+    described = next((row for row in rows if row["name"] == name), None)
+    if described is None:
         from sagas.errors import did_you_mean
 
-        known = tuple(row["name"] for row in rows)
-        raise UsageError(f"there is no action {name}{did_you_mean(name, known)}", help="saga actions    lists them")
-    print_document(found, human=lambda: _print_action(found))
+        names = tuple(row["name"] for row in rows)
+        raise UsageError(f"there is no action {name}{did_you_mean(name, names)}", help="saga actions    lists them")
+    print_document(described, human=lambda: _print_action(described))
 
 
 def _project_action(action: Action) -> dict[str, Any]:
@@ -57,8 +57,13 @@ def _project_action(action: Action) -> dict[str, Any]:
     }
 
 
-def _argument(one: Parameter) -> dict[str, Any]:
-    return {"name": one.name, "required": one.required, "type": type_text(one.schema), "schema": one.schema}
+def _argument(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "required": parameter.required,
+        "type": type_text(parameter.schema),
+        "schema": parameter.schema,
+    }
 
 
 def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
@@ -68,8 +73,8 @@ def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
         "summary": summary,
         "built_in": True,
         "arguments": [
-            {"name": one, "required": one in required, "type": type_text(schema), "schema": schema}
-            for one, schema in parameters["properties"].items()
+            {"name": argument, "required": argument in required, "type": type_text(schema), "schema": schema}
+            for argument, schema in parameters["properties"].items()
         ],
     }
 
@@ -78,14 +83,14 @@ def type_text(schema: Any) -> str:
     """A JSON Schema in a few words: `text`, `list of integer`, `"a" or "b"`."""
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return " or ".join(dict.fromkeys(type_text(one) for one in schema[key]))
+            return " or ".join(dict.fromkeys(type_text(option) for option in schema[key]))
     if "enum" in schema:
-        return " or ".join(to_json(one) for one in schema["enum"])
+        return " or ".join(to_json(value) for value in schema["enum"])
     if "const" in schema:
         return to_json(schema["const"])
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " or ".join(_TYPE_NAMES.get(one, str(one)) for one in kind)
+        return " or ".join(_TYPE_NAMES.get(type, str(type)) for type in kind)
     if kind == "array" and schema.get("items"):
         return f"list of {type_text(schema['items'])}"
     if kind is None:
@@ -107,7 +112,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(title, no_wrap=title in ("action", "runs in"))
     for row in rows:
         where = "built in" if row["built_in"] else row["connection"] or "no transaction"
-        names = [one["name"] + ("" if one["required"] else "?") for one in row["arguments"]]
+        names = [argument["name"] + ("" if argument["required"] else "?") for argument in row["arguments"]]
         given = ", ".join([*names, *(["…"] if row.get("other_arguments") else [])])
         cells = [Text(row["name"], style="bold"), Text(where, style="dim"), *([given] if wide else []), row["summary"]]
         table.add_row(*cells)
@@ -133,8 +138,10 @@ def _print_action(row: dict[str, Any]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for title in ("argument", "", "type"):
         table.add_column(title)
-    for one in row["arguments"]:
-        table.add_row(Text(one["name"], style="bold"), "required" if one["required"] else "optional", one["type"])
+    for argument in row["arguments"]:
+        table.add_row(
+            Text(argument["name"], style="bold"), "required" if argument["required"] else "optional", argument["type"]
+        )
     if others := row.get("other_arguments"):
         table.add_row("any other", "optional", others["type"])
     if table.row_count:

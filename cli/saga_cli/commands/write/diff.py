@@ -39,13 +39,13 @@ def diff(
     if old == new == "-":
         raise UsageError("only one of OLD and NEW can be standard input")
     project = Project(load_settings())
-    found = compare_definitions(_definition(project, old), _definition(project, new))
+    difference = compare_definitions(_definition(project, old), _definition(project, new))
     if html is not None:
-        write_page(html, diff_page(found))
-    print_document(found.to_json(), human=lambda: print_diff(found))
+        write_page(html, diff_page(difference))
+    print_document(difference.to_json(), human=lambda: print_diff(difference))
     if html is not None:
         echo(f"written: {html}")
-    return 0 if found.is_same else DIFFERENCES
+    return 0 if difference.is_same else DIFFERENCES
 
 
 def _definition(project: Project, source: str) -> Definition:

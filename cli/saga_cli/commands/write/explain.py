@@ -75,7 +75,7 @@ def _print_isolation(definition: Definition) -> None:
             open_risks += not risk.covered_by
             mark, style = ("✔", "green") if risk.covered_by else ("✖", "bold red")
             lines.append(Text.assemble((f"{mark} {risk.anomaly}: ", style), describe_risk(isolated, risk)))
-            lines += [Text(f"    {MEASURE_DESCRIPTIONS[one]}", style="dim") for one in risk.covered_by]
+            lines += [Text(f"    {MEASURE_DESCRIPTIONS[measure]}", style="dim") for measure in risk.covered_by]
         for line in lines:
             out.print(Padding(line, (0, 0, 0, 4), expand=False))
         out.print()

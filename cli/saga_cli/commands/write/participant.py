@@ -84,7 +84,7 @@ def run_checks(
         for name, text in (("data", data), ("undo-data", undo_data), ("confirm-data", confirm_data))
         if text is not None
     }
-    if sum(one is not None for one in (saga, do, topic)) != 1:
+    if sum(given is not None for given in (saga, do, topic)) != 1:
         raise UsageError(
             "give a saga and its step, or --do 'METHOD URL', or --topic TOPIC", help="saga participant test --help"
         )
@@ -123,9 +123,11 @@ def run_checks(
 
             tested = replace(tested, other=described(other))
     warn(f"→ {do or topic or f'{saga} {step}'}: real requests with keys that begin with participant-test-")
-    found = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
-    print_list([one.to_json() for one in found], human=lambda rows: _print_results(rows, counted=count is not None))
-    return DIFFERENCES if any(one.verdict == "failed" for one in found) else 0
+    checked = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
+    print_list(
+        [result.to_json() for result in checked], human=lambda rows: _print_results(rows, counted=count is not None)
+    )
+    return DIFFERENCES if any(result.verdict == "failed" for result in checked) else 0
 
 
 @app.command()
@@ -169,14 +171,14 @@ def _step_of_saga(
     project = Project(settings)
     definition = project.definition(saga)
     if step is None:
-        raise UsageError(f"give the step of {saga}: {', '.join(one.id for one in definition.steps)}")
+        raise UsageError(f"give the step of {saga}: {', '.join(step.id for step in definition.steps)}")
     outside = environment_of(project)
     given, _ = read_or_sample_input(definition, input, outside)
-    known = json_object(results, "--results") or {}
+    expected = json_object(results, "--results") or {}
     other = None
     if other_input is not None:
-        other = StepUnderTest(definition, step, read_input(other_input, []), known, environment=outside)
-    return StepUnderTest(definition, step, given, known, other, count, outside)
+        other = StepUnderTest(definition, step, read_input(other_input, []), expected, environment=outside)
+    return StepUnderTest(definition, step, given, expected, other, count, outside)
 
 
 _MARKS = {"passed": ("✔", "green"), "failed": ("✖", "bold red"), "skipped": ("·", "dim")}
@@ -192,7 +194,7 @@ def _print_results(rows: Sequence[dict[str, Any]], *, counted: bool) -> None:
         table.add_column(heading, no_wrap=heading == "", overflow="fold")
     for row in rows:
         mark, style = _MARKS[row["verdict"]]
-        seen = [f"{one['sent']} → {one['seen']}" for one in row["steps"]]
+        seen = [f"{step['sent']} → {step['seen']}" for step in row["steps"]]
         cell = Text("\n".join(seen))
         if row["problem"] is not None:
             cell.append(f"{chr(10) if seen else ''}{row['problem']}", style)

@@ -105,14 +105,14 @@ def partition_spec(schema: Schema, columns: Sequence[str]) -> PartitionSpec:
     """Identity partitioning by each column. Raises ValueError if a column does not exist."""
     if not columns:
         return UNPARTITIONED_PARTITION_SPEC
-    known = {field.name: field.field_id for field in schema.fields}
+    ids = {field.name: field.field_id for field in schema.fields}
     for column in columns:
-        if column not in known:
+        if column not in ids:
             raise ValueError(f"the output has no column {column}, which `partition_by` names")
     return PartitionSpec(
         *(
             PartitionField(
-                source_id=known[column],
+                source_id=ids[column],
                 field_id=PARTITION_FIELD_ID_START + number,
                 transform=IdentityTransform(),
                 name=column,

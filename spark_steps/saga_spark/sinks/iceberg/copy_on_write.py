@@ -156,8 +156,8 @@ def _without_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
     names = keys.column_names
     numbered = rows.select(names).append_column("#", pa.array(range(len(rows)), pa.int64()))
     same_types = keys.cast(pa.schema([rows.schema.field(name).with_nullable(True) for name in names]))
-    left = numbered.join(same_types, names, join_type="left anti").column("#")
-    return rows.take(left.take(pc.call_function("sort_indices", [left])))
+    remaining = numbered.join(same_types, names, join_type="left anti").column("#")
+    return rows.take(remaining.take(pc.call_function("sort_indices", [remaining])))
 
 
 def _plan_files(io: FileIO, metadata: TableMetadata, predicate: BooleanExpression) -> list[FileScanTask]:

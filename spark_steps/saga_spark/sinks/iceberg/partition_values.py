@@ -43,7 +43,7 @@ def split_by_partition(metadata: TableMetadata, rows: pa.Table) -> Iterator[tupl
 
 def comparable(partition: Record) -> tuple[Any, ...]:
     """The values of a partition for comparison: NaN is one partition."""
-    return tuple("NaN" if value != value else value for value in (partition[at] for at in range(len(partition))))
+    return tuple("NaN" if value != value else value for value in (partition[index] for index in range(len(partition))))
 
 
 def _field_value(

@@ -193,9 +193,11 @@ class TopicSink:
         max_bytes, topic = self._kafka.max_message_bytes, publication.output.destination
         for number in range(len(publication.manifest.files)):
             try:
-                for at, record in enumerate(row_records(publication, number, prefix=self._kafka.prefix, time=0.0)):
+                for index, record in enumerate(row_records(publication, number, prefix=self._kafka.prefix, time=0.0)):
                     if record.size > max_bytes:
-                        return [f"row {at} of file {number} has {record.size} bytes as an event, more than {max_bytes}"]
+                        return [
+                            f"row {index} of file {number} has {record.size} bytes as an event, more than {max_bytes}"
+                        ]
             except UnusableRow as error:
                 return [f"the topic {topic}: {error}"]
         return []

@@ -71,8 +71,8 @@ class MarkedReader:
                 rows = await self.scan(limit, excluded)
             else:
                 if not self._found:
-                    found = await self.find_new(FOUND_AHEAD + len(self._in_flight), excluded)
-                    self._found = [id for id in found if id not in self._in_flight]
+                    new_ids = await self.find_new(FOUND_AHEAD + len(self._in_flight), excluded)
+                    self._found = [id for id in new_ids if id not in self._in_flight]
                 if not self._found:
                     return Portion(())
                 ids, self._found = self._found[:limit], self._found[limit:]
