@@ -86,7 +86,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def mysql_reader(description: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """How the values of a row are read. Raises :class:`UnusableColumn` for a ``float``."""
+    """The function that reads the values of a row. Raises :class:`UnusableColumn` for a ``float``."""
     columns = list(description)
     for name, kind, *_ in columns:
         if kind == _MYSQL_FLOAT:

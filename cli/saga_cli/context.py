@@ -122,7 +122,7 @@ def with_locator(work: Callable[[Locator, Settings], Awaitable[T]]) -> T:
 
 
 def target_line(settings: Settings) -> str:
-    """Where a command is about to change something: "→ prod · payments" (server · namespace).
+    """The place that a command is about to change: "→ prod · payments" (server · namespace).
 
     Raises:
         UsageError: no server is named.

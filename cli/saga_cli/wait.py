@@ -45,7 +45,7 @@ def exit_code(view: SagaView) -> int:
 
 
 def parse_deadline(timeout: str | None) -> float | None:
-    """When to give up, on the monotonic clock. Raises UsageError: not a duration."""
+    """The time at which to give up, on the monotonic clock. Raises UsageError: not a duration."""
     from sagas.definition.times import parse_duration
     from sagas.errors import UsageError
 

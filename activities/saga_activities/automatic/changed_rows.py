@@ -98,7 +98,7 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
 
 
 def _bounded(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many of the first as have room."""
+    """The first rows, as many as have room."""
     kept: list[dict[str, Any]] = []
     size = 0
     for item in items:

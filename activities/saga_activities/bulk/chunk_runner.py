@@ -87,7 +87,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a chunk is. ``committed``: bytes of the results of its ended transactions; ``made``: one has ended,
+    """The progress of a chunk. ``committed``: bytes of the results of its ended transactions; ``made``: one has ended,
     or a call has failed."""
 
     committed: int = 0

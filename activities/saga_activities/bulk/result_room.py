@@ -1,4 +1,4 @@
-"""How much the results of one chunk may have together: they reach the workflow as one payload."""
+"""Limits the size of all results of one chunk: they reach the workflow as one payload."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ActionSql:
         return self.call(self._session.scalar, statement, *parameters, **named)
 
     def sync(self) -> SyncActionSql:
-        """The same for a plain ``def``, which runs in a thread. Call it on the event loop."""
+        """The session of a plain ``def``, which runs in a thread. Call it on the event loop."""
         return SyncActionSql(self, asyncio.get_running_loop())
 
     def end(self) -> None:

@@ -38,7 +38,7 @@ def time_text(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class HeldTime:
-    """What a column of times holds. ``digits`` are those after the second; ``is_interval``: it has a length of time."""
+    """The range of a column of times. ``digits`` are those after the second; ``is_interval``: it has intervals."""
 
     digits: int = 0
     date: bool = False
@@ -47,7 +47,7 @@ class HeldTime:
     is_interval: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """What the column would drop of a value; None if it holds all of it, or if its database refuses it."""
+        """The part of a value that the column would drop; None if it holds all of it, or if its database refuses it."""
         if (text := time_text(value)) is None:
             return None
         if self.is_interval:
@@ -84,13 +84,13 @@ _HELD = {
 
 
 def postgresql_time(base: str, modifier: int) -> HeldTime | None:
-    """What a column of this type and type modifier holds; None for a type that has no times."""
+    """The range of a column of this type and type modifier; None for a type that has no times."""
     digits = modifier & 0xFFFF  # an interval has its fields in the bits above
     return _with_digits(_HELD.get(base), 6 if modifier < 0 or digits > 6 else digits)
 
 
 def mysql_time(base: str, digits: int | None) -> HeldTime | None:
-    """What a column of this type of MySQL and MariaDB holds; they refuse offsets, or convert them."""
+    """The range of a column of this type of MySQL and MariaDB; they refuse offsets, or convert them."""
     if base in ("datetime", "timestamp"):
         return _with_digits(_HELD["timestamptz"], digits or 0)
     return _with_digits(_HELD.get(base), digits or 0) if base in ("date", "time") else None

@@ -40,7 +40,7 @@ class KafkaErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """How to react. ``scope`` says what is refused: one event, one topic, or (``client``) everything.
+    """The reaction to an error. ``scope`` says what is refused: one event, one topic, or (``client``) everything.
 
     ``setting``: everything, until this process is restarted; other refusals may be fixed while it runs.
     """

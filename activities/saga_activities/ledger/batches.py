@@ -51,7 +51,7 @@ async def read_known(engine: AsyncEngine, ids: Sequence[str]) -> dict[str, Known
 
 
 async def count_states(engine: AsyncEngine, batch: str) -> dict[str, int]:
-    """How many sagas of a batch are in each state, as their newest rows say."""
+    """The number of sagas of a batch in each state, as their newest rows say."""
     newest = sa.select(_RUN.saga_id, sa.func.max(_RUN.started_at).label("started_at")).where(
         has_label(_RUN.labels, BATCH_LABEL, batch)
     )

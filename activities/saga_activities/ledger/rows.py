@@ -77,7 +77,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which rows to list; all conditions must hold. ``before``: only rows that come after this one in the list."""
+    """The rows to list; all conditions must hold. ``before``: only rows that come after this one in the list."""
 
     saga: str | None = None
     states: tuple[str, ...] = ()

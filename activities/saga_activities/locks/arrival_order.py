@@ -1,4 +1,4 @@
-"""Which requests for locks are granted: all keys or none, and nobody overtakes on a key. Pure.
+"""Grants requests for locks: all keys or none, and nobody overtakes on a key. Pure.
 
 A request is blocked by a key that another owner holds, and by an earlier request of another owner that waits for one of
 its keys. The second rule does not hold for an owner that already holds a lock (its nested saga or its undo requests

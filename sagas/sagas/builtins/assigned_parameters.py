@@ -1,4 +1,4 @@
-"""Which parameters of a SQL statement reach which columns, so that no number is rounded on its way into one. Pure."""
+"""Finds the parameters of SQL that reach columns, so that no number is rounded on its way into one. Pure."""
 
 from __future__ import annotations
 

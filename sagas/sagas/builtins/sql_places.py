@@ -1,4 +1,4 @@
-"""Where the arguments of built-in actions contain SQL, and which parameters belong to it. Pure."""
+"""Finds SQL in the arguments of built-in actions, and the parameters that belong to it. Pure."""
 
 from __future__ import annotations
 

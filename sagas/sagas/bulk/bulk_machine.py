@@ -66,7 +66,7 @@ class PerformChunk:
 
     @property
     def max_attempts(self) -> int:
-        """How often it may be attempted: each attempt is one of each of its calls."""
+        """The number of attempts that it may have: each attempt is one of each of its calls."""
         remaining = min(call.call.retry.max_attempts - call.earlier_attempts for call in self.calls)
         return max(1, min(remaining, MAX_CHUNK_ATTEMPTS))
 
@@ -304,7 +304,7 @@ class BulkMachine:
         return member.left or member.recorded
 
     def counts(self) -> dict[str, int]:
-        """How many sagas are in each state; DETACHED are those with a workflow of their own."""
+        """The number of sagas in each state; DETACHED are those with a workflow of their own."""
         counts: dict[str, int] = {}
         for member in self.members.values():
             state = "DETACHED" if member.left else member.state

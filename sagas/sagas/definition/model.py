@@ -113,7 +113,7 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How to find out whether an unknown attempt took effect.
+    """The way to find out whether an unknown attempt took effect.
 
     Without expressions the action itself returns Done(result), Absent or Unknown. Otherwise ``done`` and ``absent`` are
     CEL conditions over ``response`` (the action's result), and ``result`` gives the step's result if it is done.
@@ -127,7 +127,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """Where a later failure stops undoing, to run what follows once more.
+    """The step at which a later failure stops undoing, to run what follows once more.
 
     ``attempts`` counts all runs of what follows, the first included; ``wait`` is in seconds, before each further one.
     """

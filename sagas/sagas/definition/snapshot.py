@@ -138,7 +138,7 @@ def _leading_locations(alternates: tuple[Operation, ...], undo: Any) -> list[Any
 
 
 def _effect_location(action: Operation | None) -> tuple[str | None, str | None] | None:
-    """Where an action has its effect: its connection, and its name if the state machine performs it."""
+    """The place of an action's effect: its connection, and its name if the state machine performs it."""
     if action is None:
         return None
     own = action.uses if action.uses in ("saga", "wait", "require") else None

@@ -14,7 +14,7 @@ SHOWN = 10
 
 
 def batch_details(record: BatchRecord) -> str:
-    """How many rows are started, and how those sagas have ended, as the command has reported it."""
+    """The number of rows that are started, and how those sagas have ended, as the command has reported it."""
     lines = [
         f"**{markdown_text(record.saga)}**: {record.processed} of {record.total} rows, {record.state}",
         "",

@@ -166,7 +166,7 @@ def _field(owner: Definition | StepDefinition | Operation, name: str) -> Any:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """As JSON; spaces around an expression do not count."""
+    """The value as JSON; spaces around an expression do not count."""
     return differ(normalized_expressions(old), normalized_expressions(new))
 
 

@@ -145,7 +145,7 @@ def describe_locks(definition: Definition) -> str | None:
 
 
 def describe_notification(notification: Notification) -> str:
-    """When a notification is sent, by which action, and how often it is attempted."""
+    """The sentence that says when a notification is sent, by which action, and how often it is attempted."""
     with_ = notification.do.with_ or {}
     to = with_.get("connection") or with_.get("topic")
     attempts, last = len(notification.intervals) + 1, describe_duration(sum(notification.intervals))
@@ -164,7 +164,7 @@ def describe_duration(seconds: float) -> str:
 
 
 def describe_compensation(step: StepDefinition) -> str | None:
-    """How the step is undone, as a phrase; None if it is not. Spark jobs are undone by the engine's own operations."""
+    """The undo of the step, as a phrase; None if it is not. Spark jobs are undone by the engine's own operations."""
     if step.compensate is None:
         return None
     if step.do.uses == SPARK:

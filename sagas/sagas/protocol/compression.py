@@ -39,8 +39,8 @@ def compress(data: bytes, level: int) -> bytes:
 
 
 def _deflate(data: bytes, level: int) -> bytes:
-    """As zlib.compress, with a window of the data's size and small tables if that is below 16 KiB: setting up the usual
-    ones takes several times as long as compressing a small state.
+    """Compress as zlib.compress does, with a window of the data's size and small tables if that is below 16 KiB:
+    setting up the usual ones takes several times as long as compressing a small state.
     """
     window_bits = min(max(len(data).bit_length(), _MIN_WINDOW_BITS), zlib.MAX_WBITS)
     memory = zlib.DEF_MEM_LEVEL if window_bits == zlib.MAX_WBITS else _SMALL_MEMORY

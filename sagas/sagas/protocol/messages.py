@@ -169,7 +169,7 @@ CallOperation = Literal["do", "undo", "confirm", "probe", "seal"]
 
 @dataclass(frozen=True, slots=True)
 class GuardSpec:
-    """How the guard runs the action; absent for an unguarded call.
+    """The guard's part in a call; absent for an unguarded call.
 
     ``connection`` is the database of the guard rows. ``known_done``: the step is known to be done, so for its undo a
     missing ``do`` row is an error and not a step that never ran.

@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call (all attempts that the platform made for it) ended.
+    """The end of one call (of all attempts that the platform made for it).
 
     ``attempt`` is the number, within the call, of the attempt with this outcome (from 1); None when it is not
     reported, as by a worker in another language.

@@ -352,7 +352,7 @@ class SagaView(JsonView):
 
     @property
     def lock_wait(self) -> str | None:
-        """Which lock it waits for and who holds it, as a clause; None if it waits for none."""
+        """The lock for which it waits and who holds it, as a clause; None if it waits for none."""
         locks = self.locks
         if locks is None or locks.state != "WAITING":
             return None
@@ -378,7 +378,7 @@ class SagaView(JsonView):
 
 
 class _JsonForm(NamedTuple):
-    """How a class becomes JSON. ``readers``: of the fields that contain parts or tuples."""
+    """The JSON form of a class. ``readers``: of the fields that contain parts or tuples."""
 
     names: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...]]

@@ -104,7 +104,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """How a simulated run ended. ``undone``: ledger ids in the order undone; those of nested sagas as ``buy/charge``.
+    """The end of a simulated run. ``undone``: ledger ids in the order undone; those of nested sagas as ``buy/charge``.
 
     ``residue``: the residue of the saga, and what its participants find: effects that stay although the saga is
     COMPENSATED, or are missing although it is COMPLETED. ``story`` is the `saga show` document.

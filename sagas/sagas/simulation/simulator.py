@@ -71,7 +71,7 @@ def simulate_calls(
     *,
     saga_id: str | None = None,
 ) -> tuple[SimulatedRun, list[Call]]:
-    """As :func:`simulate`; also returns the calls of the saga itself in their order, with their keys and arguments."""
+    """Simulate as :func:`simulate` does; also return the saga's own calls in their order, with keys and arguments."""
     script, environment = script or Script(), environment or Environment()
     script.validate(definition)
     filled, problems = validate_input(definition, input)

@@ -185,7 +185,7 @@ def _refuse_other_upsert(tree: Any, dialect: str, exp: Any) -> None:
 
 
 def _why_unreadable(error: Any, dialect: str) -> str:
-    """Where the analysis of a statement stopped, in words of our own."""
+    """The place at which the analysis of a statement stopped, in words of our own."""
     details = next(iter(getattr(error, "errors", None) or ()), {})
     word = str(details.get("highlight") or "").strip()
     near = f" near `{shown(word)}`" if word else ""

@@ -1,4 +1,4 @@
-"""Which statements a guarded step may run: single ones that neither end the transaction nor change the schema.
+"""Checks the statements of guarded steps: single ones that neither end the transaction nor change the schema.
 
 The guard relies on one local transaction. A COMMIT inside it would commit half an effect, and MySQL commits
 implicitly on every DDL statement. So the leading keyword must be on an allowlist.
@@ -50,7 +50,7 @@ _CHANGES = ("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
 
 
 def written_rows(parsed: ParsedSql) -> str | None:
-    """What changes or locks rows in the statement, also inside a CTE; None if it only reads."""
+    """The keyword that changes or locks rows in the statement, also inside a CTE; None if it only reads."""
     if (main := main_keyword(parsed)) in _CHANGES:
         return main
     keywords = parsed.keywords

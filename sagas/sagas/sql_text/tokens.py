@@ -111,7 +111,7 @@ _SPARK = rf"""
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """How one dialect splits text.
+    """The rules by which one dialect splits text.
 
     ``nested``: comments contain comments. ``escapes``: a backslash escapes the next character in the strings of
     the group ``escaped``.

@@ -1,4 +1,4 @@
-"""Which JSON values from outside the engine takes: inputs, signals, results, responses and records."""
+"""Checks JSON values from outside: inputs, signals, results, responses and records."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def activity_outcome(error: FailureError) -> Outcome:
 
 
 def attempts_made(error: FailureError, maximum: int) -> int | None:
-    """How many attempts an activity has had; None if it ended before its ``maximum``, and nothing has told."""
+    """The number of attempts of an activity; None if it ended before its ``maximum``, and nothing has told."""
     used_up = isinstance(error, ActivityError) and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
     return maximum if used_up or maximum == 1 else None
 

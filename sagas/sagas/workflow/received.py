@@ -105,7 +105,7 @@ def request_fields(sent: RawValue) -> dict[str, Any]:
 
 
 def check_request(sent: RawValue) -> dict[str, Any]:
-    """As :func:`request_fields`, for a validator: raises SagaApplicationError, which refuses the update."""
+    """The :func:`request_fields` for a validator: raises SagaApplicationError, which refuses the update."""
     try:
         return request_fields(sent)
     except UnreadableValue as error:

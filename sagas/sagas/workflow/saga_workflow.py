@@ -440,7 +440,7 @@ class SagaWorkflow:
 
     @property
     def ended(self) -> Finish | None:
-        """How the saga ended, for metrics and traces; None while it runs."""
+        """The end of the saga, for metrics and traces; None while it runs."""
         return self._finish
 
     @property

@@ -1,4 +1,4 @@
-"""How Spark reads the columns of Parquet files: types it reads as they are, types that are converted, and the rest."""
+"""Says how Spark reads columns of Parquet files: types it reads as they are, types that are converted, and the rest."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReadableType:
 
 
 def readable_type(kind: pa.DataType, path: str, *, int96: bool = False) -> ReadableType:
-    """How Spark reads a type that pyarrow has read from a file; ``int96``: timestamps have the legacy form.
+    """The reading of a type that pyarrow has read from a file; ``int96``: timestamps have the legacy form.
 
     The type ``null`` stays: it says nothing about the column. Raises UnreadableType.
     """

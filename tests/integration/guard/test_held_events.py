@@ -8,7 +8,8 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_activities.concurrency import Backoff
-from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, list_undecided
+from saga_workers.relay.check_back import CheckBack
+from saga_workers.relay.undecided_events import MAX_UNANSWERED, decide_event, list_undecided
 from sagas.errors import RefusedError
 from tests.helpers.free_ports import free_port
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saga_workers.doctor.checks import _event_results
-from saga_workers.relay.check_back import UndecidedEvent
 from saga_workers.relay.outbox_table import WaitingEvents
+from saga_workers.relay.undecided_events import UndecidedEvent
 
 
 def test_events_within_the_relay_delay_are_not_reported() -> None:

@@ -20,7 +20,7 @@ MARK_VARIABLE = "SAGA_DEV_MARK"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a service. ``user``: a numeric uid (and gid) to switch to, or None."""
+    """The start of a service. ``user``: a numeric uid (and gid) to switch to, or None."""
 
     argv: Sequence[str]
     cwd: Path

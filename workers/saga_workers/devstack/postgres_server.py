@@ -207,7 +207,7 @@ def program_folder() -> Path:
 
 
 def unprivileged_command() -> tuple[list[str], int | None]:
-    """How to run PostgreSQL, which refuses to run as root: (prefix of the command, uid to switch to).
+    """The way to run PostgreSQL, which refuses to run as root: (prefix of the command, uid to switch to).
 
     A user namespace is preferred: the files stay root's own, and folders that only root may enter are no obstacle.
     """

@@ -32,8 +32,8 @@ from sagas.settings.secrets import Secret
 from sagas.settings.trust import writable_by_others
 
 if TYPE_CHECKING:
-    from saga_workers.relay.check_back import UndecidedEvent
     from saga_workers.relay.outbox_table import WaitingEvents
+    from saga_workers.relay.undecided_events import UndecidedEvent
 
 # Beyond this, durations and ages measured on two machines contradict each other visibly.
 _MAX_CLOCK_SKEW = 5.0
@@ -340,8 +340,8 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     from saga_activities.guard import outbox_postgresql
     from saga_activities.guard.tables import now_sql
     from saga_activities.messaging.outbox import NEW
-    from saga_workers.relay.check_back import list_undecided
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
+    from saga_workers.relay.undecided_events import list_undecided
     from saga_workers.runtime.databases import driver_message, needed_tables, open_engine
 
     check = f"connection {connection.name}"

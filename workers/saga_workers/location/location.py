@@ -36,7 +36,7 @@ class BulkMember:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the latest generation of a saga lives.
+    """The place where the latest generation of a saga lives.
 
     ``home`` is its own run, its claim by a bulk workflow, or its row of the ledger if Temporal has no run of it; None
     if nobody knows it. ``undo`` is the newest run that undoes it, which may outlive the rest.

@@ -32,7 +32,7 @@ class Locator:
         return Locator(self.temporal, NoLedger())
 
     async def locate(self, saga_id: str) -> Location:
-        """Where the saga lives, or the saga of the undo with this id. Raises LedgerUnavailable if only it could tell.
+        """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.
 
         The order of the questions makes the answer hold while the saga moves: it leaves a bulk workflow by starting its
         own run before its claim is handed over, and its row is written in the transaction that deletes its claim.

@@ -34,7 +34,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 class Transport(Protocol):
-    """How requests reach the participant."""
+    """The transport of requests to the participant."""
 
     async def deliver(self, invocation: Invocation, copies: int = 1) -> list[Outcome]:
         """Deliver the request ``copies`` times at once; returns the outcome of each delivery."""

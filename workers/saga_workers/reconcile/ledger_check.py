@@ -96,6 +96,6 @@ async def _of_the_same_run(ledger: RunLedger, record: RunRecord) -> RunRecord:
 
 
 def _parked_at(view: SagaView) -> datetime | None:
-    """When the last operation was parked."""
+    """The time at which the last operation was parked."""
     times = [datetime.fromisoformat(operation.since) for operation in view.parked]
     return max(times, default=None)

@@ -1,4 +1,4 @@
-"""Check-back of half messages (events that stay HELD), and the operator's decision about them.
+"""Check-back of half messages: events that stay HELD.
 
 A lost confirm or undo is retried anyway, so check-back is for what no retry can repair: a terminated run, a step that
 an operator skipped. An open saga is asked again for as long as it is open, and these checks are not counted. An event
@@ -7,7 +7,6 @@ without an answer stays HELD and is listed for an operator; nothing is dropped b
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +16,6 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
@@ -25,23 +23,18 @@ from temporalio.service import RPCError
 from saga_activities.concurrency import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
-from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger
 from saga_workers.location.locator import Locator
-from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.relay.undecided_events import MAX_UNANSWERED
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import read_view
-from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
-from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
 
 CHECK_INTERVALS = Backoff(60.0, 3600.0)
 """Seconds an event is held before its saga is asked, and between two checks; most sagas are over before the first."""
-
-MAX_UNANSWERED = 15
-"""Consecutive checks without an answer before the event is listed for an operator: about half a day."""
 
 CHECK_PERIOD = 10.0
 _BATCH_SIZE = 200
@@ -176,7 +169,7 @@ QUERY_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class SagaStatus:
-    """How an entry that has sent a held event stands to its commit point; ``reason`` explains ``unknown``."""
+    """The position of an entry that has sent a held event to its commit point; ``reason`` explains ``unknown``."""
 
     kind: SagaStatusKind
     reason: str = ""
@@ -218,119 +211,3 @@ def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatu
     if entry is not None and entry.outcome != "done":
         return SagaStatus("unknown", f"the saga is {state}, and {step} is {entry.state} in it")
     return SagaStatus("committed")
-
-
-# Events that need an operator: held ones whose saga gives no answer, and those that the broker refuses for good.
-_MAX_SHOWN = 100
-_DATABASE_TIMEOUT = 15.0
-
-_SELECT_UNDECIDED = text(
-    "SELECT event_id, status, topic, event_key, saga_id, step, created_at, checks, note FROM saga_outbox "
-    f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
-)
-_SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
-_UPDATE_STATUS = text(
-    "UPDATE saga_outbox SET status = :status, note = :note, published_at = :dropped_at "
-    f"WHERE event_id = :id AND status IN ('{HELD}', '{REFUSED}')"
-)
-
-EventDecision = Literal["release", "drop"]
-
-
-@dataclass(frozen=True, slots=True)
-class UndecidedEvent:
-    """An event that an operator decides about. ``since``: when it was written, in seconds since the epoch."""
-
-    event_id: str
-    status: str
-    topic: str
-    key: str | None
-    saga_id: str
-    step: str
-    since: float
-    checks: int
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "event": self.event_id,
-            "status": self.status,
-            "topic": self.topic,
-            "key": self.key,
-            "saga": self.saga_id,
-            "step": self.step,
-            "since": self.since,
-            "checks": self.checks,
-            "why": self.reason,
-        }
-
-
-async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
-    """The oldest hundred events that need an operator's decision. Raises SQLAlchemyError."""
-    async with engine.connect() as connection:
-        rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": MAX_UNANSWERED})).all()
-    return [
-        UndecidedEvent(
-            row.event_id,
-            row.status,
-            row.topic,
-            row.event_key,
-            row.saga_id,
-            row.step,
-            row.created_at,
-            row.checks,
-            row.note or "",
-        )
-        for row in rows
-    ]
-
-
-async def decide_event(
-    engine: AsyncEngine, event_id: str, decision: EventDecision, *, reason: str, who: str
-) -> str | None:
-    """Apply an operator's decision about a held or refused event: publish it, or never.
-
-    Returns a message that says what was done; None if this outbox does not have the event. Raises RefusedError if there
-    is nothing to decide about it, and SQLAlchemyError.
-    """
-    status = NEW if decision == "release" else DROPPED
-    note = f"{decision}: {who}: {reason}"
-    values = {"id": event_id, "status": status, "note": note, "dropped_at": time.time() if status == DROPPED else None}
-    async with engine.connect() as connection:
-        row = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
-        if row is None:
-            return None
-        if (await connection.execute(_UPDATE_STATUS, values)).rowcount != 1:
-            now = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
-            state = row.status if now is None else now.status
-            raise RefusedError(
-                f"the event {event_id} is {state}; only HELD and REFUSED events can be released or dropped"
-            )
-    done = "will be published" if decision == "release" else "will never be published"
-    return f"the event {event_id} of {row.saga_id}/{row.step} for {row.topic} {done}"
-
-
-async def decide_in_any_outbox(
-    settings: Settings, connection: str | None, event_id: str, decision: EventDecision, *, reason: str, who: str
-) -> str:
-    """Apply :func:`decide_event` to whichever outbox of the project has the event.
-
-    Raises UsageError if none has it, RefusedError, and SagaError if a database does not answer.
-    """
-    databases = open_databases(settings, connection, 1)
-    try:
-        for name in databases.names():
-            try:
-                async with asyncio.timeout(_DATABASE_TIMEOUT):
-                    message = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
-            except (SQLAlchemyError, OSError, TimeoutError) as error:
-                raise SagaError(
-                    f"the database of the connection {name} does not answer: {driver_message(error)}"
-                ) from error
-            if message is not None:
-                return message
-    finally:
-        await databases.close()
-    raise UsageError(
-        f"no outbox has an event {event_id}", help="saga relay --status    lists the events that need an operator"
-    )

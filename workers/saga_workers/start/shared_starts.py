@@ -67,7 +67,7 @@ class SharedStarts:
         self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
 
     async def start(self, request: StartRequest, *, id: str | None = None) -> StartResult:
-        """As :meth:`SagaStarter.start`, with the same errors, and NotClaimed."""
+        """Start a saga as :meth:`SagaStarter.start` does, with the same errors, and NotClaimed."""
         given = request.id if id is None else id
         saga_id = check_saga_id(self._starter.new_id() if given is None else given)
         size = len(encode_json([saga_id, request.input, dict(request.labels)]))

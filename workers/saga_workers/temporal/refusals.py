@@ -1,4 +1,4 @@
-"""Which answers of Temporal's server are final: the same request would be refused again."""
+"""Tells the final answers of Temporal's server: the same request would be refused again."""
 
 from __future__ import annotations
 

@@ -190,14 +190,14 @@ POLLER_TIMEOUT = 90.0
 
 
 async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
-    """How many workers poll ``queue`` for workflow tasks (or for activities)."""
+    """The number of workers that poll ``queue`` for workflow tasks (or for activities)."""
     return sum(
         1 for polled_at in await _polls(client, queue, workflows=workflows) if time.time() - polled_at < POLLER_TIMEOUT
     )
 
 
 async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> float:
-    """When a worker last polled ``queue``, in seconds since the epoch; 0.0 if the server lists none."""
+    """The time at which a worker last polled ``queue``, in seconds since the epoch; 0.0 if the server lists none."""
     return max(await _polls(client, queue, workflows=workflows), default=0.0)
 
 

@@ -39,7 +39,7 @@ class NoAnswer(Exception):
 
 
 class Workers:
-    """Which task queues are served, as far as one command has found out.
+    """The task queues that are served, as far as one command has found out.
 
     A queue is silent if a saga of it does not answer and none has answered before; its other sagas are then not queried
     any more, so that a list of hundreds waits only once.

@@ -1,4 +1,4 @@
-"""Which sagas of bulk workflows a list filter of Temporal selects.
+"""Selects sagas of bulk workflows by a list filter of Temporal.
 
 Temporal knows the bulk workflow only, so the filter is applied to the claims of its sagas. That is possible for
 comparisons of a few fields, joined by AND. Everything else is refused, because Temporal's answer would be wrong: for a

@@ -84,7 +84,7 @@ def _owners(view: SagaView) -> Iterator[str]:
 
 
 def wait_messages(view: SagaView) -> list[str]:
-    """What the view of a saga says about its waits."""
+    """The part of a saga's view about its waits."""
     return [view.lock_wait or "", *(error.message or "" for error in _errors(view))]
 
 

@@ -61,7 +61,7 @@ _FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class SagaFilter:
-    """Which sagas to list; all conditions must hold. ``where`` adds one in Temporal's list filter syntax."""
+    """The sagas to list; all conditions must hold. ``where`` adds one in Temporal's list filter syntax."""
 
     saga: str | None = None
     states: tuple[str, ...] = ()

@@ -174,7 +174,7 @@ def _list_workflows(client: Client, query: str, page_size: int) -> AsyncIterator
 
 
 async def _started_at(run: WorkflowExecution) -> float:
-    """When the saga started: a continued run carries the start of the first one in its memo."""
+    """The time at which the saga started: a continued run carries the start of the first one in its memo."""
     carried = (await run.memo()).get(STARTED_AT_MEMO)
     return run.start_time.timestamp() if carried is None else float(carried)
 

@@ -17,7 +17,7 @@ class LastStates:
         self._locator = locator
 
     async def __call__(self, saga_id: str) -> str | None:
-        """As :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
+        """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
         Raises RefusedError if the saga is still running, InfrastructureError if its workflow is about to close or the
         ledger does not answer.

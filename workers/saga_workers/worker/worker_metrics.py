@@ -336,7 +336,7 @@ class SagaGauges:
             self._parked_since[run.run_id] = await self._read_parked_since(run)
 
     async def _read_parked_since(self, run: WorkflowExecution) -> float:
-        """When the run was parked: its newest upsert of search attributes. A parked run has few events after that."""
+        """The time of the newest upsert of search attributes, which parked the run; it has few events after that."""
         answer = await self._client.workflow_service.get_workflow_execution_history_reverse(
             GetWorkflowExecutionHistoryReverseRequest(
                 namespace=self._client.namespace,

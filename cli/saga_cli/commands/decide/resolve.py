@@ -31,7 +31,7 @@ _SKIPPED_LOCKS = {RELEASE_ACTIVITY: "leaves its locks", LOCK_ACTIVITY: "undoes i
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Which parked operations a decision with ``--where`` is about. ``step`` also stands for all its items."""
+    """The parked operations that a decision with ``--where`` is about. ``step`` also stands for all its items."""
 
     step: str
     where: str

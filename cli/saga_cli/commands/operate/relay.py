@@ -78,7 +78,7 @@ def _decide(
 ) -> int:
     import asyncio
 
-    from saga_workers.relay.check_back import decide_in_any_outbox
+    from saga_workers.relay.undecided_events import decide_in_any_outbox
 
     why = required_text(reason, "--reason", "it is recorded with the event")
     by = operator_name(as_) or getpass.getuser()

@@ -57,7 +57,7 @@ class FileOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How the rows of one batch are started. ``tolerated``: failures until the starting stops; None: no limit."""
+    """The start of the rows of one batch. ``tolerated``: failures until the starting stops; None: no limit."""
 
     batch: str
     bulk: bool = False

@@ -1,4 +1,4 @@
-"""Which steps may be undone, which run under the saga's locks, and which results they use. Pure."""
+"""Finds the steps that may be undone, those under the saga's locks, and the results that they use. Pure."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _check_sensitive(
 
 
 def _input_paths(path: tuple[str, ...], step: StepDraft | None) -> Iterator[tuple[str, ...]]:
-    """Where in the input a path leads: `item` of a `for_each` over a list of the input leads to its elements."""
+    """The input paths that a path leads to: `item` of a `for_each` over a list of the input leads to its elements."""
     if path[0] == "input":
         yield path[1:]
     elif path[0] == "item" and step is not None and "for_each" in step.parsed:

@@ -51,8 +51,10 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
 
 
 def _schema_error(schema: Any) -> tuple[Path, str] | None:
-    """Where and why the schema is not valid. Common schemas are recognised without jsonschema, whose import alone takes
-    a tenth of a second."""
+    """The place where the schema is not valid, and why.
+
+    Common schemas are recognised without jsonschema, whose import alone takes a tenth of a second.
+    """
     from jsonschema.exceptions import best_match
 
     from sagas.definition.schema_messages import closest_error, sentence

@@ -1,4 +1,4 @@
-"""Which names an expression may use, depending on its field, and what is known about their values."""
+"""The names that an expression may use, depending on its field, and what is known about their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each kind of catalog commits: compared with and swapped against exactly what was read.
+"""Commits to each kind of catalog: compared with and swapped against exactly what was read.
 
 A SQL catalog compares the location of the table's metadata, which is never reused, in one database transaction over all
 tables. Other catalogs compare the table's head; every commit of this sink, including an undo, creates a new snapshot,

@@ -13,8 +13,9 @@ import pytest
 
 from saga_activities.guard import EntryKey
 from saga_workers.doctor.checks import run_checks
-from saga_workers.relay.check_back import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
+from saga_workers.relay.check_back import CheckBack, entry_status
 from saga_workers.relay.relay_process import run_relay
+from saga_workers.relay.undecided_events import MAX_UNANSWERED, decide_event, list_undecided
 from sagas import Rejected, Step, action
 from sagas.actions.events import Event
 from sagas.errors import RefusedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.engine.definition.action_mistakes import ACTION_MISTAKES
 from tests.unit.engine.definition.expression_mistakes import EXPRESSION_MISTAKES
+from tests.unit.engine.definition.feature_mistakes import FEATURE_MISTAKES
 from tests.unit.engine.definition.graph_mistakes import GRAPH_MISTAKES
 from tests.unit.engine.definition.isolation_mistakes import ISOLATION_MISTAKES, SQL_ISOLATION_MISTAKES
 from tests.unit.engine.definition.lock_mistakes import LOCK_MISTAKES
@@ -16,6 +17,7 @@ MISTAKES = [
     *GRAPH_MISTAKES,
     *EXPRESSION_MISTAKES,
     *ACTION_MISTAKES,
+    *FEATURE_MISTAKES,
     *ISOLATION_MISTAKES,
     *SQL_ISOLATION_MISTAKES,
     *LOCK_MISTAKES,
