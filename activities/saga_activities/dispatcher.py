@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
-from saga_activities.automatic.restoration import skip_restoration
+from saga_activities.automatic.restoration import check_decision, skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
 from saga_activities.conflict_retries import repeat_conflicts
@@ -88,7 +88,11 @@ class Dispatcher:
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
         if invocation.action == RECORD_RESULT:
             result = invocation.arguments.get("result")
-            return await guard.record_manual_result(address, invocation.op, result, mode=guard_spec.mode, **clock)
+            digest = invocation.arguments.get("images")
+            check = None if digest is None else lambda sql: check_decision(sql, address, digest)
+            return await guard.record_manual_result(
+                address, invocation.op, result, check=check, mode=guard_spec.mode, **clock
+            )
         if invocation.action == SKIP_RESTORE:
             return await guard.skip_undo(address, lambda sql: skip_restoration(sql, address), **clock)
         if invocation.op == "seal":

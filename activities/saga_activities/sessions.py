@@ -42,7 +42,8 @@ It takes all values that a table may hold: the key 0, dates with zeros, the 31st
 
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"
-    " sql_auto_is_null = 0"
+    " sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615,"
+    " sql_big_selects = 1, completion_type = 0 /*M! , check_constraint_checks = 1 */"
 )
 
 CLEAN_MYSQL = f"SET SESSION {_MYSQL}, @saga_released = RELEASE_ALL_LOCKS()"

@@ -35,12 +35,16 @@ _SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_imag
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of a step: before its first and after its last change, and as they are now."""
+    """The rows of a step: before its first and after its last change, and as they are now.
+
+    ``digest`` is that of the stored images.
+    """
 
     tables: Mapping[str, TableAccess]
     first: Images
     last: Images
     current: Images
+    digest: str
 
     @property
     def open_rows(self) -> list[LockedRow]:
@@ -94,6 +98,7 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
         "before_sql": [f"{text};" for text in before_script(sql.dialect)],
         "sql": _bounded(statements),
         "sql_refused": script.refused,
+        "images": rows.digest,
     }
 
 

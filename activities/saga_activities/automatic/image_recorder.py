@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
-from saga_activities.automatic.row_changes import number_changes
+from saga_activities.automatic.row_changes import INSERT_IMAGE, number_changes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
@@ -40,24 +40,22 @@ MAX_BYTES = 8 * 1024 * 1024
 INSERTED = f"{TEXT_ALIAS}inserted"
 """The column of a result that says whether the row was inserted."""
 
-INSERT_IMAGE = (
-    "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, table_name, row_key,"
-    " before_image, after_image, created_at) VALUES (:saga_id, :step, :generation, :sequence, :statement, :row_hash,"
-    " :row_change, :table_name, :row_key, :before_image, :after_image, :created_at)"
-)
-
 
 class ImagesTooLarge(UsageError):
     """The step changes more rows, or larger ones, than can be undone automatically."""
 
 
 class ImageRecorder:
-    """The images of one entry in one transaction. ``created_at`` is that of its guard row."""
+    """The images of one entry in one transaction.
 
-    def __init__(self, sql: SqlSession, entry_key: EntryKey, created_at: float) -> None:
+    ``created_at`` is that of its guard row; ``undo_scope``: see :class:`sagas.protocol.messages.GuardSpec`.
+    """
+
+    def __init__(self, sql: SqlSession, entry_key: EntryKey, created_at: float, undo_scope: str = "") -> None:
         self._sql = sql
         self._entry_key = entry_key
         self._created_at = created_at
+        self._undo_scope = undo_scope
         self._images: list[RowImage] = []
         self._stored: list[dict[str, Any]] = []
         self._tables: dict[str, TableAccess] = {}
@@ -256,6 +254,7 @@ class ImageRecorder:
             "step": self._entry_key.entry,
             "generation": self._entry_key.generation,
             "created_at": self._created_at,
+            "undo_scope": self._undo_scope,
         }
         empty = {"before_image": None, "after_image": None}
         rows = [{**empty, **entry, **image, "sequence": index} for index, image in enumerate([header, *self._stored])]

@@ -14,7 +14,7 @@ from saga_activities.automatic import row_locks
 from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since, unrestored_rows
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
-from saga_activities.automatic.row_changes import mark_undone, pass_on
+from saga_activities.automatic.row_changes import images_digest, mark_undone, pass_on, pass_on_images
 from saga_activities.automatic.row_image import RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
@@ -26,14 +26,15 @@ from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import decode_json
 
 _SELECT_IMAGES = (
-    "SELECT sequence, statement, row_hash, row_change, table_name, row_key, before_image, after_image FROM saga_image"
-    " WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
+    "SELECT sequence, statement, row_hash, row_change, undo_scope, table_name, row_key, before_image, after_image"
+    " FROM saga_image WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
 )
 
 
-async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
+async def restore(sql: SqlSession, entry_key: EntryKey, *, alone: bool = False) -> dict[str, int]:
     """Restore the rows of an entry; returns their number as ``restored``.
 
+    ``alone``: no row is left to the undo of another step, which may stay done.
     Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
@@ -44,10 +45,12 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
-    images = await pass_on(sql, entry_key, images, [row["row_change"] for row in stored])
+    heir: EntryKey | None = None
+    if not alone:
+        images, heir = await pass_on(sql, entry_key, images, stored)
     first, last = net_images(images)
     try:
-        rows = StepRows(tables, first, last, await read_rows(tables, last))
+        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
     except CannotRestore as error:
         raise NeedsOperator(error.why) from error
     if rows.changed_rows:
@@ -56,8 +59,33 @@ async def restore(sql: SqlSession, entry_key: EntryKey) -> dict[str, int]:
     try:
         await restore_rows(sql, tables, images, open_rows)
     except CannotRestore as error:
+        if heir is not None:
+            # What is in the way may be a row that has been passed on: its undo restores the others, too.
+            hashes = {row.hash for row in last}
+            await pass_on_images(sql, heir, [row for row in stored if row["row_hash"] in hashes], types)
+            return {"restored": 0}
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return {"restored": len(open_rows)}
+
+
+async def check_decision(sql: SqlSession, entry_key: EntryKey, digest: str) -> None:
+    """Check that an operator has decided about the images that the database has now, and mark them as undone.
+
+    Raises :class:`NeedsOperator` with the present rows if another undo has passed something on to them since.
+    """
+    await mark_undone(sql, entry_key)
+    types, stored = await _load_images(sql, entry_key)
+    if (present := images_digest(stored)) == digest:
+        return
+    tables, images = await _open_tables(sql, types, stored)
+    first, last = net_images(images)
+    try:
+        rows = StepRows(tables, first, last, await read_rows(tables, last), present)
+    except CannotRestore as error:
+        raise NeedsOperator(error.why) from error
+    if rows.open_rows:
+        why = "another undo of the saga has left more to this one since it was parked; look at its rows again"
+        raise await cannot_restore(sql, entry_key, rows, why)
 
 
 async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, Any] | None:
@@ -71,7 +99,7 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
         types, stored = await _load_images(sql, entry_key)
         tables, images = await _open_tables(sql, types, stored)
         first, last = net_images(images)
-        rows = StepRows(tables, first, last, await read_rows(tables, last))
+        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
     except (NeedsOperator, CannotRestore):
         return None
     return await unrestored_rows(sql, entry_key, rows)
@@ -83,7 +111,9 @@ Types = Mapping[str, Mapping[str, str]]
 
 async def _load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
-    rows = await sql.all(_SELECT_IMAGES, _entry_values(entry_key))
+    # A locking read, which sees what other undos have passed on, whatever the isolation level.
+    lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
+    rows = await sql.all(_SELECT_IMAGES + lock, _entry_values(entry_key))
     if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
     return decode_json(rows[0]["before_image"]), rows[1:]

@@ -124,11 +124,12 @@ def sql_body(
     events, traceparent = read_events(arguments.get("emit") or [], invocation), attempt.traceparent
     statements = _statements(arguments)
     images = invocation.op == "do" and invocation.guard is not None and invocation.guard.images
+    undo_scope = "" if invocation.guard is None else invocation.guard.undo_scope
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
         if images:
-            recorder = ImageRecorder(sql, _entry_key(invocation), attempt.scheduled_at)
+            recorder = ImageRecorder(sql, _entry_key(invocation), attempt.scheduled_at, undo_scope)
             result = await _run_statements(statements, sql, recorder.run)
             await recorder.store()
         else:
@@ -147,7 +148,8 @@ def restore_body(
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        return await restore(sql, _entry_key(invocation))
+        alone = invocation.guard is not None and invocation.guard.alone
+        return await restore(sql, _entry_key(invocation), alone=alone)
 
     return run
 

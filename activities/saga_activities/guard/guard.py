@@ -118,16 +118,19 @@ class Guard(TransactionRunner):
         op: str,
         result: object,
         *,
+        check: GuardedBody | None = None,
         mode: GuardMode = "decide",
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
         """Record an operator's decision that ``op`` (do, undo or confirm) is done with ``result``.
 
-        An existing row wins. Raises ``ValueError`` for any other ``op``.
+        An existing row wins. ``check`` may refuse the decision. Raises ``ValueError`` for any other ``op``.
         """
 
-        async def recorded(_: SqlSession) -> object:
+        async def recorded(sql: SqlSession) -> object:
+            if check is not None:
+                await check(sql)
             return result
 
         if op == "do":

@@ -141,7 +141,25 @@ def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
     name = step_arguments.get("name")
     if not isinstance(name, str):
         raise DefinitionError(f"{entry.id}: the name of the nested saga is not a string")
-    return StartSaga(entry.id, entry.id, name, child_saga_id(run, entry), step_arguments.get("input"), run.generation)
+    return StartSaga(
+        entry.id,
+        entry.id,
+        name,
+        child_saga_id(run, entry),
+        step_arguments.get("input"),
+        run.generation,
+        _undo_scope(run, entry),
+    )
+
+
+def _undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
+    """The scope of the undos of a nested saga: itself, if it may stay when this saga is undone, or the reverse.
+
+    A `compensate` replaces its own undo; with another `on_failure`, or a savepoint, it is undone without the rest.
+    """
+    step = run.step(entry)
+    apart = step.compensate is not None or step.on_failure != "compensate" or bool(run.plan.savepoints)
+    return child_saga_id(run, entry) if apart else run.undo_scope
 
 
 def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
 from sagas.machine.locking import locks
+from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
@@ -89,12 +91,17 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         step.name,
         retry=_left(entry, flight, call_retry(step)),
         execution=step.execution,
-        guard=GuardSpec(action.connection, holds=action.holds, images=action.images) if action.connection else None,
+        guard=_forward_guard(run, action) if action.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=is_single_attempt(step),
         reads=is_read(step) and action.uses == "sql",
     )
+
+
+def _forward_guard(run: SagaRun, action: Action) -> GuardSpec:
+    scope = run.undo_scope if action.images else ""
+    return GuardSpec(_required_connection(action), holds=action.holds, images=action.images, undo_scope=scope)
 
 
 def _probe_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
@@ -127,6 +134,8 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         mode = "own" if entry.confirm.guard_decided or not step.do.guarded else "decide"
         key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
     call_arguments = {"result": (entry.decision or {}).get("result")}
+    if op == "undo" and (details := restore_details(entry, action)) is not None:
+        call_arguments["images"] = details["images"]
     call = _new_call(
         run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, recorded by an operator"
     )
@@ -160,6 +169,8 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known_done, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known_done)
+        if action.uses == RESTORE:
+            guard = replace(guard, alone=run.phase != "backward" or run.savepoint is not None)
     return _new_call(
         run,
         entry,

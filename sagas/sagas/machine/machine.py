@@ -85,9 +85,13 @@ class Machine:
         variables: Mapping[str, Any] | None = None,
         parent: str | None = None,
         plan: ExecutionPlan | None = None,
+        undo_scope: str = "",
     ) -> None:
-        """``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it."""
-        self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan)
+        """``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
+
+        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`.
+        """
+        self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
 
     # --- state -------------------------------------------------------------------------------------------------
 

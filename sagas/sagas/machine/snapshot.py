@@ -115,6 +115,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["reported"] = run.reported
     if run.locks is not None:
         data["locks"] = pack_record(run.locks)
+    if run.undo_scope:
+        data["undo_scope"] = run.undo_scope
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
     for name in RUN_FIELDS:
@@ -139,6 +141,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
         data["variables"],
         data["parent"],
         plan,
+        data.get("undo_scope", ""),
     )
     for name in RUN_FIELDS:
         value = data[name]

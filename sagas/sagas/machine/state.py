@@ -214,6 +214,7 @@ class SagaRun:
         variables: Mapping[str, Any],
         parent: str | None,
         plan: ExecutionPlan | None = None,
+        undo_scope: str = "",
     ) -> None:
         self.definition = definition
         self.plan = plan or ExecutionPlan(definition)
@@ -222,6 +223,8 @@ class SagaRun:
         self.generation = generation
         self.variables = variables
         self.parent = parent
+        self.undo_scope = undo_scope
+        """See :class:`sagas.protocol.messages.GuardSpec`."""
 
         self.state: SagaState = "RUNNING"
         self.phase: Phase = "forward"

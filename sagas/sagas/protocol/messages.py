@@ -178,6 +178,8 @@ class GuardSpec:
     ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
     ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
     ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
+    ``undo_scope`` is the nested saga within which the images of the step count as undone by its own undo, empty: the
+    root saga. ``alone``: an undo is not part of a rollback of the whole saga, so other steps may stay done.
     """
 
     connection: str
@@ -187,6 +189,8 @@ class GuardSpec:
     holds: bool | None = None
     images: bool = False
     two_phase: bool = False
+    undo_scope: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +263,10 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class StartSaga:
-    """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key."""
+    """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key.
+
+    ``undo_scope``: see :class:`GuardSpec`.
+    """
 
     id: str
     entry: str
@@ -267,6 +274,7 @@ class StartSaga:
     saga_id: str
     input: Any
     generation: int = 1
+    undo_scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

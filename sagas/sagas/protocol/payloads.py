@@ -72,6 +72,8 @@ BULK_MEMO = "saga-bulk"
 """Memo field of the same run: the id of the bulk workflow that the saga has left."""
 LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
+UNDO_SCOPE_MEMO = "saga-undo-scope"
+"""Of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 
@@ -193,6 +195,10 @@ def encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["images"] = True
     if guard.two_phase:
         data["two_phase"] = True
+    if guard.undo_scope:
+        data["undo_scope"] = guard.undo_scope
+    if guard.alone:
+        data["alone"] = True
     return data
 
 
@@ -209,6 +215,8 @@ def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         holds=data.get("holds"),
         images=data.get("images", False),
         two_phase=data.get("two_phase", False),
+        undo_scope=data.get("undo_scope", ""),
+        alone=data.get("alone", False),
     )
 
 

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
-from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
+from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
@@ -56,6 +56,8 @@ class NestedSagas:
         id, saga = command.id, command.saga
         undo = saga_id.endswith(UNDO_SUFFIX)
         state = "COMPENSATED" if undo else "COMPLETED"
+        scope = command.undo_scope if isinstance(command, StartSaga) else ""
+        memo = {UNDO_SCOPE_MEMO: scope} if scope else None
         try:
             if (problem := workflow_id_problem(saga_id)) is not None:
                 raise DefinitionError(problem)
@@ -66,6 +68,7 @@ class NestedSagas:
                 RawValue(payload),
                 result_type=RawValue,
                 id=saga_id,
+                memo=memo,
                 static_summary=run_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,

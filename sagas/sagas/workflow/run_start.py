@@ -27,6 +27,7 @@ from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
     OWNER_HEADER,
     SIGNATURE_HEADER,
+    UNDO_SCOPE_MEMO,
     UNDO_SUFFIX,
     VERIFY_ACTIVITY,
     pack_state,
@@ -122,6 +123,7 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         variables=header.variables,
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
+        undo_scope=str(workflow.memo_value(UNDO_SCOPE_MEMO, "")) if info.parent else "",
     )
     return RunStart("begins", machine, Started(at=workflow.time()), header.attributes)
 

@@ -312,5 +312,7 @@ def manual_result_ended(
         forward.leave_to_rollback(run, entry)
     else:
         entry.decision = None
+        if op == "undo" and outcome.failure is not None and outcome.failure.details:
+            counted.error = outcome.failure.to_json()
         said = outcome.park_reason or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
         run.park(entry, op, f"the guard refused the decision: {said}")
