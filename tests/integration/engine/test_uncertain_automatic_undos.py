@@ -18,7 +18,7 @@ from saga_activities.connections import open_engine
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from sagas.protocol.saga_view import SagaView
-from sagas.settings.model import async_url
+from sagas.settings.connections import async_url
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.new_databases import new_url
