@@ -70,7 +70,7 @@ class ImageRecorder:
         :class:`sagas.errors.RowLocked` if a row belongs to another saga.
         """
         try:
-            return await self._run(statement, parameters)
+            return await self._run(*await self._sql.placed(statement, parameters))
         except SQLAlchemyError as error:
             error.add_note(f"{STATEMENT_NOTE}{statement}")  # as the author wrote it, without the columns of the engine
             raise
@@ -103,6 +103,12 @@ class ImageRecorder:
             await self._lock(table, returned.keys() - rows.keys())
         else:
             result = await self._sql.run(change.statement, parameters)
+        if result.rowcount < len(rows) or (result.rowcount > len(rows) and self._sql.dialect == "sqlite"):
+            # The rows found are locked, and SQLite's writer is alone, so nobody else can have caused this.
+            raise NotImageable(
+                f"its condition matches {len(rows)} rows of {table.shape.name}, and it changes {result.rowcount}: write"
+                " a condition that has the same value each time it is computed"
+            )
         if result.rowcount != len(rows):
             # The condition is the same and the rows were locked, so another row has come to match it meanwhile.
             raise InfrastructureError("another transaction has changed which rows match the statement; it is repeated")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
-from saga_activities.guard.session import Row, SqlSession
+from saga_activities.guard.session import BoundParameters, Row, SqlSession
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.printable import printable_line
@@ -274,4 +274,7 @@ class TableAccess:
 
 def used_parameters(text: str, parameters: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:
     """The parameters that occur in ``text``, which may be a part of the author's statement."""
-    return {name: parameters[name] for name in parse_sql(text, dialect).parameters if name in parameters}
+    names = parse_sql(text, dialect).parameters
+    if isinstance(parameters, BoundParameters):
+        return parameters.only(names)
+    return {name: parameters[name] for name in names if name in parameters}

@@ -23,7 +23,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
-from sagas.sql_text.sql_statements import parse_guarded
+from sagas.sql_text.parsed import ParsedSql
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
@@ -88,27 +88,25 @@ class SharedStatement:
         (statement,) = _statements(arguments)
         return SharedStatement(statement, statement["sql"], statement.get("params") or {})
 
-    async def run_for_all(self, raw: Any, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
-        """Run the statement once for each of ``parameters`` on psycopg's connection ``raw``.
-
-        Raises RefusedStatement, and psycopg's errors: then nothing is known about any of them.
-        """
-        parsed = parse_guarded(self.text, "postgresql")
-        for values in parameters:
-            parsed.check_parameters(values)
-        query = parsed.render("pyformat").text
-        results: list[StatementResult] = []
-        cursor = raw.cursor()
-        await cursor.executemany(query, parameters, returning=True)
-        async for _ in cursor.results():
-            without_rows = cursor.description is None
-            results.append(StatementResult(None, cursor.rowcount) if without_rows else await read_result(cursor))
-        return results
-
     def judge(self, returned: StatementResult) -> list[dict[str, Any]]:
         """The result of one call. Raises :class:`Rejected` if its ``expect_rows`` is not met."""
         _check_rows(self.statement, len(returned.rows) if returned.rows is not None else returned.rowcount)
         return [] if returned.rows is None else [to_json_value(row) for row in returned.rows]
+
+
+async def run_for_all(raw: Any, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
+    """Run a statement once for each of ``parameters`` on psycopg's connection ``raw``.
+
+    Raises psycopg's errors: then nothing is known about any of them.
+    """
+    query = statement.render("pyformat").text
+    results: list[StatementResult] = []
+    cursor = raw.cursor()
+    await cursor.executemany(query, parameters, returning=True)
+    async for _ in cursor.results():
+        without_rows = cursor.description is None
+        results.append(StatementResult(None, cursor.rowcount) if without_rows else await read_result(cursor))
+    return results
 
 
 def sql_body(

@@ -16,7 +16,7 @@ import psycopg
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bodies.sql_action import SharedStatement, has_one_statement
+from saga_activities.bodies.sql_action import SharedStatement, has_one_statement, run_for_all
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
@@ -27,6 +27,7 @@ from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
 from sagas.actions import Action
 from sagas.builtins import messaging
 from sagas.errors import Rejected, UsageError
+from sagas.sql_text.sql_statements import parse_guarded
 
 TIME_FOR_ITEMS = 0.6
 """The fraction of a chunk's time after which no further item begins: the others are left to the next chunk."""
@@ -169,8 +170,9 @@ class ChunkEffects:
             first = statements[0]
             if any(statement.text != first.text for statement in statements):
                 raise NeedsSavepoints
-            parameters = await self._tx.new_session().exact(first.text, [one.parameters for one in statements])
-            returned = await first.run_for_all(self._tx.raw, parameters)
+            parsed = parse_guarded(first.text, "postgresql")
+            exact = await self._tx.new_session().exact(parsed, [one.parameters for one in statements])
+            returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
             results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, Rejected, UsageError) as error:
             _raise_if_doomed(error)

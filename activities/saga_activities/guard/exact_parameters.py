@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, time
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from saga_activities.guard.column_catalog import Query, read_columns
+from saga_activities.guard.compared_forms import compared_form, refuse_structured
 from saga_activities.guard.json_parameters import (
     UnusableParameter,
     as_json,
-    json_parameters,
+    json_places,
     needs_form,
     without_target,
 )
@@ -35,7 +37,9 @@ from saga_activities.guard.parameter_columns import (
 from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
-from sagas.sql_text.parsed import parse_sql
+from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
+from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.placeholders import numbered, place_of, placeholder_names, with_own_names
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double
 from sagas.text.json_values import encodable
@@ -61,93 +65,158 @@ def text_needs_care(value: Any, dialect: str) -> bool:
     return is_cut or (NUMBER_TEXT.fullmatch(value) is not None and _EXACT_TEXT.fullmatch(value) is None)
 
 
+@dataclass(frozen=True, slots=True)
+class ExactStatement:
+    """A statement and its parameters as the driver takes them.
+
+    A parameter that has different forms at different places has become several in ``statement``.
+    """
+
+    statement: ParsedSql
+    parameters: Sequence[Parameters]
+
+
 async def exact_parameters(
-    statement: str,
-    dialect: str,
+    statement: ParsedSql,
     parameters: Sequence[Parameters],
     query: Query,
     *,
     numbers_only: bool = False,
     check_text: bool = True,
-) -> Sequence[Parameters]:
+) -> ExactStatement:
     """The parameters as the driver takes them without a loss. ``numbers_only``: SQLAlchemy binds all other values.
 
     ``check_text`` False: text is stored as the database stores it, and the caller reads it again.
 
     Raises :class:`InexactNumber` for a number or text that the database, or the column that it is assigned to, cannot
-    hold, and UnusableParameter for a value that a column of JSON or an array would store as another one.
+    hold, and UnusableParameter for a value that its receiver would take for another one.
     """
+    dialect = statement.dialect
     given = [(name, value) for values in parameters for name, value in values.items()]
     for name, value in given:
         _refuse_formless(name, value, dialect)
-    careful = {name for name, value in given if needs_care(value)}
-    formed = {
+    names = placeholder_names(statement)
+    of_json = frozenset[int]() if numbers_only else json_places(statement)
+    wanted = {
         name
         for name, value in given
-        if (check_text and text_needs_care(value, dialect)) or (not numbers_only and needs_form(value, dialect))
+        if needs_care(value)
+        or (check_text and text_needs_care(value, dialect))
+        or (not numbers_only and needs_form(value, dialect))
     }
-    as_json_text = frozenset() if numbers_only else json_parameters(parse_sql(statement, dialect))
-    if not careful and not formed and not as_json_text:
-        return parameters
-    if as_json_text:
-        parameters = [
-            {name: as_json(name, value) if name in as_json_text else value for name, value in values.items()}
-            for values in parameters
-        ]
-        careful, formed = careful - as_json_text, formed - as_json_text
-        if not careful and not formed:
-            return parameters
+    places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
+    if not places and not of_json:
+        return ExactStatement(statement, parameters)
+    for name, value in given:
+        if name in {names[at] for at in places}:
+            _refuse_endless(name, value)
+    structured = set() if numbers_only else {name for name, value in given if isinstance(value, list | dict)}
+    receivers = await _receivers(statement, places, query, structured=bool(structured), numbers_only=numbers_only)
+    forms: list[list[Any]] = []
     for values in parameters:
-        for name in careful & values.keys():
-            _refuse_endless(name, values[name])
+        forms.append([])
+        for at, name in enumerate(names):
+            form = values.get(name)
+            if at in of_json:
+                form = as_json(name, form)
+            elif at in places:
+                form = _bound(name, receivers.form(at, name, form, check_text=check_text), dialect)
+            forms[-1].append(form)
+    if numbers_only:
+        bound = [
+            {**values, **{name: form for name, form in zip(names, row, strict=True) if name in values}}
+            for values, row in zip(parameters, forms, strict=True)
+        ]
+        return ExactStatement(statement, bound)
+    return _named(statement, names, forms)
+
+
+def _named(statement: ParsedSql, names: Sequence[str], forms: Sequence[Sequence[Any]]) -> ExactStatement:
+    """The statement for forms of parameters by their places, with as many parameters as it needs."""
+    first = {name: at for at, name in reversed([*enumerate(names)])}
+    several = frozenset(
+        name for row in forms for at, name in enumerate(names) if not _is_same(row[at], row[first[name]])
+    )
+    if several:
+        statement, names = with_own_names(statement, several)
+    return ExactStatement(statement, [dict(zip(names, row, strict=True)) for row in forms])
+
+
+def _is_same(form: Any, other: Any) -> bool:
+    return form is other or (type(form) is type(other) and form == other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Receivers:
+    """What is known about the receivers of placeholders: columns that they are assigned to or compared with."""
+
+    dialect: str
+    assigned: Mapping[int, Sequence[tuple[AssignedParameter, ParameterColumn]]]
+    compared: Mapping[int, tuple[ComparedParameter, ParameterColumn | None]]
+
+    def form(self, place: int, name: str, value: Any, *, check_text: bool) -> Any:
+        """The value in the form for this place. Raises InexactNumber, UnusableParameter."""
+        forms: list[Any] = []
+        for target, column in self.assigned.get(place, ()):
+            if isinstance(value, str) and column.kind != "json" and not check_text:
+                continue
+            if target.certain and target.alone and not target.cast:
+                refuse_structured(name, value, column, target.name, self.dialect)
+            form = column.checked(replace(target, parameter=name), value, self.dialect)
+            if not target.certain:
+                continue
+            forms.append(form if column.is_array else without_target(name, form, self.dialect))
+        if any(not _is_same(form, forms[0]) for form in forms):
+            raise UnusableParameter(
+                f"the parameter {name} reaches columns of different types from one place, for which it has different"
+                " forms: pass the value as two parameters"
+            )
+        if forms:
+            return forms[0]
+        compared, column = self.compared.get(place, (None, None))
+        if compared is not None:
+            value = compared_form(name, value, compared, column, self.dialect)
+        return without_target(name, value, self.dialect)
+
+
+async def _receivers(
+    statement: ParsedSql,
+    places: Collection[int],
+    query: Query,
+    *,
+    structured: bool,
+    numbers_only: bool,
+) -> _Receivers:
+    dialect = statement.dialect
+    if not places:
+        return _Receivers(dialect, {}, {})
+    apart = numbered(statement)
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
-    analyse = partial(assigned_parameters, statement, dialect)
-    targets = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
+    analyse = partial(_analysed, apart, with_compared=structured or (dialect == "sqlite" and not numbers_only))
+    targets, compared = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
     assigned = [
         target
         for target in targets
+        if place_of(target.parameter) in places
         # The engine fits its own values to its own tables, and one more query for each event would be slow.
-        if target.parameter in careful | formed and target.name not in ENGINE_TABLES
+        and target.name not in ENGINE_TABLES
     ]
+    compared = [each for each in compared if place_of(each.parameter) in places]
     columns = await read_columns(assigned, dialect, query)
-    if numbers_only:
-        columns = [(target, column) for target, column in columns if column.kind != "json"]
-    exact: list[Parameters] = []
-    for values in parameters:
-        forms = _for_columns(values, columns, dialect, check_text)
-        bound = {**values, **forms}
-        for name in (careful | formed) & bound.keys():
-            form = bound[name] if name in forms else without_target(name, bound[name], dialect)
-            bound[name] = _bound(name, form, dialect)
-        exact.append(bound)
-    return exact
-
-
-def _for_columns(
-    values: Parameters,
-    columns: Sequence[tuple[AssignedParameter, ParameterColumn]],
-    dialect: str,
-    check_text: bool,
-) -> dict[str, Any]:
-    """The parameters in the form for the columns that they are assigned to; an upsert has several for each."""
-    forms: dict[str, Any] = {}
+    by_target: dict[int, list[tuple[AssignedParameter, ParameterColumn]]] = {}
     for target, column in columns:
-        name, value = target.parameter, values.get(target.parameter)
-        if isinstance(value, str) and column.kind != "json" and not check_text:
-            continue
-        form = column.checked(target, value, dialect)
-        if not target.certain:
-            continue
-        if not column.is_array:
-            form = without_target(name, form, dialect)
-        if isinstance(value, bool | list | dict) and forms.get(name, form) != form:
-            raise UnusableParameter(
-                f"the parameter {name} is assigned to columns of different types, for which it has different forms:"
-                " pass the value as two parameters"
-            )
-        if name not in forms or form is not value:
-            forms[name] = form
-    return forms
+        if not (numbers_only and column.kind == "json"):
+            by_target.setdefault(place_of(target.parameter), []).append((target, column))
+    others = dict(await read_columns([each.column for each in compared if each.column], dialect, query))
+    by_place = {place_of(each.parameter): (each, others.get(each.column) if each.column else None) for each in compared}
+    return _Receivers(dialect, by_target, by_place)
+
+
+def _analysed(
+    statement: ParsedSql, *, with_compared: bool
+) -> tuple[Sequence[AssignedParameter], Sequence[ComparedParameter]]:
+    compared = compared_parameters(statement) if with_compared else ()
+    return assigned_parameters(statement.source, statement.dialect), compared
 
 
 def _refuse_formless(name: str, value: Any, dialect: str) -> None:

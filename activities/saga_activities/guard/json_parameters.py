@@ -42,30 +42,25 @@ def needs_form(value: Any, dialect: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def json_parameters(statement: ParsedSql) -> frozenset[str]:
-    """The parameters that are cast to JSON. Raises UnusableParameter if another place has one without the cast."""
+def json_places(statement: ParsedSql) -> frozenset[int]:
+    """The placeholders, counted from 0, that are cast to JSON."""
     if statement.dialect not in _HAS_JSON_CAST or "json" not in statement.source.lower():
         return frozenset()
     tokens = list(statement.significant())
     words = [statement.text_of(token).lower() for token in tokens]
-    cast: set[str] = set()
-    plain: set[str] = set()
+    is_cast: list[bool] = []
     for index, token in enumerate(tokens):
         if token.kind == "parameter":
             following = words[index + 1 : index + 3]
-            is_cast = following[:1] == ["::"] and following[-1] in _JSON_TYPES
-            is_cast |= (
-                words[max(index - 2, 0) : index] == ["cast", "("]
-                and following == ["as", words[index + 2]]
-                and (words[index + 3 : index + 4] == [")"] and words[index + 2] in _JSON_TYPES)
+            is_cast.append(
+                (following[:1] == ["::"] and following[-1] in _JSON_TYPES)
+                or (
+                    words[max(index - 2, 0) : index] == ["cast", "("]
+                    and following == ["as", words[index + 2]]
+                    and (words[index + 3 : index + 4] == [")"] and words[index + 2] in _JSON_TYPES)
+                )
             )
-            (cast if is_cast else plain).add(statement.text_of(token)[1:])
-    for name in sorted(cast & plain):
-        raise UnusableParameter(
-            f"the parameter {name} is cast to JSON at one place and not at another: write the cast at each, or pass the"
-            " value as two parameters"
-        )
-    return frozenset(cast)
+    return frozenset(place for place, cast in enumerate(is_cast) if cast)
 
 
 def as_json(name: str, value: Any) -> str | None:

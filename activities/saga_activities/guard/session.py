@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -18,12 +18,13 @@ from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.exact_parameters import exact_parameters, text_needs_care
+from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
+from saga_activities.guard.mysql_warnings import refuse_truncated
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.result_columns import check_names, mysql_reader
 from sagas.errors import AttemptOver, SagaError, UsageError
-from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement, shown
 from sagas.sql_text.written_tables import changed_tables
@@ -56,6 +57,13 @@ class Row(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Row({self._values!r})"
+
+
+class BoundParameters(dict[str, Any]):
+    """Parameters in the forms that the driver takes. See :meth:`SqlSession.placed`."""
+
+    def only(self, names: Iterable[str]) -> BoundParameters:
+        return BoundParameters({name: self[name] for name in names if name in self})
 
 
 class UnexpectedRows(SagaError):
@@ -196,11 +204,12 @@ class SqlSession:
                 given = _given_parameters(statement, parameters, named)
                 prepared = self._prepare(statement)
                 if isinstance(prepared, ParsedSql):
-                    for values in (given,) if isinstance(given, Mapping) else given or ({},):
-                        prepared.check_parameters(values.keys())
+                    prepared, given = await self._exact(prepared, given)
+                elif _needs_check(prepared, [given] if isinstance(given, Mapping) else given, self._dialect):
+                    await self._check_construct(prepared, [given] if isinstance(given, Mapping) else given)
                 if self._dialect in ("mysql", "mariadb"):
                     await self._refuse_engines(prepared)
-                return await self._execute(prepared, await self._exact(prepared, given))
+                return await self._execute(prepared, given)
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
                     error.add_note(f"{STATEMENT_NOTE}{statement}")
@@ -223,21 +232,28 @@ class SqlSession:
         return statement
 
     async def exact(
-        self, statement: str, parameters: Sequence[Mapping[str, Any]], *, numbers_only: bool = False
-    ) -> Sequence[Mapping[str, Any]]:
-        """The parameters of a textual statement as the driver takes them without a loss.
+        self, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]], *, numbers_only: bool = False
+    ) -> ExactStatement:
+        """The statement and its parameters as the driver takes them without a loss.
 
-        Raises InexactNumber, UnusableParameter. ``numbers_only``: SQLAlchemy binds all other values.
+        Raises RefusedStatement, InexactNumber, UnusableParameter. ``numbers_only``: SQLAlchemy binds all other values.
         """
 
+        if not numbers_only:
+            for values in parameters or ({},):
+                statement.check_parameters(values.keys())
         return await exact_parameters(
-            statement,
-            self._dialect,
-            parameters,
-            self._query,
-            numbers_only=numbers_only,
-            check_text=not self.writes_images,
+            statement, parameters, self._query, numbers_only=numbers_only, check_text=not self.writes_images
         )
+
+    async def placed(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, BoundParameters]:
+        """The statement and its parameters in their forms, for the engine to run parts of it with the same values."""
+        try:
+            exact = await self.exact(self.parse(statement), [parameters])
+        except BaseException as error:
+            self.doom(error)
+            raise
+        return exact.statement.source, BoundParameters(exact.parameters[0])
 
     async def _refuse_engines(self, statement: ParsedSql | Executable) -> None:
         """Refuse to write a table that a rollback would not restore; each is looked up once on a connection."""
@@ -255,15 +271,12 @@ class SqlSession:
         return (await self._execute(self.parse(text), values)).rows or []
 
     async def _exact(
-        self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
-    ) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
-        rows = [parameters] if isinstance(parameters, Mapping) else parameters
-        if isinstance(statement, ParsedSql):
-            exact = await self.exact(statement.source, rows)
-            return exact[0] if isinstance(parameters, Mapping) else exact
-        if _needs_check(statement, rows, self._dialect):
-            await self._check_construct(statement, rows)
-        return parameters
+        self, statement: ParsedSql, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> tuple[ParsedSql, Mapping[str, Any] | Sequence[Mapping[str, Any]]]:
+        if isinstance(parameters, BoundParameters):
+            return statement, parameters
+        exact = await self.exact(statement, [parameters] if isinstance(parameters, Mapping) else parameters)
+        return exact.statement, exact.parameters[0] if isinstance(parameters, Mapping) else exact.parameters
 
     async def _check_construct(self, clause: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check the numbers of a construct of SQLAlchemy, which binds them itself: by the text that it stands for."""
@@ -273,8 +286,8 @@ class SqlSession:
         named.bind_typing = BindTyping.NONE  # the casts would be taken for the author's own
         compiled = clause.compile(dialect=named, column_keys=names or None)
         values = [{**compiled.params, **row} for row in rows or [{}]]
-        exact = await self.exact(str(compiled), values, numbers_only=True)
-        for given, bound in zip(values, exact, strict=True):
+        exact = await self.exact(parse_sql(str(compiled), self._dialect), values, numbers_only=True)
+        for given, bound in zip(values, exact.parameters, strict=True):
             for name, number in bound.items():
                 # The database makes a decimal of at most 15 digits from a float.
                 is_changed = isinstance(number, Decimal) and isinstance(given[name], float)
@@ -289,6 +302,8 @@ class SqlSession:
                 result = await self._connection.exec_driver_sql(*self._bound(statement, parameters))
             else:
                 result = await self._connection.execute(statement, parameters)
+            if self._dialect in ("mysql", "mariadb"):
+                await refuse_truncated(self._connection)
         except _UNBOUND as error:  # raised by a driver that has no form for a value
             raise UnboundParameters(f"a parameter cannot be sent to the database: {error}") from error
         rows = self._rows(result) if result.returns_rows else None

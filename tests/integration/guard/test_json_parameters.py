@@ -199,14 +199,11 @@ async def test_what_to_write_is_said(guard_database: GuardDatabase) -> None:
     assert stored == ["12", {"a": Decimal("1.10")}]
 
 
-async def test_a_parameter_is_cast_at_each_place(guard_database: GuardDatabase) -> None:
+async def test_a_cast_to_json_concerns_its_place_only(guard_database: GuardDatabase) -> None:
     if guard_database.kind != "postgres":
         pytest.skip("the others have no such cast")
-    outcome = await _sql(guard_database, "select :v::jsonb as a, :v as b", {"v": "12"})
-    assert outcome.failure is not None
-    assert "the parameter v is cast to JSON at one place and not at another" in outcome.failure.message
-    outcome = await _sql(guard_database, "select :v::jsonb as a, cast(:w as json) as b", {"v": "12", "w": [1, 2]})
-    assert outcome.result == [{"a": "12", "b": [1, 2]}]
+    outcome = await _sql(guard_database, "select :v::jsonb as a, :v as b, cast(:w as json) as c", {"v": "12", "w": [1]})
+    assert outcome.result == [{"a": "12", "b": "12", "c": [1]}]
 
 
 @pytest.mark.parametrize("value", ["x", 12, True, Decimal("12.50")])
@@ -234,9 +231,9 @@ async def test_a_value_for_several_columns(guard_database: GuardDatabase, value:
     shown = "v::text" if kind == "postgres" else "v"
     assert [decode_json(text) for (text,) in await guard_database.rows(f"select {shown} from {name}")] == [value]
     outcome = await _sql(guard_database, f"insert into {name} (id, v, w) values (2, :v, :v)", {"v": value})
-    if kind == "postgres":
+    if kind == "postgres" and isinstance(value, dict):
         assert outcome.failure is not None
-        assert "two parameters" in outcome.failure.message or "is an array: give a list" in outcome.failure.message
+        assert "is an array: give a list" in outcome.failure.message
     else:
         assert outcome.kind == "done", outcome
 

@@ -1,0 +1,116 @@
+"""A parameter at several places of a statement has the form of each: it does what several parameters would do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from saga_activities.guard.session import SqlSession
+from sagas.protocol.outcomes import Outcome
+from tests.integration.guard.automatic_steps import Tables
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+
+COLUMNS = {
+    "postgres": {"label": "text", "price": "numeric", "n": "int", "doc": "jsonb", "tags": "numeric[]"},
+    "mariadb": {"label": "varchar(60)", "price": "decimal(20, 8)", "n": "int", "doc": "json", "tags": "text"},
+    "sqlite": {"label": "text", "price": "real", "n": "integer", "doc": "json", "tags": ""},
+}
+VALUES: list[Any] = [
+    *(Decimal("0.1"), Decimal("0.0000001"), Decimal("2.0"), 5, 0, Decimal("12345678901.5"), True),
+    *("x", "0.1", [], [5], [0, 1], [Decimal("0.5")], {"a": 1}),
+]  # fmt: skip
+SINGLE = ("label = {}", "label <> {}", "price * 2 < {}", "price > {}", "n in ({})", "n = {}", "coalesce(n, 0) < {}")
+"""Conditions that compare with a single value."""
+CONDITIONS = (*SINGLE, "label in ({}, 'b')", "doc <> {}", "tags <> {}")
+
+
+@pytest.fixture
+async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
+    tables = Tables(guard_database)
+    yield tables
+    await tables.drop()
+
+
+async def _fresh(tables: Tables) -> None:
+    columns = COLUMNS[tables.kind]
+    if not tables.names:
+        await tables.sql(f"create table @place (id int primary key, {', '.join(map(' '.join, columns.items()))})")
+    await tables.sql("delete from @place")
+    own = "'{1}'" if tables.kind == "postgres" else "'[1]'"
+    for id, label, price, n in ((1, "a", 100, 7), (2, "b", 0.01, 0), (3, "0.1", 0.1, 5)):
+        await tables.sql(f"insert into @place values ({id}, '{label}', {price}, {n}, '[5]', {own})")
+
+
+async def _rows(tables: Tables) -> list[str]:
+    read = "place::text" if tables.kind == "postgres" else "*"
+    return sorted(
+        str(tuple(row)) for row in await tables.sql(f"select {read} from @place".replace("place::", "@place::"))
+    )
+
+
+async def _plain(tables: Tables, run: str, params: Mapping[str, Any]) -> Outcome:
+    async def body(sql: SqlSession) -> Any:
+        return await sql.execute(tables.named(run), params)
+
+    return await tables.database.guard.do(new_address(), "h", body, **clock())
+
+
+def _statement(chance: random.Random, columns: list[str]) -> tuple[str, list[str], bool]:
+    """A statement with `{}` at its places, its conditions, and whether it changes rows that exist."""
+    conditions = chance.sample(CONDITIONS, chance.choice((1, 1, 2)))
+    where = chance.choice((" and ", " or ")).join(conditions)
+    assigned = ", ".join(f"{column} = {{}}" for column in chance.sample(columns, chance.choice((1, 1, 2))))
+    match chance.randrange(4):
+        case 0:
+            return f"delete from @place where {where}", conditions, True
+        case 1:
+            return (
+                f"insert into @place (id, label, price) select id + 10, {{}}, 1 from @place where {where}",
+                conditions,
+                False,
+            )
+    return f"update @place set {assigned} where {where}", conditions, True
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_place_has_its_own_form(tables: Tables, seed: int) -> None:
+    chance = random.Random(seed)
+    done = 0
+    for number in range(30):
+        statement, conditions, changes = _statement(chance, [*COLUMNS[tables.kind]])
+        value = chance.choice(VALUES)
+        places = statement.count("{}")
+        names = [f":p{at}" for at in range(places)]
+        about = (statement, value)
+        await _fresh(tables)
+        before = await _rows(tables)
+        apart = await _plain(tables, statement.format(*names), {name[1:]: value for name in names})
+        expected = await _rows(tables)
+        await _fresh(tables)
+        shared = await _plain(tables, statement.format(*[":v"] * places), {"v": value})
+        rows = await _rows(tables)
+        if shared.kind == "done":
+            assert (apart.kind, rows) == ("done", expected), about
+            done += 1
+        else:  # PostgreSQL may find no type that a parameter has at each of its places
+            assert rows == before, about
+            assert not shared.retryable, (about, shared)
+            assert apart.kind != "done" or tables.kind == "postgres", (about, shared)
+        if isinstance(value, list | dict) and any(condition in SINGLE for condition in conditions):
+            assert shared.failure is not None, about
+            assert shared.failure.message.startswith("the parameter v is a"), about
+        if changes:
+            await _fresh(tables)
+            automatic = await tables.do(
+                [{"sql": statement.format(*[":v"] * places), "params": {"v": value}}], step=f"s{number}"
+            )
+            assert (automatic.kind, await _rows(tables)) == (shared.kind, rows), (about, automatic)
+            assert not automatic.infrastructure, (about, automatic)
+            if automatic.kind == "done":
+                assert (await tables.undo(step=f"s{number}")).kind == "done", about
+                assert await _rows(tables) == before, about
+    assert done > (3 if tables.kind == "postgres" else 9), "too few statements have run"
