@@ -80,5 +80,5 @@ async def test_a_cancel_during_the_undo_goes_past_the_savepoint(env: Environment
         answer = await handle(client, saga).execute_update("cancel", {"who": "ada", "reason": "enough"})
         go.set()
         story = await finished(client, saga)
-    assert (answer, story["state"], story["reason"]["kind"]) == ("accepted", "COMPENSATED", "rejected")
+    assert (answer, story["state"], story["reason"]["kind"]) == ("accepted", "COMPENSATED", "cancelled")
     assert await env.effects() == []
