@@ -265,6 +265,14 @@ def test_the_residue_names_the_arguments_of_the_definition_after_a_retry_with_ot
     assert [row["command"] for row in driver.story["residue"]] == ['work {"n":1}']
 
 
+def test_an_undo_that_is_rejected_again_after_a_retry_parks_at_once() -> None:
+    """Every attempt was definitely without an effect, in the guard of the step too."""
+    driver = MachineDriver(UNDO, answers={"c": "rejected", "b~undo": "rejected"}).run()
+    assert driver.state == "PARKED"
+    driver.decide("b", "retry")
+    assert (driver.state, driver.log.count("b~undo"), driver.timers) == ("PARKED", 2, {})
+
+
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])
 def test_done_records_the_operator_result_in_the_guard(definition: Definition, log: list[str]) -> None:
     from sagas.protocol.outcomes import Outcome
