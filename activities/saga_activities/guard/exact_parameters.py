@@ -148,7 +148,7 @@ def _is_same(form: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Receivers:
-    """What is known about the receivers of placeholders: columns that they are assigned to or compared with."""
+    """The receivers of placeholders: the columns, if known, that they are assigned to or compared with."""
 
     dialect: str
     assigned: Mapping[int, Sequence[tuple[AssignedParameter, ParameterColumn]]]

@@ -19,7 +19,7 @@ WHERE t.table_schema = coalesce(:schema, database()) AND t.table_name = :name
 
 
 async def table_problem(tables: Sequence[TableName], query: Query) -> str | None:
-    """What is wrong with the first of the tables that a rollback would not restore; None: with none of them."""
+    """Describe the first of the tables that a rollback would not restore; None if there is none."""
     for schema, name in tables:
         if name.lower() in ENGINE_TABLES:
             continue

@@ -15,7 +15,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.waits import parked_hint
 
 IsParked = Callable[[str], Awaitable[bool]]
-"""Whether the saga with this id is parked; False also if nobody knows."""
+"""Tells whether the saga with an id is parked; False also if its state is unknown."""
 
 
 async def with_parked_owner(outcome: Outcome, is_parked: IsParked) -> Outcome:

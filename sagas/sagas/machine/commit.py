@@ -210,8 +210,9 @@ def confirm_ended(
         return
     if outcome.failure is not None:
         confirm.error = outcome.failure.to_json()
-    doubted = outcome.kind == "rejected" and confirm.outcome == "unknown" and not action.guarded
-    hopeless = not doubted and (outcome.kind in ("rejected", "late") or not outcome.retryable)
+    hopeless = not outcomes.is_doubted(action, outcome, confirm.outcome) and (
+        outcome.kind in ("rejected", "late") or not outcome.retryable
+    )
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
         run.park(entry, "confirm", outcome.park_reason or arguments.failure_message(entry, "confirm"))
         return

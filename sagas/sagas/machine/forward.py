@@ -175,7 +175,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     single = calls.is_single_attempt(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
-    doubted = outcome.kind == "rejected" and entry.outcome == "unknown" and not step.do.guarded
+    doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
     if outcome.kind == "done":
         mark_done(run, entry, outcome.result)
     elif outcome.kind == "late":

@@ -152,6 +152,13 @@ def merge_outcome(
     return "unknown"
 
 
+def is_doubted(operation: Operation, outcome: Outcome, joined: OutcomeKind | None) -> bool:
+    """True for a rejection that is not believed: outside of the guard, with attempts before it that may have had an
+    effect. ``joined`` is the outcome of all attempts.
+    """
+    return outcome.kind == "rejected" and joined == "unknown" and not operation.guarded
+
+
 def hides_earlier_attempts(outcome: Outcome, attempts: int | None, retry: Retry) -> bool:
     """True when the last attempt found no worker for the action, and it is not known whether it was the only one.
 

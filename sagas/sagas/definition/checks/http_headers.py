@@ -23,9 +23,8 @@ def _check_operation(draft: SagaDraft, operation: OperationDraft, report: Report
     headers = children_of(operation.arguments).get("headers")
     if headers is None:
         return
-    connection = (operation.operation.with_ or {}).get("connection")
-    table = (draft.project.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
-    own = table.get("key_header", DEFAULT_KEY_HEADER)
+    facts = draft.project.connection_facts((operation.operation.with_ or {}).get("connection"))
+    own = facts.get("key_header", DEFAULT_KEY_HEADER)
     reserved = reserved_headers([own] if own else [])
     for name in children_of(headers):
         if name.lower() in reserved:

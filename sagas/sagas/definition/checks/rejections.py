@@ -24,7 +24,7 @@ def check_rejections(draft: SagaDraft, report: Report) -> None:
         elif do.uses == "http" and do.idempotent and _FIELD not in step.parsed:
             connection = (do.with_ or {}).get("connection")
             name = connection if isinstance(connection, str) else step.step.id
-            if name not in asked and _FIELD not in (draft.project.connections or {}).get(name, {}):
+            if name not in asked and _FIELD not in draft.project.connection_facts(connection):
                 asked.add(name)
                 _check_statuses(step, report)
 

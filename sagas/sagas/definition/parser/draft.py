@@ -65,6 +65,10 @@ class ProjectContext:
     locks: str | None = None
     vars: tuple[str, ...] | None = None
 
+    def connection_facts(self, connection: Any) -> Mapping[str, Any]:
+        """The facts about a connection as an argument names it; empty if none is known."""
+        return (self.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
+
     def dialect(self, connection: str | None) -> Dialect | None:
         """The dialect of a connection's database; None: it is not known here.
 

@@ -164,7 +164,7 @@ class BuildContext:
         if builtin.executor == "sql":
             return ActionTraits(connection if isinstance(connection, str) else None, rejects=rejects)
         if builtin.executor == "http":
-            table = (self.project.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
+            table = self.project.connection_facts(connection)
             honours = table.get("idempotent", True)
             return ActionTraits(
                 idempotent=honours if idempotent is None else idempotent,
