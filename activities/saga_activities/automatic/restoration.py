@@ -113,14 +113,10 @@ async def _load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, lis
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
     # A locking read, which sees what other undos have passed on, whatever the isolation level.
     lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
-    rows = await sql.all(_SELECT_IMAGES + lock, _entry_values(entry_key))
+    rows = await sql.all(_SELECT_IMAGES + lock, entry_key.values)
     if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
     return decode_json(rows[0]["before_image"]), rows[1:]
-
-
-def _entry_values(entry_key: EntryKey) -> dict[str, Any]:
-    return {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
 
 
 def _decoded(text: str | None) -> Image | None:

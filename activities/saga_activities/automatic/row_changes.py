@@ -53,7 +53,7 @@ def images_digest(stored: Sequence[Mapping[str, Any]]) -> str:
 
 async def mark_undone(sql: SqlSession, entry_key: EntryKey) -> None:
     """Mark the images of an entry whose undo begins or is skipped, so that no other undo passes anything on to them."""
-    await sql.run(f"UPDATE saga_image SET undone = 1 WHERE {_ENTRY}", _values(entry_key))
+    await sql.run(f"UPDATE saga_image SET undone = 1 WHERE {_ENTRY}", entry_key.values)
 
 
 async def pass_on(
@@ -94,7 +94,7 @@ async def pass_on(
             encoded = None if before is None else encode_json(dict(before)).decode()
             await sql.run(
                 f"UPDATE saga_image SET before_image = :before_image WHERE {_ENTRY} AND sequence = :sequence",
-                {**_values(key), "sequence": other["sequence"], "before_image": encoded},
+                {**key.values, "sequence": other["sequence"], "before_image": encoded},
             )
     return [image for image in images if image.row not in passed], heir
 
@@ -106,7 +106,7 @@ async def pass_on_images(
 
     ``types``: those of the columns of their tables.
     """
-    values, count, statements = _values(heir), len(stored), max(row["statement"] for row in stored)
+    values, count, statements = heir.values, len(stored), max(row["statement"] for row in stored)
     header = await sql.one(
         f"SELECT row_key, before_image, created_at FROM saga_image WHERE {_ENTRY} AND sequence = 0", values
     )
@@ -130,10 +130,6 @@ async def pass_on_images(
 
 
 _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
-
-
-def _values(entry_key: EntryKey) -> dict[str, Any]:
-    return {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
 
 
 _SELECT_LATER = """

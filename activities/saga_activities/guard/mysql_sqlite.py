@@ -81,7 +81,7 @@ class SqlAlchemyTransaction:
 
     def address(self, entry_key: EntryKey) -> None:
         """The following statements concern the rows of this entry."""
-        self._key_values = {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
+        self._key_values = entry_key.values
 
     async def insert(
         self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None

@@ -205,8 +205,10 @@ class SqlSession:
                 prepared = self._prepare(statement)
                 if isinstance(prepared, ParsedSql):
                     prepared, given = await self._exact(prepared, given)
-                elif _needs_check(prepared, [given] if isinstance(given, Mapping) else given, self._dialect):
-                    await self._check_construct(prepared, [given] if isinstance(given, Mapping) else given)
+                else:
+                    rows = [given] if isinstance(given, Mapping) else given
+                    if _needs_check(prepared, rows, self._dialect):
+                        await self._check_construct(prepared, rows)
                 if self._dialect in ("mysql", "mariadb"):
                     await self._refuse_engines(prepared)
                 return await self._execute(prepared, given)

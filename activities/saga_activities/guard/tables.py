@@ -35,6 +35,11 @@ class EntryKey:
         if self.generation < 1:
             raise ValueError(f"a generation starts at 1, not {self.generation}")
 
+    @property
+    def values(self) -> dict[str, str | int]:
+        """The values of the columns `saga_id`, `step` and `generation` of its rows."""
+        return {"saga_id": self.saga_id, "step": self.entry, "generation": self.generation}
+
     def __str__(self) -> str:
         return f"{self.saga_id}/{self.entry}" + (f"@{self.generation}" if self.generation > 1 else "")
 
