@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import exc as sa
 
+from saga_activities.guard.parameter_errors import (
+    OF_PARAMETERS,
+    own_hint,
+    sent_names,
+    what_to_write,
+    with_names,
+)
 from saga_activities.guard.sqlstates import (
     LOCK_TIMEOUT,
     TIMED_OUT,
@@ -24,7 +31,8 @@ from saga_activities.guard.sqlstates import (
 from saga_activities.guard.tables import ENGINE_TABLES
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.sql_text.tokens import shown
+from sagas.sql_text.parsed import parse_sql
+from sagas.sql_text.tokens import RefusedStatement, shown
 
 _WRITE_REFUSED = ("25006", 1792)
 """A statement that writes, in a transaction that only reads: PostgreSQL, MySQL and MariaDB."""
@@ -143,7 +151,8 @@ def _error_message(origin: Any) -> str:
     if (diagnostic := getattr(origin, "diag", None)) is not None and diagnostic.message_primary:
         # A violated NOT NULL or CHECK has all values of the row as its detail, which belong in no message.
         whole_row = str(getattr(origin, "sqlstate", "")) in ("23502", "23514")
-        more = (None if whole_row else diagnostic.message_detail, diagnostic.message_hint)
+        hint = diagnostic.message_hint and own_hint(diagnostic.message_hint)
+        more = (None if whole_row else diagnostic.message_detail, hint)
         text = "; ".join([text, *(" ".join(part.split()).rstrip(".") for part in more if part)])
     return text[:_MAX_MESSAGE] or type(origin).__name__
 
@@ -171,9 +180,22 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
     statement = None if error is None else failed_statement(error)
     code = {} if classified.code is None else {"code": classified.code}
     details = code | ({} if statement is None else {"statement": statement})
-    failure = Failure(kind, _explained(classified, statement), details)
+    failure = Failure(kind, _explained(*_in_names(classified, error), statement), details)
     never = classified.healing == "never"
     return Outcome("failed", failure=failure, retryable=not never, conflict=classified.healing == "perhaps")
+
+
+def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple[ClassifiedError, str | None]:
+    """The error with the author's names of parameters, and what to write instead if one of them is at fault."""
+    query, written = getattr(error, "statement", None), None if error is None else _whole_statement(error)
+    if not isinstance(query, str) or written is None or classified.code not in OF_PARAMETERS:
+        return classified, None
+    try:
+        parsed = parse_sql(written, "postgresql")
+    except RefusedStatement:
+        return classified, None
+    message = with_names(classified.message, sent_names(query, parsed))
+    return replace(classified, message=message), what_to_write(classified.sqlstate, message, parsed)
 
 
 def failed_statement(error: BaseException) -> str | None:
@@ -181,11 +203,16 @@ def failed_statement(error: BaseException) -> str | None:
 
     Its note is the last: that of the session may have what the engine has made of it.
     """
+    text = _whole_statement(error)
+    return None if text is None else shown(text, _MAX_STATEMENT)
+
+
+def _whole_statement(error: BaseException) -> str | None:
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(STATEMENT_NOTE)]
-    return shown(notes[-1].removeprefix(STATEMENT_NOTE), _MAX_STATEMENT) if notes else None
+    return notes[-1].removeprefix(STATEMENT_NOTE) if notes else None
 
 
-def _explained(classified: ClassifiedError, statement: str | None) -> str:
+def _explained(classified: ClassifiedError, instead: str | None, statement: str | None) -> str:
     """The database's words in a sentence of the engine, before the statement they are about, which may be long."""
     code = "" if classified.code is None else f" ({classified.code})"
     where = "" if statement is None else f", in `{shown(statement, MAX_QUOTED)}`"
@@ -193,7 +220,7 @@ def _explained(classified: ClassifiedError, statement: str | None) -> str:
         where += ", which checks what is deferred"
     match classified.healing:
         case "never":
-            help = what_to_correct(
+            help = instead or what_to_correct(
                 classified.sqlstate,
                 is_file=str(classified.code).startswith("SQLITE"),
                 about_json="json" in classified.message.lower(),

@@ -353,6 +353,35 @@ async def test_what_to_correct(shop: GuardDatabase, statement: str, help: str) -
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+async def test_errors_about_a_parameter_have_its_name(shop: GuardDatabase) -> None:
+    """The server knows its number only, and hints at a setting that the engine fixes."""
+    for statement, value, error, help in (
+        ("select date :x", "2026-01-01", 'at or near ":x"', "write `:x::date` for `date :x`"),
+        ("select :a, now() - interval :x", "1 day", 'at or near ":x"', "write `:x::interval` for `interval :x`"),
+        ("select 1 from :x", "stock", 'at or near ":x"', "a parameter is a value: write names of tables and columns"),
+        ("select 1 where :x is null", "a", "data type of parameter :x", "such as `:x::text`"),
+        (
+            "update stock set sku = :x, free = :x where sku = :a",
+            "a",
+            "inconsistent types deduced for parameter :x; ",
+            "cast each place of `:x` to the type that it has there",
+        ),
+        ("update amount_row set at = :x", "29.12.2026", "out of range", "such as 2026-12-29"),
+        ("select :x::date", "29.12.2026", "out of range", "write the date as year-month-day"),
+    ):
+        values = {name: value for name in "ax" if f":{name}" in statement}
+        call = invocation(new_address().saga_id, "do", "")
+        call = replace(call, arguments={"run": [{"sql": statement, "params": values}]})
+        (outcome,) = await attempts(shop, call)
+        assert outcome.failure is not None
+        message = outcome.failure.message
+        assert error in message, message
+        assert help in message, message
+        assert "$" not in message, message
+        assert "datestyle" not in message.lower(), message
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 async def test_a_plan_that_is_outdated_may_heal(shop: GuardDatabase) -> None:
     """PostgreSQL has the same code for it as for an unsupported feature."""
     async with shop.engine.connect() as connection:

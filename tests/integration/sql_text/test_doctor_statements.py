@@ -133,7 +133,8 @@ async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_ser
     (tmp_path / "shop.saga.yaml").unlink()
     first, second = await problems(Project(found.settings))
     assert (first.ok, second.ok) == (None, None)
-    assert "not checked because the type of `:a` is only known when it runs; cast it (`:a::int`)" in first.message
+    cast = "cast it (`:a::bigint` or `:a::text`)"
+    assert f"not checked because the type of `:a` is only known when it runs; {cast}" in first.message
     assert "not checked because PostgreSQL cannot prepare CALL" in second.message
     with psycopg.connect(url) as connection:
         assert connection.execute("select is_called from tickets").fetchone() == (False,), "nothing was executed"
@@ -179,6 +180,72 @@ async def test_types_that_only_the_run_knows(
     assert result.ok is (None if "not checked" in expected else False)
     if "operator" in expected:
         assert result.help == "cast the operands to types that have the operator, or create it"
+
+
+_CAST_FUNCTION = "create the function, or cast its arguments"
+_CAST_OPERATOR = "cast the operands to types that have the operator, or create it"
+
+CERTAIN = {
+    "select uper(:x)": ("<uper(:x)", "function uper(unknown) does not exist", _CAST_FUNCTION),
+    "select 1 from stock where sku = uper(:x)": ("<uper(:x)", "function uper(unknown)", _CAST_FUNCTION),
+    "select 1 from stock where free == :x": ("<== :x", "operator does not exist: integer == unknown", _CAST_OPERATOR),
+    "select 1 from stock where sku =~ :x": ("<=~ :x", "operator does not exist", _CAST_OPERATOR),
+    "select ifnull(sku, :x) from stock": ("<ifnull(sku", "function ifnull(character varying, unknown)", _CAST_FUNCTION),
+    "select date_add(:x, 1)": ("<date_add(:x", "function date_add(unknown, integer)", _CAST_FUNCTION),
+    "select 1 from stock where free like :x": ("<like :x", "operator does not exist: integer ~~", _CAST_OPERATOR),
+    "select uper(:x, :y) from stock where free - :x > 0": ("<uper(:x", "function uper(unknown, ", _CAST_FUNCTION),
+    "update docs set j = :x, jb = :x": (
+        "<:x'",
+        "inconsistent types deduced for parameter :x",
+        "cast each place of `:x` to the type that it has there, such as `:x::jsonb`",
+    ),
+    "select extract(year from :x)": ("<extract(", "extract", "cast it (`:x::date` or `:x::timestamptz`)"),
+    "select date :x": ("<:x", 'syntax error at or near ":x"', "write `:x::date` for `date :x`"),
+    "select now() - interval :x": ("<:x", 'syntax error at or near ":x"', "write `:x::interval` for `interval :x`"),
+    "select 1 from :x": (
+        "<:x",
+        'syntax error at or near ":x"',
+        "a parameter is a value: write names of tables and columns, and keywords, into the statement itself",
+    ),
+}
+"""Statements with the place, the error and the advice; for each type of a parameter, the run has the error too."""
+
+OPEN = {
+    "with w as (select :x as n) select free - w.n from stock, w": "cast it (`:x::bigint` or `:x::numeric`)",
+    "with w as (select :x as n, :y as b) select free - w.n from stock, w where w.b": "cast them (`:x::bigint` and "
+    "`:y::boolean`)",
+    "select :x + :y": "cast it (`:x::bigint` or `:x::numeric`)",
+    "update docs set jb = :x, a = :x": "only a list has several types",
+}
+
+
+async def test_errors_that_no_type_of_a_parameter_changes(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (*TABLES, "create table docs (j json, jb jsonb, a int[])"):
+            connection.execute(statement.encode())
+    steps = [
+        step(run, f", params: {{{', '.join(f'{name}: 1' for name in 'xy' if f':{name}' in run)}}}").replace(
+            "id: extra", f"id: s{at}"
+        )
+        for at, run in enumerate([*CERTAIN, *OPEN])
+    ]
+    lines = ["saga: certain", "recovery: forward", "steps:", *(each.rstrip() for each in steps)]
+    lines = [line.replace("effect: none, ", "") if "update" in line else line for line in lines]
+    (tmp_path / "certain.saga.yaml").write_text("\n".join(lines) + "\n")
+    (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
+    of_project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    assert [each for each in of_project.diagnostics if each.severity == "error"] == []
+    results = (await check_statements(of_project))[1:]
+    assert len(results) == len(CERTAIN) + len(OPEN), results
+    for (run, (place, error, help)), result, line in zip(CERTAIN.items(), results, lines[3:], strict=False):
+        assert (result.ok, result.help) == (False, help), (run, result)
+        assert error in result.message, (run, result)
+        column = line.index(place[1:], line.index("run:")) + 1
+        assert f"certain.saga.yaml:{lines.index(line) + 1}:{column} " in result.message, (run, result)
+    for (run, why), result in zip(OPEN.items(), results[len(CERTAIN) :], strict=True):
+        assert result.ok is None, (run, result)
+        assert why in result.message, (run, result)
 
 
 async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:

@@ -1,8 +1,8 @@
-"""Finds the parameters whose types PostgreSQL learns only when a statement runs, where an error depends on them.
+"""Finds types of parameters with which PostgreSQL prepares a statement that it refuses without any.
 
 A driver sends a number with its type, and PREPARE does not know it: in ``with w as (select :n as n) … free - w.n`` it
-takes ``:n`` for a text. So a refused statement is prepared again with other types for each parameter in turn: an error
-that stays the same with some of them does not depend on the parameter.
+takes ``:n`` for a text. So a refused statement is prepared again with each type that a step may send: an error for
+which no type helps is certain.
 """
 
 from __future__ import annotations
@@ -28,69 +28,122 @@ DEPENDS_ON_TYPES = frozenset(
     }
 )
 
-_TYPES = (
-    "varchar",
-    "integer",
-    "numeric",
-    "boolean",
-    "date",
-    "timestamptz",
-    "uuid",
-    "jsonb",
-    "bytea",
-    "text[]",
-    "int[]",
-)
-"""The types that are tried for a parameter. Not ``text``, which PostgreSQL takes for a type that it does not know."""
+_SENT = ("bigint", "numeric", "boolean", "text[]", "bigint[]", "numeric[]", "boolean[]")
+"""The types with which the values of a step are sent; text, objects and null are sent without one."""
+
+_CAST = ("text", "date", "timestamptz", "time", "interval", "uuid", "json", "jsonb", "bytea", "integer", "integer[]")
+"""Further types to which a statement may cast a parameter."""
+
+_MAX_ATTEMPTS = 300
+_MAX_SHOWN = 2
 
 Types = Mapping[str, str]
 """The type of some parameters, by name."""
 
-Prepare = Callable[[Types], Awaitable[Any | None]]
-"""Prepares the statement with these types; gives the error of the driver, if any."""
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error of the driver, and the offset in the author's text that it names."""
+
+    error: Any
+    offset: int | None
+
+    @property
+    def code(self) -> str:
+        return self.error.sqlstate or ""
+
+    def is_same(self, other: Refused) -> bool:
+        """Return whether both refuse the same place for the same reason; the words have the types."""
+        return (self.code, self.offset) == (other.code, other.offset)
+
+
+Prepare = Callable[[Types], Awaitable[Refused | None]]
+"""Prepares the statement with these types; gives the database's error, if any."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTypes:
-    """Parameters that decide about an error by their type. With ``types`` there is none; None if no such were found."""
+class PossibleTypes:
+    """Types with which the statement can be prepared. ``types`` None: the values of a step never have such types.
+
+    ``casts`` are texts to write, ``parameters`` those that they are for.
+    """
 
     parameters: tuple[str, ...]
     types: Types | None
+    casts: tuple[str, ...]
+
+    @property
+    def advice(self) -> str:
+        """The casts to write."""
+        them, between = ("them", " and ") if len(self.parameters) > 1 else ("it", " or ")
+        return f"cast {them} ({between.join(f'`{cast}`' for cast in self.casts)})"
 
     @property
     def why(self) -> str:
         """Why the statement is not checked, and what to do."""
         names = ", ".join(f"`:{name}`" for name in self.parameters)
-        many = len(self.parameters) > 1
-        types, verb, them = ("types", "are", "them") if many else ("type", "is", "it")
-        cast = f"cast {them} (`:{self.parameters[0]}::int`)"
-        return f"the {types} of {names} {verb} only known when it runs; {cast}"
+        types, verb = ("types", "are") if len(self.parameters) > 1 else ("type", "is")
+        return f"the {types} of {names} {verb} only known when it runs; {self.advice}"
 
 
-async def open_types(parsed: ParsedSql, error: Any, prepare: Prepare) -> OpenTypes | None:
-    """The parameters on whose types ``error`` depends; None if it does not depend on any."""
-    if error.sqlstate not in DEPENDS_ON_TYPES:
+async def possible_types(parsed: ParsedSql, refused: Refused, prepare: Prepare) -> PossibleTypes | None:
+    """Types of parameters with which the statement can be prepared; None: its error is certain."""
+    names = uncast(parsed)
+    if refused.code not in DEPENDS_ON_TYPES or not names:
         return None
-    names = [name for name in uncast(parsed) if await _depends(name, error, prepare)]
-    if not names:
+    search = _Search(names, prepare)
+    if (types := await search.types({}, refused)) is not None:
+        casts = [f":{name}::{type}" for name, type in types.items()]
+        if len(types) == 1:
+            ((name, first),) = types.items()
+            others = await search.working(name, [type for type in ("text", *_SENT, *_CAST) if type != first])
+            casts = [*casts, *(f":{name}::{type}" for type in others)][:_MAX_SHOWN]
+        return PossibleTypes(tuple(types), types, tuple(casts))
+    for name in names:
+        if casts := await search.working(name, _CAST):
+            return PossibleTypes((name,), None, tuple(f":{name}::{type}" for type in casts))
+    return None
+
+
+class _Search:
+    """Attempts with types for some parameters, each made once."""
+
+    def __init__(self, names: Sequence[str], prepare: Prepare) -> None:
+        self._names = names
+        self._prepare = prepare
+        self._results: dict[frozenset[tuple[str, str]], Refused | None] = {}
+
+    async def types(self, types: Types, refused: Refused) -> Types | None:
+        """More types with which there is no error. A type that only changes the error leads to the next parameter."""
+        further: list[tuple[Types, Refused]] = []
+        for name in self._names:
+            for type in _SENT if name not in types else ():
+                if len(self._results) >= _MAX_ATTEMPTS:
+                    return None
+                more = {**types, name: type}
+                other = await self._attempt(more)
+                if other is None:
+                    return more
+                if not other.is_same(refused) and not any(other.is_same(each) for _, each in further):
+                    further.append((more, other))
+        for more, other in further:
+            if (result := await self.types(more, other)) is not None:
+                return result
         return None
-    for type in _TYPES:
-        types = dict.fromkeys(names, type)
-        if await prepare(types) is None:
-            return OpenTypes(tuple(names), types)
-    return OpenTypes(tuple(names), None)
 
+    async def working(self, name: str, types: Sequence[str]) -> list[str]:
+        """Those of the types with which, for this parameter alone, there is no error; at most so many as are shown."""
+        result: list[str] = []
+        for type in types:
+            if len(result) < _MAX_SHOWN and await self._attempt({name: type}) is None:
+                result.append(type)
+        return result
 
-async def _depends(name: str, error: Any, prepare: Prepare) -> bool:
-    for type in _TYPES:
-        other = await prepare({name: type})
-        if other is not None and _identity(other) == _identity(error):
-            return False
-    return True
-
-
-def _identity(error: Any) -> tuple[Any, ...]:
-    return error.sqlstate, error.diag.message_primary
+    async def _attempt(self, types: Types) -> Refused | None:
+        key = frozenset(types.items())
+        if key not in self._results:
+            self._results[key] = await self._prepare(types)
+        return self._results[key]
 
 
 def uncast(parsed: ParsedSql) -> list[str]:
@@ -98,12 +151,13 @@ def uncast(parsed: ParsedSql) -> list[str]:
     tokens = [token for token in parsed.tokens if token.kind not in INSIGNIFICANT]
     cast: set[str] = set()
     for index, token in enumerate(tokens):
-        if token.kind == "parameter" and _is_cast(parsed, tokens, index):
+        if token.kind == "parameter" and is_cast(parsed, tokens, index):
             cast.add(parsed.text_of(token)[1:])
     return [name for name in parsed.parameters if name not in cast]
 
 
-def _is_cast(parsed: ParsedSql, tokens: Sequence[Token], index: int) -> bool:
+def is_cast(parsed: ParsedSql, tokens: Sequence[Token], index: int) -> bool:
+    """Return whether the placeholder at ``index`` has a cast."""
     following = tokens[index + 1] if index + 1 < len(tokens) else None
     if following is None:
         return False

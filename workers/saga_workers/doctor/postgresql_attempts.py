@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from saga_workers.doctor.parameter_types import Refused
 from sagas.sql_text.parsed import ParsedSql
 
 _NAME = "saga_doctor"
@@ -29,23 +30,22 @@ class PostgresqlAttempts:
         self._parsed = parsed
         self._rendered = parsed.render("numeric_dollar")
 
-    async def prepare(self, types: Mapping[str, str] | None = None) -> Any | None:
+    async def prepare(self, types: Mapping[str, str]) -> Refused | None:
         """The database's error, if it cannot parse the statement with these types of parameters."""
-        return await self._attempt(self._declared(types or {}), explain=False)
+        return await self._attempt(self._declared(types), explain=False)
 
-    async def explain(self, types: Mapping[str, str]) -> Any | None:
+    async def explain(self, types: Mapping[str, str]) -> Refused | None:
         """The error, if it cannot parse and plan the statement; the plan checks the rights as well."""
         return await self._attempt(self._declared(types), explain=True)
 
-    def offset_of(self, error: Any) -> int | None:
-        """The place in the author's text that an error of the last attempt names."""
+    def _refused(self, error: Any) -> Refused:
         position = int(error.diag.statement_position or 0) - 1 - len(self._beginning)
-        return self._rendered.origin_of(position) if position >= 0 else None
+        return Refused(error, self._rendered.origin_of(position) if position >= 0 else None)
 
     def _declared(self, types: Mapping[str, str]) -> list[str]:
         return [types.get(name, "unknown") for name in self._parsed.parameters]
 
-    async def _attempt(self, types: Sequence[str], *, explain: bool) -> Any | None:
+    async def _attempt(self, types: Sequence[str], *, explain: bool) -> Refused | None:
         """Raises OperationalError if the database is busy."""
         import psycopg
 
@@ -65,7 +65,7 @@ class PostgresqlAttempts:
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
-            return error
+            return self._refused(error)
         finally:
             await raw.execute("ROLLBACK")
             await raw.execute("DEALLOCATE ALL")

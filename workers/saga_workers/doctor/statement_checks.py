@@ -14,9 +14,10 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from saga_activities.guard.parameter_errors import INCONSISTENT, SYNTAX_ERROR, what_to_write, with_names
 from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
-from saga_workers.doctor.parameter_types import open_types
+from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.databases import driver_errors, driver_message, open_engine
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
@@ -190,29 +191,39 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     raw.prepare_threshold = None
     attempts = PostgresqlAttempts(raw, parsed)
     try:
-        error = await attempts.prepare()
-        depends = None if error is None else await open_types(parsed, error, attempts.prepare)
-        if error is None or (depends is not None and depends.types is not None):
-            error = await attempts.explain({} if depends is None else depends.types or {})
-            depends = depends if error is None else None
+        refused = await attempts.prepare({})
+        possible = None if refused is None else await possible_types(parsed, refused, attempts.prepare)
+        types = {} if possible is None else possible.types
+        if refused is None or (possible is not None and types is not None):
+            refused = await attempts.explain(types or {})
+            if refused is None and possible is not None:
+                raise _NotChecked(possible.why)
     except psycopg.OperationalError as busy:
         raise _NotChecked(f"the database was busy: {driver_message(busy)}") from None
-    if depends is not None:
-        raise _NotChecked(depends.why)
-    if error is None:
+    if refused is None:
         return None
-    code = error.sqlstate or ""
-    if code.startswith("23"):
-        raise _NotChecked(f"it refuses NULL for a parameter: {driver_message(error)}")
-    offset = attempts.offset_of(error)
-    help = _HELP.get(code, _ANY_HELP)
-    if code == "42883" and _begins_operator(parsed, offset):
+    message = with_names(driver_message(refused.error), parsed.parameters)
+    if refused.code == INCONSISTENT and "[]" in (refused.error.diag.message_detail or ""):
+        raise _NotChecked(f"only a list has several types: {message}")
+    if refused.code.startswith("23"):
+        raise _NotChecked(f"it refuses NULL for a parameter: {message}")
+    help = _HELP.get(refused.code, _ANY_HELP)
+    if refused.code == "42883" and _begins_operator(parsed, refused.offset):
         help = "cast the operands to types that have the operator, or create it"
-    return _Refusal(driver_message(error), help, offset or 0, is_syntax=code == "42601")
+    if possible is not None and possible.types is None:
+        help = possible.advice
+    help = what_to_write(refused.code, message, parsed) or help
+    return _Refusal(message, help, refused.offset or 0, is_syntax=refused.code == SYNTAX_ERROR)
+
+
+_OPERATOR_WORDS = ("like", "ilike", "not", "similar", "in", "between", "is")
 
 
 def _begins_operator(parsed: ParsedSql, offset: int | None) -> bool:
-    return any(token.start == offset and token.kind == "operator" for token in parsed.tokens)
+    return any(
+        token.start == offset and (token.kind == "operator" or parsed.text_of(token).lower() in _OPERATOR_WORDS)
+        for token in parsed.tokens
+    )
 
 
 async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
