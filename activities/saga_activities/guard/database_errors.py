@@ -123,6 +123,12 @@ def _concerns_engine_tables(origin: Any, code: str | int | None) -> bool:
     return code in _MISSING_TABLE_CODES and _ENGINE_TABLE.search(_sentence(origin)) is not None
 
 
+def concerns_engine_tables(error: BaseException) -> bool:
+    """Return whether a table of the engine is missing."""
+    origin = error.orig if isinstance(error, sa.DBAPIError) else error
+    return _concerns_engine_tables(origin, native_code(origin))
+
+
 def is_lock_timeout(error: BaseException) -> bool:
     """Return whether a statement has waited too long for a lock: it had no effect, and its transaction is as
     before it.

@@ -151,8 +151,7 @@ class Stack:
         spark = has_spark_steps(Project(current))
         for connection in others:
             if why := asyncio.run(why_setup_is_needed(connection, spark=spark)):
-                command = saga_command("setup")
-                self.report(f"the connection {connection.name} is not set up: {why}; run `{command}`")
+                self.report(f"the connection {connection.name} is not set up: {why}")
 
     def _set_up_topics(self) -> None:
         """Create the topics that the definitions name in the embedded Kafka; for others, use `saga setup`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -11,16 +11,20 @@ from saga_activities.automatic import mysql
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
-from saga_workers.runtime.databases import driver_message
+from saga_workers.runtime.database_access import unusable
+from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.sql_text.row_changes import NotImageable
 
 _TIMEOUT = 15.0
 
 
-async def automatic_step_problems(project: Project) -> list[str] | None:
-    """A sentence for each statement that could not be undone; None if the project has no such steps."""
-    statements = list(_statements(project))
+async def automatic_step_problems(project: Project, *, without: Collection[str] = ()) -> list[str] | None:
+    """A sentence for each statement that could not be undone; None if the project has no such steps.
+
+    ``without``: connections that cannot be opened. Raises SagaError if a database cannot be used.
+    """
+    statements = [each for each in automatic_statements(project) if each[1] not in without]
     if not statements:
         return None
     databases = DatabaseConnections(
@@ -40,7 +44,8 @@ async def automatic_step_problems(project: Project) -> list[str] | None:
             except NotImageable as refusal:
                 problems.append(f"{step}: {refusal.message}")
             except (SQLAlchemyError, OSError, TimeoutError) as error:
-                problems.append(f"{step}: the connection {connection} cannot be asked: {driver_message(error)}")
+                what = f"the statements of {connection} with an automatic compensation are not checked"
+                raise unusable(project.settings.sql_connection(connection), what, error) from error
     finally:
         await databases.close()
     return problems
@@ -56,9 +61,13 @@ async def _check(sql: SqlSession, statement: str) -> Sequence[str]:
     return () if change.kind == "insert" else table.shape.doubts
 
 
-def _statements(project: Project) -> Iterator[tuple[str, str, str]]:
+def automatic_statements(project: Project) -> Iterator[tuple[str, str, str]]:
     """The step (``saga/step``), the connection and the text of each statement."""
-    for definition in project.definitions.values():
+    try:
+        definitions = project.definitions.values()
+    except SagaError:
+        return  # reported with the definitions
+    for definition in definitions:
         for step in definition.steps:
             if step.do.images and step.do.connection is not None:
                 for one in (step.do.with_ or {}).get("run", ()):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.spark_checks import check_spark
 from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
+from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
 from saga_workers.temporal import search_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
@@ -47,24 +48,29 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     findings = [_check_settings(settings)]
     project = Project(settings)
     findings += [*_check_definitions(project), _check_keys(settings)]
+    closed = await unusable_databases(settings.sql_connections())
     try:
         client = await connect(settings)
     except SagaError as error:
         findings.append(DoctorResult("server", False, error.message, error.help))
     else:
         findings += await results_of("server", _check_temporal(client, settings, project))
-        if settings.lock_connection is not None:
+        if settings.lock_connection is not None and settings.lock_connection not in closed:
             findings += await results_of("locks", check_locks(client, settings))
         findings += await results_of("locks", check_releases(client))
-        findings += await results_of("claims", check_claims(client, settings))
+        if settings.ledger.connection not in closed:
+            findings += await results_of("claims", check_claims(client, settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
+    findings += [unusable_result(project, name, problem) for name, problem in closed.items()]
     for connection in settings.sql_connections():
+        if connection.name in closed:
+            continue
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
         findings += await results_of(f"connection {connection.name}", check)
-    findings += await results_of("statements", check_statements(project))
-    findings += await results_of("automatic compensations", _check_automatic_steps(project))
+    findings += await results_of("statements", check_statements(project, without=closed))
+    findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
     findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]
     if uses_kafka(project):
         findings += await results_of("kafka", check_kafka(project))
@@ -102,14 +108,19 @@ async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]
                 return []
             left = await list_left_claims(locator, before=before)
     except (SagaError, RPCError, TimeoutError) as error:
-        message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
-        return [DoctorResult("claims", False, message, "saga setup")]
+        return [_unanswered("claims", error)]
     if not left:
         return [DoctorResult("claims", True, "each saga of a bulk workflow is running")]
     names = ", ".join(one.saga_id for one in left[:_MAX_NAMED])
     more = f" and {len(left) - _MAX_NAMED} more" if len(left) > _MAX_NAMED else ""
     what = f"the bulk workflow of {names}{more} was closed before they ended"
     return [DoctorResult("claims", False, what, "saga reconcile --repair")]
+
+
+def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> DoctorResult:
+    if isinstance(error, TimeoutError):
+        return DoctorResult(check, False, "the database or the server does not answer in time")
+    return DoctorResult(check, False, error.message, error.help if isinstance(error, SagaError) else None)
 
 
 _MIN_CLAIM_AGE = 60.0
@@ -127,8 +138,7 @@ async def check_locks(client: Client, settings: Settings) -> DoctorResult:
         async with asyncio.timeout(15), using_locator(client, settings) as locator:
             left = await list_orphans(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
-        message = error.message if isinstance(error, SagaError | RPCError) else "the database does not answer"
-        return DoctorResult("locks", False, message, "saga setup")
+        return _unanswered("locks", error)
     if not left:
         return DoctorResult("locks", True, "each belongs to a running saga")
     first = left[0]
@@ -342,13 +352,11 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     from saga_activities.messaging.outbox import NEW
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
     from saga_workers.relay.undecided_events import list_undecided
-    from saga_workers.runtime.databases import driver_message, needed_tables, open_engine
+    from saga_workers.runtime.database_access import unusable
+    from saga_workers.runtime.databases import needed_tables, open_engine
 
     check = f"connection {connection.name}"
-    try:
-        engine = open_engine(connection)
-    except SagaError as error:
-        return [DoctorResult(check, False, error.message, error.help)]
+    engine = open_engine(connection)
     now = f"select {now_sql(engine.dialect.name)}"
     try:
         async with asyncio.timeout(15), engine.connect() as database:
@@ -358,11 +366,8 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        return [
-            DoctorResult(
-                check, False, f"the database cannot be used: {driver_message(error)}", "saga dev up, or check its url"
-            )
-        ]
+        problem = unusable(connection, "the database cannot be used", error)
+        return [DoctorResult(check, False, problem.message, problem.help)]
     finally:
         await engine.dispose()
     absent = needed_tables(connection, engine.dialect.name, spark=spark) - tables
@@ -379,14 +384,17 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     ]
 
 
-async def _check_automatic_steps(project: Project) -> list[DoctorResult]:
+async def _check_automatic_steps(project: Project, *, without: Collection[str]) -> list[DoctorResult]:
     """Return whether the catalogs allow what `compensate: auto` would have to undo; nothing if no step has it."""
     from saga_workers.doctor.automatic_steps import automatic_step_problems
 
-    problems = await automatic_step_problems(project)
+    check, help = "automatic compensations", "change the statement or its table, or write a compensation"
+    try:
+        problems = await automatic_step_problems(project, without=without)
+    except SagaError as error:
+        return [DoctorResult(check, False, error.message, error.help)]
     if problems is None:
         return []
-    check, help = "automatic compensations", "change the statement or its table, or write a compensation"
     if not problems:
         return [DoctorResult(check, True, "their tables can be restored")]
     return [DoctorResult(check, False, problem, help) for problem in problems]

@@ -7,7 +7,7 @@ SQLite compiles (``EXPLAIN``). Drivers send types of parameters that are not kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
-from saga_workers.runtime.databases import driver_errors, driver_message, open_engine
+from saga_workers.runtime.database_access import driver_message, unusable
+from saga_workers.runtime.databases import driver_errors, open_engine
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -86,20 +87,32 @@ class _NotChecked(Exception):
     """A statement that the database cannot judge without running it."""
 
 
-async def check_statements(project: Project) -> list[DoctorResult]:
-    """Return what the databases refuse of the SQL of all definitions; empty if there is none."""
-    try:
-        drafts = project.drafts
-    except SagaError:
-        return []  # reported with the definitions
+async def check_statements(project: Project, *, without: Collection[str] = ()) -> list[DoctorResult]:
+    """Return what the databases refuse of the SQL of all definitions; empty if there is none.
+
+    ``without``: connections that cannot be opened.
+    """
+    results: list[DoctorResult] = []
+    for connection, statements in statements_by_connection(project).items():
+        if connection not in without:
+            results += await results_of(CHECK, _check_connection(project, connection, statements))
+    return [*results, *_in_python(_drafts(project))]
+
+
+def statements_by_connection(project: Project) -> dict[str, list[_Statement]]:
+    """The statements of all definitions by the name of their connection."""
     by_connection: dict[str, list[_Statement]] = {}
-    for draft in drafts:
+    for draft in _drafts(project):
         for statement in _statements(draft):
             by_connection.setdefault(statement.connection, []).append(statement)
-    results: list[DoctorResult] = []
-    for connection, statements in by_connection.items():
-        results += await results_of(CHECK, _check_connection(project, connection, statements))
-    return [*results, *_in_python(drafts)]
+    return by_connection
+
+
+def _drafts(project: Project) -> Sequence[SagaDraft]:
+    try:
+        return project.drafts
+    except SagaError:
+        return ()  # reported with the definitions
 
 
 def _statements(draft: SagaDraft) -> Iterator[_Statement]:
@@ -139,10 +152,8 @@ def _filtered(source: str, where: str) -> str:
 
 async def _check_connection(project: Project, name: str, statements: list[_Statement]) -> list[DoctorResult]:
     results: list[DoctorResult] = []
-    try:
-        engine = open_engine(project.settings.sql_connection(name))
-    except SagaError:
-        return []  # reported with the connection
+    database = project.settings.sql_connection(name)
+    engine = open_engine(database)
     prepare = _PREPARE[engine.dialect.name]
     try:
         async with asyncio.timeout(_TIMEOUT), engine.connect() as connection:
@@ -152,8 +163,9 @@ async def _check_connection(project: Project, name: str, statements: list[_State
                 results += [] if result is None else [result]
             await connection.invalidate()  # its settings
     except (SQLAlchemyError, OSError, TimeoutError, *driver_errors()) as error:
-        why = f"the statements of {name} are not checked because its database cannot be used: {driver_message(error)}"
-        return [*results, DoctorResult(CHECK, None, why)]
+        why = f"the statements of {name} are not checked because its database cannot be used"
+        problem = unusable(database, why, error)
+        return [*results, DoctorResult(CHECK, None, problem.message, problem.help)]
     finally:
         await engine.dispose()
     good = len(statements) - len(results)
@@ -239,7 +251,7 @@ async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Ref
             raise _NotChecked("a table is locked") from None
         if error.connection_invalidated:
             raise
-        return _Refusal(_mysql_message(error), _HELP.get(code, _ANY_HELP))
+        return _Refusal(driver_message(error), _HELP.get(code, _ANY_HELP))
     await connection.exec_driver_sql(f"DEALLOCATE PREPARE {_NAME}")
 
     async def query(text: str, values: Mapping[str, Any]) -> Sequence[Any]:
@@ -248,12 +260,6 @@ async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Ref
 
     problem = await table_problem(changed_tables(parsed), query)
     return None if problem is None else _Refusal(problem, "convert the table to InnoDB", is_prepared=True)
-
-
-def _mysql_message(error: DBAPIError) -> str:
-    """The server's text without the driver's tuple of number and text."""
-    arguments = error.orig.args if error.orig is not None else ()
-    return str(arguments[1]) if len(arguments) > 1 else driver_message(error)
 
 
 async def _prepare_sqlite(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:

@@ -8,8 +8,8 @@ from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_p
 from saga_spark.reconcile.findings import Finding
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.reconcile_input import current_view
-from saga_workers.runtime.databases import driver_message, open_engine
-from sagas.errors import SagaError
+from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import open_engine
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 
@@ -28,9 +28,8 @@ async def find_unowned(
         try:
             prepared = await list_prepared(engine, saga_id)
         except (SQLAlchemyError, OSError) as error:
-            raise SagaError(
-                f"the prepared transactions of {connection.name} could not be read: {driver_message(error)}"
-            ) from error
+            what = f"the prepared transactions of {connection.name} could not be read"
+            raise unusable(connection, what, error) from error
         finally:
             await engine.dispose()
         if prepared:

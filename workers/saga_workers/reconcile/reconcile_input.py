@@ -24,7 +24,8 @@ from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
-from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.databases import open_engine
 from saga_workers.temporal.run_states import closed_view, may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query

@@ -24,7 +24,8 @@ from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
 from saga_workers.relay.wakeup import Wakeup
 from saga_workers.runtime.background import start_background
-from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.runtime.database_access import driver_message, unusable
+from saga_workers.runtime.databases import open_databases
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
@@ -168,12 +169,13 @@ async def _wait_for_outbox(
                     return None
                 home = await rows.read_identity()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            message = f"the database of the connection {name} does not answer: {driver_message(error)}"
+            what = f"the database of the connection {name} does not answer"
+            problem = unusable(settings.sql_connection(name), what, error)
             if once:
-                raise SagaError(message) from error
-            if message != logged:
-                log.warning("%s", message)
-                logged = message
+                raise problem from error
+            if problem.message != logged:
+                log.warning("%s", problem.message)
+                logged = problem.message
             await asyncio.sleep(next(backoff))
             continue
         leases = Leases(rows.engine, process_identity())

@@ -24,7 +24,7 @@ from saga_workers.relay.readers.event_reader import EventReader
 from saga_workers.relay.readers.marked_reader import MarkedReader
 from saga_workers.relay.readers.window_reader import WindowReader
 from saga_workers.relay.transaction_recovery import recover_transactions
-from saga_workers.runtime.databases import driver_message
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 

@@ -12,8 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
-from saga_workers.runtime.databases import driver_message, open_databases
-from sagas.errors import RefusedError, SagaError, UsageError
+from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import open_databases
+from sagas.errors import RefusedError, UsageError
 from sagas.settings import Settings
 
 MAX_UNANSWERED = 15
@@ -122,9 +123,8 @@ async def decide_in_any_outbox(
                 async with asyncio.timeout(_DATABASE_TIMEOUT):
                     message = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
-                raise SagaError(
-                    f"the database of the connection {name} does not answer: {driver_message(error)}"
-                ) from error
+                what = f"the database of the connection {name} does not answer"
+                raise unusable(settings.sql_connection(name), what, error) from error
             if message is not None:
                 return message
     finally:

@@ -22,7 +22,7 @@ from psycopg.pq import ExecStatus, Format
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_workers.runtime.databases import driver_message
+from saga_workers.runtime.database_access import driver_message
 
 log = logging.getLogger("saga.relay")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import inspect, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from saga_activities.connections import DatabaseConnections
@@ -23,10 +23,13 @@ from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.locks import tables as lock_tables
 from saga_activities.sessions import session_arguments
 from saga_spark import ledger
+from saga_workers.runtime.database_access import access_help, driver_message, unusable
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
-from sagas.settings.masking import mask
 from sagas.sql_text.tokens import INSIGNIFICANT, Token, split_tokens
+from sagas.text.shell import saga_command
+
+_RUN_SETUP = f"run `{saga_command('setup')}`"
 
 # Like the timeout of other commands for a server that does not answer.
 _SETUP_TIMEOUT = 15.0
@@ -56,9 +59,8 @@ async def set_up_database(connection: SqlConnection, shards: int = DEFAULT_SHARD
     except guard_schema.NewerTables as error:
         raise SagaError(f"{connection.name}: {error}") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        raise SagaError(
-            f"the database of the connection {connection.name} cannot be set up: {driver_message(error)}"
-        ) from error
+        what = f"the database of the connection {connection.name} cannot be set up"
+        raise unusable(connection, what, error) from error
     except driver_errors() as error:
         raise SagaError(
             f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}"
@@ -78,19 +80,19 @@ def needed_tables(connection: SqlConnection, dialect: str, *, spark: bool) -> se
 
 
 async def why_setup_is_needed(connection: SqlConnection, *, spark: bool) -> str | None:
-    """Return what the database of a connection lacks, or why that cannot be read; None: nothing."""
+    """Return what the database of a connection lacks, or why that cannot be read, and what to do; None: nothing."""
     engine = open_engine(connection)
     if engine.dialect.name == "sqlite" and (file := engine.url.database) and not _exists(file):
-        return f"there is no file {file}"  # connecting would create it
+        return f"there is no file {file}; {_RUN_SETUP}"  # connecting would create it
     try:
         async with asyncio.timeout(_SETUP_TIMEOUT), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        return f"its database cannot be used: {driver_message(error)}"
+        return f"its database cannot be used: {driver_message(error)}; {access_help(connection, error)}"
     finally:
         await engine.dispose()
     absent = needed_tables(connection, engine.dialect.name, spark=spark) - tables
-    return f"missing tables: {', '.join(sorted(absent))}" if absent else None
+    return f"missing tables: {', '.join(sorted(absent))}; {_RUN_SETUP}" if absent else None
 
 
 def _exists(file: str) -> bool:
@@ -135,15 +137,6 @@ def schema_text(connection: SqlConnection) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"connections.{connection.name}.schema: {file} cannot be read: {reason}") from error
-
-
-def driver_message(error: BaseException) -> str:
-    """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
-    if isinstance(error, TimeoutError):
-        return "it does not answer"
-    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    lines = str(original).strip().splitlines() or [type(original).__name__]
-    return mask(lines[0].strip().rstrip("."))
 
 
 async def _apply_schema(engine: AsyncEngine, text: str) -> None:

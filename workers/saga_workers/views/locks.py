@@ -14,7 +14,8 @@ from saga_activities.locks import lock_list
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.locks.lock_list import LockedKey, OpenRequest
 from saga_workers.location.locator import Locator
-from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import open_engine
 from saga_workers.temporal.temporal_client import signal_granted_saga
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
@@ -85,6 +86,4 @@ async def release_orphan(temporal: Temporal, settings: Settings, owner: str, hol
 
 
 def _unreadable(connection: SqlConnection, error: Exception) -> SagaError:
-    return SagaError(
-        f"the locks in the connection {connection.name} cannot be read: {driver_message(error)}", help="saga setup"
-    )
+    return unusable(connection, f"the locks in the connection {connection.name} cannot be read", error)

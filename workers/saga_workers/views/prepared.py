@@ -9,9 +9,9 @@ from dataclasses import replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.guard.two_phase.prepared import list_prepared
-from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import open_engine
 from sagas.definition.model import Definition
-from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.project import Project
@@ -50,14 +50,13 @@ def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaVi
 async def _read(settings: Settings, connections: Collection[str], saga_id: str | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in sorted(connections):
-        engine = open_engine(settings.sql_connection(name))
+        connection = settings.sql_connection(name)
+        engine = open_engine(connection)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 prepared = await list_prepared(engine, saga_id)
         except (SQLAlchemyError, OSError) as error:
-            raise SagaError(
-                f"the prepared transactions of {name} could not be read: {driver_message(error)}"
-            ) from error
+            raise unusable(connection, f"the prepared transactions of {name} could not be read", error) from error
         finally:
             await engine.dispose()
         for one in prepared:

@@ -1,0 +1,71 @@
+"""Says why a database cannot be used, and what to do about it, in the same words in every command."""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+
+from saga_activities.guard.database_errors import concerns_engine_tables
+from sagas.errors import SagaError
+from sagas.settings import SqlConnection
+from sagas.settings.masking import mask
+
+_CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("failed to resolve", "name or service not known", "getaddrinfo", "unknown mysql server host"),
+        "correct the host in {setting}; in a password, `@` is written %40, `/` %2F and `:` %3A",
+    ),
+    (
+        ("refused", "timeout", "timed out", "does not answer", "can't connect", "no route to host", "unreachable"),
+        "start the database, or correct host and port in {setting}",
+    ),
+    (("password", "authentication", "access denied", "role ", "pg_hba"), "correct user and password in {setting}"),
+    (('database "', "database '"), "create the database, or correct its name in {setting}"),
+    (("permission denied",), "grant the right to the user of {setting}"),
+)
+"""Words of the messages of drivers and servers, and what to do; the first that is contained counts."""
+
+
+def driver_message(error: BaseException) -> str:
+    """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    match original.args:
+        case (int(), str() as words, *_):  # of MySQL, after its number
+            text = words
+        case _:
+            text = str(original)
+    lines = text.strip().splitlines() or [type(original).__name__]
+    return mask(lines[0].strip().rstrip("."))
+
+
+def unusable(connection: SqlConnection, what: str, error: BaseException) -> SagaError:
+    """The error for an operation that the database has ended; ``what`` is the beginning of its sentence."""
+    return SagaError(f"{what}: {driver_message(error)}", help=access_help(connection, error))
+
+
+def access_help(connection: SqlConnection, error: BaseException) -> str:
+    """What to do about an error of the database of a connection."""
+    if concerns_engine_tables(error):
+        return "saga setup"
+    if connection.embedded:
+        return "saga dev up"
+    setting = f"connections.{connection.name}.url"
+    text = driver_message(error).lower()
+    if "unable to open" in text:
+        return _file_help(connection, setting)
+    for words, help in _CAUSES:
+        if any(word in text for word in words):
+            return help.format(setting=setting)
+    return f"check {setting}"
+
+
+def _file_help(connection: SqlConnection, setting: str) -> str:
+    file = make_url(connection.url).database or ""
+    folder = os.path.dirname(file)
+    if folder and not os.path.isdir(folder):
+        return f"create the folder {folder}, or correct the path in {setting}"
+    return f"let this user read and write {file}, or correct the path in {setting}"
