@@ -305,6 +305,8 @@ class SagaRun:
     def note_decision(self, event: DecisionMade) -> dict[str, Any]:
         """Record an operator's decision for the view, and return it."""
         row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
+        if event.definition is not None:
+            row["definition"] = event.definition.get("digest")
         shown = {} if event.arguments is None else {"arguments": self._shown_arguments(event.arguments)}
         self.operator.append({"at": format_timestamp(event.at), **row, **shown})
         return row

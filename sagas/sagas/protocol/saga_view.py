@@ -260,6 +260,7 @@ class DecisionView(JsonView):
     reason: str
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
     arguments: Annotated[Mapping[str, Any] | None, "the new arguments of a retry", OMITTED] = None
+    definition: Annotated[str | None, "the digest of the corrected definition that a retry brought", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,10 +104,15 @@ def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 
 def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:
     corrected = _new_arguments(run, entry, "do", decision)
-    if corrected is not None:
-        entry.override = corrected
     record = run.record(entry)
     step = run.step(entry)
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    changed = corrected is not None
+    if changed:
+        entry.override = corrected
+    elif "definition" in decision and entry.override is not None and not (unsure and not guarded):
+        # Without a guard an unknown attempt is repeated with the arguments that were sent.
+        entry.override, changed = None, True
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
         forward.restart_step(run, record)
@@ -115,9 +120,9 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
     if step.do.uses == "wait":
         builtin_actions.forget_rejection(run, entry)
     never = entry.min_attempts == 0
-    same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
+    same_key = never or (unsure and not changed)
     if same_key:
-        if never or corrected is not None:
+        if never:
             entry.arguments = None
         entry.decision = None
         entry.probe_rounds, entry.retry_baseline, entry.retry_baseline_at = 0, entry.min_attempts, run.now
@@ -145,6 +150,17 @@ def _new_arguments(
     return replaced_arguments(operation.uses, new, arguments.sent_arguments(entry, op, operation))
 
 
+def _choose_arguments(
+    run: SagaRun, entry: LedgerEntry, op: EntryOperation, operation: OperationState, decision: Mapping[str, Any]
+) -> None:
+    """Let the latest correction apply: new arguments, or a definition, from which they are computed again."""
+    corrected = _new_arguments(run, entry, op, decision)
+    if corrected is not None or "definition" in decision:
+        operation.override = corrected
+    if corrected is not None or operation.override is None:
+        operation.arguments = None
+
+
 def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
     """Run the entry again under a new key: the old one is finally rejected, failed or sealed."""
     if run.pending_cause is not None and run.step(entry).pivot:
@@ -166,10 +182,7 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
         return
     match decision["decision"]:
         case "retry":
-            if (corrected := _new_arguments(run, entry, "undo", decision)) is not None:
-                undo.override, undo.arguments = corrected, None
-            elif undo.override is None:
-                undo.arguments = None
+            _choose_arguments(run, entry, "undo", undo, decision)
             undo.retry_baseline, entry.decision = undo.min_attempts, None
             if not run.compensating and run.phase == "backward" and undo.started_at is None:
                 return  # the rollback begins with it in its order
@@ -205,10 +218,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         return
     match decision["decision"]:
         case "retry":
-            if (corrected := _new_arguments(run, entry, "confirm", decision)) is not None:
-                confirm.override, confirm.arguments = corrected, None
-            elif confirm.override is None:
-                confirm.arguments = None
+            _choose_arguments(run, entry, "confirm", confirm, decision)
             entry.decision = None
             run.post(ConfirmEntry(entry))
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.guard_decided):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sagas.definition.model import Definition
+from sagas.definition.snapshot import to_snapshot
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
 
 STEP = saga(step("a"), step("b", on_failure="park"), step("c"))
@@ -271,6 +273,39 @@ def test_an_undo_that_is_rejected_again_after_a_retry_parks_at_once() -> None:
     assert driver.state == "PARKED"
     driver.decide("b", "retry")
     assert (driver.state, driver.log.count("b~undo"), driver.timers) == ("PARKED", 2, {})
+
+
+def _with(operation: str, arguments: dict[str, Any]) -> Definition:
+    """A saga whose `a` is called with ``arguments`` in this operation."""
+    written = op("work", arguments)
+    if operation == "do":
+        return saga(step("a", do=written, on_failure="park"), step("b"))
+    if operation == "undo":
+        return saga(step("a", on=None, compensate=undo(written, on=None)), step("b"))
+    return saga(step("a", confirm=written))
+
+
+@pytest.mark.parametrize(
+    ("operation", "answers"),
+    [
+        ("do", {"a": "rejected"}),
+        ("undo", {"b": "rejected", "a~undo": "rejected"}),
+        ("confirm", {"a~confirm": "rejected"}),
+    ],
+)
+def test_a_corrected_definition_withdraws_the_arguments_of_an_earlier_retry(
+    operation: str, answers: dict[str, Any]
+) -> None:
+    driver = MachineDriver(_with(operation, {"n": 1}), answers=answers).run()
+    driver.decide("a", "retry", arguments={"n": 2})
+    assert driver.calls[-1].arguments == {"n": 2}
+    driver.decide("a", "retry")
+    assert driver.calls[-1].arguments == {"n": 2}
+    corrected = replace(_with(operation, {"n": 3}), digest="sha256:3")
+    driver.decide("a", "retry", definition=to_snapshot(corrected))
+    assert driver.calls[-1].arguments == {"n": 3}
+    given = [row.get("definition") for row in driver.story["operator"]]
+    assert given == [None, None, "sha256:3"]
 
 
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])
