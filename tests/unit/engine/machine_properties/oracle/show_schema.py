@@ -111,7 +111,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
-            given = {"arguments": _is(dict)} if name == "operator" and "arguments" in item else {}
+            kinds = {"arguments": _is(dict), "definition": _TEXT} if name == "operator" else {}
+            given = {field: kind for field, kind in kinds.items() if field in item}
             found += _differs(name, item, {**shape, **given})
     return found
 
