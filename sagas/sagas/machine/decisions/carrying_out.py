@@ -103,16 +103,13 @@ def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 
 
 def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:
-    corrected = _new_arguments(run, entry, "do", decision)
     record = run.record(entry)
     step = run.step(entry)
     unsure = entry.outcome == "unknown" and not entry.resolved
-    changed = corrected is not None
-    if changed:
-        entry.override = corrected
-    elif "definition" in decision and entry.override is not None and not (unsure and not guarded):
-        # Without a guard an unknown attempt is repeated with the arguments that were sent.
-        entry.override, changed = None, True
+    # Without a guard an unknown attempt is repeated with the arguments that were sent.
+    changed = (not unsure or step.do.guarded or is_read(step) or is_nested(step)) and _correct_arguments(
+        run, entry, "do", entry, decision
+    )
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
         forward.restart_step(run, record)
@@ -150,15 +147,21 @@ def _new_arguments(
     return replaced_arguments(operation.uses, new, arguments.sent_arguments(entry, op, operation))
 
 
-def _choose_arguments(
-    run: SagaRun, entry: LedgerEntry, op: EntryOperation, operation: OperationState, decision: Mapping[str, Any]
-) -> None:
-    """Let the latest correction apply: new arguments, or a definition, from which they are computed again."""
-    corrected = _new_arguments(run, entry, op, decision)
-    if corrected is not None or "definition" in decision:
-        operation.override = corrected
-    if corrected is not None or operation.override is None:
-        operation.arguments = None
+def _correct_arguments(
+    run: SagaRun,
+    entry: LedgerEntry,
+    op: EntryOperation,
+    operation: LedgerEntry | OperationState,
+    decision: Mapping[str, Any],
+) -> bool:
+    """Let the latest correction apply: new arguments, or a definition, which withdraws those of an earlier retry.
+
+    False when the decision brings no correction.
+    """
+    corrected = decision.get("arguments") is not None or "definition" in decision
+    if corrected:
+        operation.override = _new_arguments(run, entry, op, decision)
+    return corrected
 
 
 def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
@@ -182,7 +185,8 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
         return
     match decision["decision"]:
         case "retry":
-            _choose_arguments(run, entry, "undo", undo, decision)
+            if _correct_arguments(run, entry, "undo", undo, decision) or undo.override is None:
+                undo.arguments = None
             undo.retry_baseline, entry.decision = undo.min_attempts, None
             if not run.compensating and run.phase == "backward" and undo.started_at is None:
                 return  # the rollback begins with it in its order
@@ -218,7 +222,8 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         return
     match decision["decision"]:
         case "retry":
-            _choose_arguments(run, entry, "confirm", confirm, decision)
+            if _correct_arguments(run, entry, "confirm", confirm, decision) or confirm.override is None:
+                confirm.arguments = None
             entry.decision = None
             run.post(ConfirmEntry(entry))
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.guard_decided):

@@ -304,8 +304,19 @@ def test_a_corrected_definition_withdraws_the_arguments_of_an_earlier_retry(
     corrected = replace(_with(operation, {"n": 3}), digest="sha256:3")
     driver.decide("a", "retry", definition=to_snapshot(corrected))
     assert driver.calls[-1].arguments == {"n": 3}
-    given = [row.get("definition") for row in driver.story["operator"]]
-    assert given == [None, None, "sha256:3"]
+    assert [row.get("definition") for row in driver.story["operator"]] == [None, None, "sha256:3"]
+
+
+@pytest.mark.parametrize(
+    ("on", "log", "sent"), [("shop", ["a", "a~seal", "a"], {"n": 3}), (None, ["a", "a"], {"n": 1})]
+)
+def test_a_corrected_definition_applies_after_an_unknown_attempt_with_a_guard_only(
+    on: str | None, log: list[str], sent: dict[str, Any]
+) -> None:
+    definitions = [saga(step("a", on=on, do=op("work", {"n": n}, on=on), on_failure="park")) for n in (1, 3)]
+    driver = MachineDriver(definitions[0], answers={"a": "unknown"}).run()
+    driver.decide("a", "retry", definition=to_snapshot(definitions[1]))
+    assert (driver.log, driver.calls[-1].arguments) == (log, sent)
 
 
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])

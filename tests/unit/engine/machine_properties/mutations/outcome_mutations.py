@@ -78,6 +78,15 @@ def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaRun, "replace_definition", lambda run, definition: None)
 
 
+def _a_definition_withdraws_nothing(patch: pytest.MonkeyPatch) -> None:
+    whole = carrying_out._correct_arguments  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(
+        carrying_out,
+        "_correct_arguments",
+        lambda *given: whole(*given) if given[-1].get("arguments") is not None else False,
+    )
+
+
 def _a_retry_skips_the_condition(patch: pytest.MonkeyPatch) -> None:
     whole = forward.restart_step
 
@@ -261,6 +270,7 @@ WORDS: dict[str, Mutation] = {
         {"one key, one intention", "retry --with", "earlier attempts"},
     ),
     "forget the definition a person gave": (_forget_the_corrected_definition, {"rule 7"}),
+    "a definition withdraws no arguments": (_a_definition_withdraws_nothing, {"retry --definition", "wait"}),
     "a retry skips the condition": (_a_retry_skips_the_condition, {"if", "rule 10"}),
     "what a probe cannot tell is absent": (_what_a_probe_cannot_tell_is_absent, {"idempotent: false", "I2", "I3"}),
     "done without asking the guard": (_done_without_asking_the_guard, {"I2", "I3", "I9", "rule 5", "earlier attempts"}),

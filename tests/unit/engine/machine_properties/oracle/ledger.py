@@ -41,7 +41,8 @@ class Ledger:
     """Facts about one run, seen from outside.
 
     ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action);
-    ``maybe_given``: those of an entry that may be for its undo.
+    ``maybe_given``: those of an entry that may be for its undo; ``withdrawn``: those that a later retry with a
+    definition has made void.
     ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
     first of each name that still counts; ``absent``: keys a probe reported absent; ``asked_at``: since when an
     operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that took a rejection.
@@ -65,6 +66,7 @@ class Ledger:
     given: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     given_for: dict[tuple[str, str], str] = field(default_factory=dict)
     maybe_given: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    withdrawn: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     sent: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     signals: dict[str, SignalReceived] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
@@ -92,6 +94,11 @@ class Ledger:
         """The definition was repaired; its steps and their order are the same."""
         self.definition = definition
         self.mistaken = definition_faults.broken(to_snapshot(definition))
+
+    def withdraw(self, entry: str, op: str) -> Mapping[str, Any] | None:
+        """Forget the arguments given for an operation, and return them."""
+        self.given_for.pop((entry, op), None)
+        return self.given.pop((entry, op), None)
 
     def step(self, entry: str) -> StepDefinition:
         return self.definition.step(step_id(entry))

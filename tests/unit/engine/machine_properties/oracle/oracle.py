@@ -104,17 +104,29 @@ class Oracle:
         ledger.decisions.append(event)
         if event.definition is not None:
             ledger.adopt(from_snapshot(event.definition))
+        if event.arguments is not None or event.definition is not None:
+            self._corrected(event)
+
+    def _corrected(self, event: DecisionMade) -> None:
+        """The latest correction applies: the arguments that it brings, else those of its definition."""
+        ledger = self.ledger
         parked = any(p["step"] == event.step for p in ledger.story["parked"])
+        op = ledger.op_of(event.step)
         if not parked and ledger.story["phase"] == "backward" and ledger.entry(event.step)["state"] == "UNKNOWN":
             # It is invisible from outside whether the seal in flight belongs to the undo.
             if event.arguments is not None:
                 ledger.maybe_given[event.step] = event.arguments
+            elif (earlier := ledger.withdraw(event.step, op)) is not None:
+                ledger.maybe_given[event.step] = earlier
             return
-        if event.arguments is not None:
-            op = ledger.op_of(event.step)
-            ledger.given[event.step, op] = event.arguments
-            if op == "undo":
-                ledger.given_for[event.step, op] = ledger.entry(event.step)["compensation"]["uses"]
+        if event.arguments is None:
+            if (earlier := ledger.withdraw(event.step, op)) is not None:
+                ledger.withdrawn[event.step, op] = earlier
+            return
+        ledger.withdrawn.pop((event.step, op), None)
+        ledger.given[event.step, op] = event.arguments
+        if op == "undo":
+            ledger.given_for[event.step, op] = ledger.entry(event.step)["compensation"]["uses"]
 
     def _call_ended(self, event: CallEnded) -> None:
         ledger = self.ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import StepDefinition, checked_entry
@@ -14,9 +15,11 @@ def check_call(ledger: Ledger, call: Call) -> None:
     """A call may only use arguments from the definition or from an operator."""
     step = ledger.step(call.entry)
     given = ledger.given.get((call.entry, call.op))
+    earlier = ledger.sent.get(call.key)
+    if earlier is None:
+        _check_withdrawn(ledger, call.entry, call.op, call.id, call.arguments)
     if call.op == "do":
         _check_forward(ledger, step, call.entry, call.id, call.arguments)
-        earlier = ledger.sent.get(call.key)
         if earlier is not None and dict(earlier) != dict(call.arguments):
             raise Violation("one key, one intention", f"{call.id} sends {call.arguments} under the key of {earlier}")
         return
@@ -39,7 +42,14 @@ def check_call(ledger: Ledger, call: Call) -> None:
 
 def check_child(ledger: Ledger, start: StartSaga) -> None:
     given = {"name": start.saga, "input": start.input}
+    _check_withdrawn(ledger, start.entry, "do", start.id, given)
     _check_forward(ledger, ledger.step(start.entry), start.entry, start.id, given)
+
+
+def _check_withdrawn(ledger: Ledger, entry: str, op: str, id: str, arguments: Mapping[str, Any]) -> None:
+    withdrawn = ledger.withdrawn.get((entry, op))
+    if withdrawn is not None and dict(arguments) == dict(withdrawn):
+        raise Violation("retry --definition", f"{id} got {withdrawn}, which the corrected definition withdrew")
 
 
 def _check_forward(ledger: Ledger, step: StepDefinition, entry: str, id: str, arguments: Any) -> None:

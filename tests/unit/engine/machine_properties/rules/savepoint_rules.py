@@ -70,7 +70,7 @@ def _check_generations(ledger: Ledger, before: Mapping[str, Any]) -> None:
 
 def _forget(ledger: Ledger, followers: set[str]) -> None:
     """What was noted of the run before does not apply to the next."""
-    for noted in (ledger.given, ledger.given_for, ledger.asked_at):
+    for noted in (ledger.given, ledger.given_for, ledger.withdrawn, ledger.asked_at):
         for key in [key for key in noted if step_id(key[0]) in followers]:
             del noted[key]  # pyright: ignore[reportArgumentType]
     for entry in [entry for entry in ledger.waiting if step_id(entry) in followers]:
