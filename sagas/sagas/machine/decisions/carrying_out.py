@@ -107,9 +107,8 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
     step = run.step(entry)
     unsure = entry.outcome == "unknown" and not entry.resolved
     # Without a guard an unknown attempt is repeated with the arguments that were sent.
-    changed = (not unsure or step.do.guarded or is_read(step) or is_nested(step)) and _correct_arguments(
-        run, entry, "do", entry, decision
-    )
+    may_change = not unsure or step.do.guarded or is_read(step)
+    changed = may_change and _correct_arguments(run, entry, "do", entry, decision)
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
         forward.restart_step(run, record)

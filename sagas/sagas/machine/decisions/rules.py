@@ -15,7 +15,7 @@ from sagas.definition.call_arguments import (
     replaced_arguments,
     statement_problem,
 )
-from sagas.definition.model import Operation, is_nested, is_read
+from sagas.definition.model import Operation, is_read
 from sagas.definition.sensitivity import hide_texts
 from sagas.errors import nearest
 from sagas.machine import arguments, calls
@@ -203,7 +203,7 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, 
 def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
     """Why a retry is unsafe: an earlier attempt may have had its effect, and there is no guard to check."""
     step = run.step(entry)
-    if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded or is_nested(step):
+    if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded:
         return None
     flight = run.flights.get(entry.flight or "")
     unsure = entry.outcome == "unknown" and not entry.resolved

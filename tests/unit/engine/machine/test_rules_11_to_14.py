@@ -298,6 +298,7 @@ def test_rule_14_a_vanished_child_parks(hold: bool) -> None:
     if hold:
         driver.saga_ends("c", "TERMINATED")
     assert driver.state == "PARKED"
+    assert "may have taken effect" in (driver.refusal("c", "retry", arguments={"name": "child"}) or "")
     driver.decide("c", "done", result=1)
     assert driver.state == "COMPLETED"
 

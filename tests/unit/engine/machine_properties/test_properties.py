@@ -27,7 +27,6 @@ MUST_BE_SEEN = {
     "decided skip undo", "decided done undo", "decided retry confirm", "decided done confirm", "decided retry output",
     "decided done output", "decided retry late", "decided skip late", "decided retry of what is not parked",
     "corrected arguments do", "corrected arguments undo", "corrected arguments confirm",
-    "corrected arguments after unknown",
     "corrected definition do", "corrected definition undo", "corrected definition confirm",
     # mistakes in the definition, by the position of the expression
     "definition do", "definition if", "definition for_each", "definition compensate", "definition confirm",
@@ -47,6 +46,7 @@ MUST_BE_SEEN = {
 
 RARELY_SEEN = {
     "cancel recorded", "decided done late", "decided done of what is not parked", "decided skip confirm",
+    "corrected arguments after unknown",
     "definition probe", "definition fairness_key", "keyless rejected", "probe read by expressions: pending",
     "undo of a child parked",
 }  # fmt: skip

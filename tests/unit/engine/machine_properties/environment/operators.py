@@ -96,7 +96,7 @@ def correctable(ledger: Ledger, entry: str, op: str) -> bool:
         return False
     if op == "confirm" and step.confirm is not None and step.confirm.uses in OWN:
         return False
-    return not _unsure(ledger, entry, op) or step.do.guarded or step.do.uses == "saga"
+    return not _unsure(ledger, entry, op) or step.do.guarded
 
 
 def _unsure(ledger: Ledger, entry: str, op: str) -> bool:
