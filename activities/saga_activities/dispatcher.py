@@ -6,12 +6,13 @@ Independent of Temporal.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from saga_activities.action_errors import action_error_message
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
+from saga_activities.automatic.nested_images import close_nested
 from saga_activities.automatic.restoration import check_decision, skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
@@ -29,7 +30,7 @@ from sagas.builtins import messaging
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
+from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
 from sagas.protocol.size_limits import limit_size
 
 IDLE_TRANSACTION_TIMEOUT = 30.0
@@ -47,12 +48,15 @@ class Dispatcher:
         http: HttpConnections,
         prepared_actions: Mapping[str, PreparedAction] | None = None,
         requests: KafkaRequestAction | None = None,
+        image_connections: Callable[[], Collection[str]] = frozenset,
     ) -> None:
+        """``image_connections`` returns the connections on which the project's sagas have row images."""
         self._bodies = bodies
         self._databases = databases
         self._http = http
         self._prepared_actions = prepared_actions or {}
         self._requests = requests
+        self._image_connections = image_connections
 
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """Make one attempt.
@@ -75,6 +79,12 @@ class Dispatcher:
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        if invocation.action == CLOSE_NESTED:
+            # A nested saga that was terminated has not reported its connections.
+            connections = sorted({*invocation.arguments["connections"], *self._image_connections()})
+            request = {**invocation.arguments, "connections": connections}
+            clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
+            return await close_nested(self._databases, request, **clock)
         run = self._run_guarded if invocation.guard is not None else self._run_unguarded
         return await repeat_conflicts(run, invocation, attempt)
 

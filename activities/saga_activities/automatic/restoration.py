@@ -39,8 +39,8 @@ async def restore(sql: SqlSession, entry_key: EntryKey, *, alone: bool = False) 
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
     await mark_undone(sql, entry_key)
-    types, stored = await _load_images(sql, entry_key)
-    tables, images = await _open_tables(sql, types, stored)
+    types, stored = await load_images(sql, entry_key)
+    tables, images = await open_tables(sql, types, stored)
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
@@ -74,10 +74,10 @@ async def check_decision(sql: SqlSession, entry_key: EntryKey, digest: str) -> N
     Raises :class:`NeedsOperator` with the present rows if another undo has passed something on to them since.
     """
     await mark_undone(sql, entry_key)
-    types, stored = await _load_images(sql, entry_key)
+    types, stored = await load_images(sql, entry_key)
     if (present := images_digest(stored)) == digest:
         return
-    tables, images = await _open_tables(sql, types, stored)
+    tables, images = await open_tables(sql, types, stored)
     first, last = net_images(images)
     try:
         rows = StepRows(tables, first, last, await read_rows(tables, last), present)
@@ -96,8 +96,8 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
     """
     await mark_undone(sql, entry_key)
     try:
-        types, stored = await _load_images(sql, entry_key)
-        tables, images = await _open_tables(sql, types, stored)
+        types, stored = await load_images(sql, entry_key)
+        tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
         rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
     except (NeedsOperator, CannotRestore):
@@ -109,7 +109,7 @@ Types = Mapping[str, Mapping[str, str]]
 """The declared type of each column, by table."""
 
 
-async def _load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
+async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
     # A locking read, which sees what other undos have passed on, whatever the isolation level.
     lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
@@ -123,7 +123,7 @@ def _decoded(text: str | None) -> Image | None:
     return None if text is None else decode_json(text)
 
 
-async def _open_tables(
+async def open_tables(
     sql: SqlSession, types: Types, stored: Sequence[Row]
 ) -> tuple[dict[str, TableAccess], list[RowImage]]:
     """The tables, checked again, as a migration may have changed them since, and the images of their rows."""

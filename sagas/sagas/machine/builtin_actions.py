@@ -8,12 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from sagas.definition import times
+from sagas.definition.model import is_nested
 from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import Flight, LedgerEntry, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
+
+NESTED = "saga"
+"""The action that runs a nested saga."""
 
 REJECTED_TYPE = "Rejected"
 """The failure type of a rejection; a wait that timed out has another one."""
@@ -164,6 +168,12 @@ def _undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
 
 def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:
     return idempotency_key(run.saga_id, entry.id, entry.generation)
+
+
+def has_nested_undo(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True if the entry is undone by the undo of its nested saga."""
+    step = run.step(entry)
+    return is_nested(step) and step.compensate is None and entry.id in run.children
 
 
 def forget_report(child: dict[str, Any]) -> None:

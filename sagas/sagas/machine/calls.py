@@ -13,13 +13,13 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions
-from sagas.machine.locking import locks
+from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
-from sagas.protocol.payloads import RECORD_RESULT, SKIP_RESTORE, idempotency_key
+from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, idempotency_key
 from sagas.text.exact_json import encode_json
 
 MARK_UNDO = "saga.undo"
@@ -121,6 +121,8 @@ def _seal_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
 
 def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     step = run.step(entry)
+    if flight.purpose == "backward" and builtin_actions.has_nested_undo(run, entry):
+        return _close_nested_call(run, entry, flight)
     op = "do"
     action, key, mode = step.do, idempotency_key(run.saga_id, entry.id, entry.generation), "decide"
     earlier = entry.min_attempts
@@ -210,7 +212,27 @@ def arguments_without_override(
         return action.with_ or {}
 
 
+def _close_nested_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+    """Record that an operator has decided about the undo of a nested saga, whose images nobody will restore."""
+    step, skipped = run.step(entry), flight.call_kind == "skip"
+    details = restore_details(entry, step.do)
+    call_arguments = {
+        "saga_id": builtin_actions.child_saga_id(run, entry),
+        "connections": list(row_locks.connections(run)),
+        "images": None if details is None else details["images"],
+        "skip": skipped,
+    }
+    summary = f"✎ undo {step.name}: {'skipped' if skipped else 'done, recorded'} by an operator"
+    call = _new_call(run, entry, flight, step.do, CLOSE_NESTED, call_arguments, summary)
+    key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo")
+    retry = SKIP_RETRY if skipped else call.retry
+    earlier = 0 if entry.undo is None else entry.undo.min_attempts
+    return replace(call, op="undo", key=key, retry=retry, earlier_attempts=earlier, heartbeat=None, cancellable=False)
+
+
 def _skip_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+    if builtin_actions.has_nested_undo(run, entry):
+        return _close_nested_call(run, entry, flight)
     step = run.step(entry)
     assert entry.undo is not None
     action = current_alternate(step, entry.undo)
@@ -252,7 +274,7 @@ def _new_call(
     """``fields`` are those that differ from the usual ones."""
     step = run.step(entry)
     op = _OPERATION_OF.get(flight.call_kind, flight.call_kind)
-    engine = uses in (SEAL, RECORD_RESULT, SKIP_RESTORE, MARK_UNDO, MARK_CONFIRM)
+    engine = uses in (SEAL, RECORD_RESULT, SKIP_RESTORE, CLOSE_NESTED, MARK_UNDO, MARK_CONFIRM)
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate

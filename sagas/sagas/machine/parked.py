@@ -130,7 +130,7 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None
     if entry is None or parked.op != "undo" or entry.undo is None:
         return {}
     step = run.step(entry)
-    return {} if step.compensate is None else row_fields(run, entry, current_alternate(step, entry.undo))
+    return row_fields(run, entry, step.do if step.compensate is None else current_alternate(step, entry.undo))
 
 
 def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> tuple[str, ...]:

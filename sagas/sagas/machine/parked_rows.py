@@ -7,6 +7,7 @@ from typing import Any
 
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation
+from sagas.machine.builtin_actions import NESTED, child_saga_id, has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.saga_view import ParkedRowView
 
@@ -24,7 +25,7 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
     if missing:
         notes.append(f"{missing} more rows are restored by the retry; their images: {images_query(run, entry)}")
     return {
-        "system": operation.connection,
+        "system": details.get("system") or operation.connection,
         "rows": rows,
         "rows_omitted": blocking - len(rows) or None,
         "sql": ("BEGIN;", *details["before_sql"], *statements, "COMMIT;") if statements else None,
@@ -33,18 +34,21 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
 
 
 def images_query(run: SagaRun, entry: LedgerEntry) -> str:
-    """SQL that reads the images of all rows that the step has changed."""
+    """SQL that reads the images of all rows that the step, or its nested saga, has changed."""
     saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
+    changes = f"saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation}"
+    if has_nested_undo(run, entry):
+        child = child_saga_id(run, entry).replace("'", "''")
+        changes = f"(saga_id = '{child}' OR substr(saga_id, 1, {len(child) + 1}) = '{child}/')"
     return (
         "SELECT table_name, row_key, before_image, after_image FROM saga_image"  # noqa: S608 - shown, not run
-        f" WHERE saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation} AND sequence > 0"
-        " ORDER BY sequence;"
+        f" WHERE {changes} AND sequence > 0 ORDER BY created_at, sequence;"
     )
 
 
 def restore_details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:
     """The rows that the last attempt to restore them has reported; None if there is none, or it has looked at none."""
-    if operation.uses != RESTORE or entry.undo is None or entry.undo.error is None:
+    if operation.uses not in (RESTORE, NESTED) or entry.undo is None or entry.undo.error is None:
         return None
     details = entry.undo.error.get("details") or {}
     return details if "open_rows" in details else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.model import Operation
 from sagas.machine import calls, parked_rows
+from sagas.machine.builtin_actions import has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import EntryOperation
@@ -25,7 +27,9 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
         action, of = step.confirm, "confirm"
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
     if action.uses == RESTORE:
-        run.residue += [{"step": entry.id, "kind": kind, **row} for row in _rows_left(run, entry, action, key)]
+        details = parked_rows.restore_details(entry, action)
+        left = _rows_left(run, entry, action.connection, details, key)
+        run.residue += [{"step": entry.id, "kind": kind, **row} for row in left]
         return
     command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
     if action.uses in (ROLLBACK, COMMIT):
@@ -33,14 +37,22 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
         command = saga_command("reconcile", run.saga_id)
     system = action.connection or action.task_queue or action.uses
     run.residue.append({"step": entry.id, "kind": kind, "system": system, "key": key, "command": command})
+    if op == "undo" and has_nested_undo(run, entry):
+        run.residue += [{"step": entry.id, "kind": kind, **row} for row in _nested_rows_left(run, entry, key)]
 
 
-def _rows_left(run: SagaRun, entry: LedgerEntry, operation: Operation, key: str) -> list[dict[str, Any]]:
-    """System, key and command of each row that stays as the step has left it."""
-    details = parked_rows.restore_details(entry, operation)
+def _rows_left(
+    run: SagaRun, entry: LedgerEntry, system: str | None, details: Mapping[str, Any] | None, key: str
+) -> list[dict[str, Any]]:
+    """System, key and command of each row that stays as the step has left it. ``details``: None if nothing is known."""
     named = [] if details is None else details["sql"]
-    rows = [{"system": operation.connection, "key": item["row"], "command": item["sql"]} for item in named]
+    rows = [{"system": system, "key": item["row"], "command": item["sql"]} for item in named]
     if details is None or details["open_rows"] > len({item["row"] for item in named}):
-        query = parked_rows.images_query(run, entry)
-        rows.append({"system": operation.connection, "key": key, "command": query})
+        rows.append({"system": system, "key": key, "command": parked_rows.images_query(run, entry)})
     return rows
+
+
+def _nested_rows_left(run: SagaRun, entry: LedgerEntry, key: str) -> list[dict[str, Any]]:
+    """The rows that stay as a nested saga has left them, by connection."""
+    parts = ((entry.undo and entry.undo.error) or {}).get("details", {}).get("parts", ())
+    return [row for part in parts for row in _rows_left(run, entry, part["system"], part, key)]

@@ -32,6 +32,9 @@ RECORD_RESULT = "saga.done"
 SKIP_RESTORE = "saga.skip"
 """The action that records the `skip` of an automatic compensation: its rows stay, and no other undo relies on it."""
 
+CLOSE_NESTED = "saga.close"
+"""The action that records the decision about the undo of a nested saga: no other undo relies on its row images."""
+
 REFUSED_TYPE = "SagaRefused"
 """The failure of a refused start, message or call: nothing was run or changed. `Rejected` comes from a participant."""
 NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})

@@ -5,25 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.connections import open_engine
-from saga_workers.client import Client
-from saga_workers.runtime.databases import set_up_database
 from sagas.protocol.saga_view import SagaView
-from sagas.settings.connections import async_url
-from sagas.settings.project import Project
-from tests.helpers.local_worker import make_project, running_worker
-from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
+from tests.integration.engine.shared_rows import OPERATOR, everywhere, on_postgresql, shop
 
 ADD = "{{connection: shop, run: 'update place set v = v + {n} where id = 1'}}"
 CHILD = f"""saga: child
@@ -88,67 +77,12 @@ SAGAS = {
     "stays": STAYS,
     "shared": SHARED,
 }
-OPERATOR = {"who": "the test", "reason": "the test"}
-everywhere = pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
-
-
-@dataclass(frozen=True)
-class Shop:
-    client: Client
-    engine: AsyncEngine
-
-    async def execute(self, *statements: str) -> None:
-        async with self.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            for statement in statements:
-                await connection.exec_driver_sql(statement)
-
-    async def places(self) -> list[tuple[Any, ...]]:
-        async with self.engine.connect() as connection:
-            return [tuple(row) for row in await connection.exec_driver_sql("select id, code, v from place")]
-
-    async def ended_or_parked(self, id: str) -> SagaView:
-        async def view_if() -> SagaView | None:
-            view = await self.client.view(id)
-            return view if view.ended_at is not None or view.parked else None
-
-        return await until(view_if)
-
-    async def reached(self, id: str, step: str, state: str) -> SagaView:
-        async def view_if() -> SagaView | None:
-            view = await self.client.view(id)
-            return view if any(one.id == step and one.state == state for one in view.steps) else None
-
-        return await until(view_if)
-
-    async def resolve(self, id: str, step: str, decision: str, **more: Any) -> None:
-        await self.client.resolve(id, {"step": step, "decision": decision, **OPERATOR, **more})
-
-
-@asynccontextmanager
-async def shop(
-    kind: str,
-    folder: Path,
-    temporal: TemporalServer,
-    request: pytest.FixtureRequest,
-    more: dict[str, str] | None = None,
-) -> AsyncIterator[Shop]:
-    url = await new_url(kind, request, folder)
-    sagas = {**SAGAS, **(more or {})}
-    project: Project = make_project(
-        folder / "project", sagas, [], address=temporal.address, connections={"shop": url},
-    )  # fmt: skip
-    await set_up_database(project.settings.connection("shop"))
-    engine = open_engine("shop", async_url(url, folder, setting="shop"), 1)
-    async with running_worker(project) as client:
-        result = Shop(client, engine)
-        await result.execute(
-            "create table place (id int primary key, code varchar(9) unique, v int not null)",
-            "insert into place values (1, 'X', 0)",
-            "create table seen (v int primary key)",
-        )
-        yield result
-        await client.close()
-    await engine.dispose()
+TABLES = (
+    "create table place (id int primary key, code varchar(9) unique, v int not null)",
+    "insert into place values (1, 'X', 0)",
+    "create table seen (v int primary key)",
+)
+PLACES = "select id, code, v from place"
 
 
 @everywhere
@@ -156,53 +90,53 @@ async def shop(
 async def test_a_compensate_of_the_parent_restores_no_row_of_another_step(
     saga: str, kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with shop(kind, tmp_path, temporal, request) as place:
+    async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start(saga, {})
         view = await place.ended_or_parked(run.id)
-        assert (view.state, await place.places()) == ("COMPENSATED", [(1, "X", 0)])
+        assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])
 
 
-@pytest.mark.parametrize("kind", ["postgresql"])
+@on_postgresql
 async def test_no_row_is_left_to_a_step_that_stays(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with shop(kind, tmp_path, temporal, request) as place:
+    async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start("stays", {})
         parked = await place.ended_or_parked(run.id)
         assert "has been changed since by step later of the saga" in parked.parked[0].why
-        assert await place.places() == [(1, "X", 11)]
+        assert await place.read(PLACES) == [(1, "X", 11)]
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 async def test_rows_that_a_later_change_keeps_from_being_restored_are_left_to_it(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with shop(kind, tmp_path, temporal, request, {"moved": MOVED}) as place:
+    async with shop(kind, tmp_path, temporal, request, {"moved": MOVED}, *TABLES) as place:
         run = await place.client.start("moved", {})
-        await place.reached(run.id, "earlier", "COMPENSATED")
-        assert await place.places() == [(2, "X", 1)]
-        await place.reached(run.id, "seen", "PARKED")
+        await place.step_reached(run.id, "earlier", "COMPENSATED")
+        assert await place.read(PLACES) == [(2, "X", 1)]
+        await place.step_reached(run.id, "seen", "PARKED")
         await place.resolve(run.id, "seen", "done", evidence="the test")
         view = await place.ended_or_parked(run.id)
-        assert (view.state, await place.places()) == ("COMPENSATED", [(1, "X", 0)])
+        assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])
 
 
 @everywhere
 async def test_done_is_refused_once_with_the_rows_that_another_undo_has_added(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with shop(kind, tmp_path, temporal, request) as place:
+    async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start("shared", {})
-        await place.reached(run.id, "open", "RUNNING")
+        await place.step_reached(run.id, "open", "RUNNING")
         await place.execute("update place set v = 40")
         await place.client.cancel(run.id, **OPERATOR)
-        await place.reached(run.id, "later", "PARKED")
-        view = await place.reached(run.id, "seen", "PARKED")
+        await place.step_reached(run.id, "later", "PARKED")
+        view = await place.step_reached(run.id, "seen", "PARKED")
         (stale,) = (parked for parked in view.parked if parked.step == "later")
         await place.resolve(run.id, "seen", "done", evidence="the test")
-        await place.reached(run.id, "earlier", "COMPENSATED")
+        await place.step_reached(run.id, "earlier", "COMPENSATED")
         await place.execute(*(stale.sql or ()))
-        assert await place.places() == [(1, "X", 10)]
+        assert await place.read(PLACES) == [(1, "X", 10)]
         await place.resolve(run.id, "later", "done", evidence="the SQL of saga show")
 
         async def refused() -> SagaView | None:
@@ -214,4 +148,4 @@ async def test_done_is_refused_once_with_the_rows_that_another_undo_has_added(
         await place.execute(*(parked.sql or ()))
         await place.resolve(run.id, "later", "done", evidence="the SQL of saga show")
         view = await place.ended_or_parked(run.id)
-        assert (view.state, await place.places()) == ("COMPENSATED", [(1, "X", 0)])
+        assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])

@@ -118,7 +118,9 @@ class SagaPlugin(SimplePlugin):
         client = with_exact_numbers(given)
         kafka = self._project.settings.kafka
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
-        dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), KafkaRequestAction(databases, kafka))
+        requests = KafkaRequestAction(databases, kafka)
+        images = partial(_image_connections, self._project)
+        dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images)
         watchers = [
             log_attempt,
             self.metrics.observe_attempt,
@@ -179,6 +181,11 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
         return dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
     return runner
+
+
+def _image_connections(project: Project) -> set[str]:
+    steps = (step for definition in project.definitions.values() for step in definition.steps)
+    return {step.do.connection for step in steps if step.do.images and step.do.connection is not None}
 
 
 def _definition_loader(locator: Locator, project: Project) -> DefinitionLoader:

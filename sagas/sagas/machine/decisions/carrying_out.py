@@ -7,7 +7,7 @@ from typing import Any
 
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
-from sagas.definition.model import is_nested, is_read
+from sagas.definition.model import StepDefinition, is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
@@ -195,16 +195,21 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
                 run.post(CompensateEntry(entry))
         case "done":
             own = step.compensate is not None and calls.current_alternate(step, undo).guarded
-            if own or (step.do.guarded and not undo.guard_decided):
+            nested = builtin_actions.has_nested_undo(run, entry)
+            if own or nested or (step.do.guarded and not undo.guard_decided):
                 entry.state, undo.state = "COMPENSATING", "RUNNING"
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)
-        case _ if step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE:
+        case _ if builtin_actions.has_nested_undo(run, entry) or _restores_rows(step, undo):
             entry.state, undo.state = "COMPENSATING", "RUNNING"
             calls.send_call(run, entry, "skip")
         case _:
             _skip_undo(run, entry, undo)
+
+
+def _restores_rows(step: StepDefinition, undo: OperationState) -> bool:
+    return step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE
 
 
 def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
@@ -237,7 +242,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 
 
 def skip_recorded(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
-    """Skip an automatic compensation, with the rows as its images describe them now.
+    """Skip an automatic compensation, or those of a nested saga, with the rows as the images describe them now.
 
     An attempt to undo that has succeeded overrides the decision. A database that cannot be reached does not keep the
     operator from skipping: the residue then refers to the images.

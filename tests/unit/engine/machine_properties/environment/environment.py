@@ -14,7 +14,7 @@ from sagas.definition.model import Definition, StepDefinition
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from tests.unit.engine.machine_properties.environment.effects import Effect, EffectLog
-from tests.unit.engine.machine_properties.environment.guard_model import DECISIONS, WRITE, Database, RolledBack
+from tests.unit.engine.machine_properties.environment.guard_model import CLOSE, DECISIONS, WRITE, Database, RolledBack
 from tests.unit.engine.machine_properties.environment.participants import Participant
 
 Fate = Literal[
@@ -197,6 +197,8 @@ class Environment:
         self.zombies.append(Zombie(call, at + step.settle if promised else None))
 
     def _transaction(self, call: Call, action: Callable[[str], Any]) -> Outcome:
+        if call.action == CLOSE:
+            return Outcome.done({"parts": []}, marker="skipped" if call.arguments["skip"] else None)
         if call.guard is None:
             if call.op == "undo":
                 self._forget_unkeyed(call)

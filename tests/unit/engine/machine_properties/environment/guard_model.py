@@ -20,7 +20,10 @@ WRITE = "saga.done"
 SKIP = "saga.skip"
 """The action without effect: an operator has skipped an automatic compensation, and no row is written."""
 
-DECISIONS = (WRITE, SKIP)
+CLOSE = "saga.close"
+"""An operator has decided about the undo of a nested saga, whose row images are closed; it has no other effect."""
+
+DECISIONS = (WRITE, SKIP, CLOSE)
 
 RowOp = Literal["do", "undo", "confirm", "own_undo", "own_confirm"]
 
