@@ -52,8 +52,7 @@ class Shop:
         invocation = Invocation(
             "sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=GuardSpec("shop", images=True)
         )
-        body = sql_body(arguments, invocation, new_attempt())
-        return await self.database.guard.do(entry, "h", body, **clock())
+        return await self.database.guard.do(entry, "h", sql_body(arguments, invocation, new_attempt()), **clock())
 
     async def undo(self, saga: str = "first", step: str = "take") -> Outcome:
         entry = self.entry(saga, step)
