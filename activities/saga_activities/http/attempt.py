@@ -174,8 +174,7 @@ class _HttpAttempt:
         self, response: HttpResponse, arguments: Mapping[str, Any], to_result: Callable[[HttpResponse], Any]
     ) -> Outcome:
         """The outcome of a response."""
-        # Masked before it is cut, or a half of a sensitive text would stay.
-        body = mask(hide_texts(response.text, self.hidden)[:MAX_MASKED]) if _is_text(response) else ""
+        body = self._quotable(response)
         failure = Failure(
             "HttpStatus",
             f"{self.participant} responded {response.status_line} to {self.request.target}"
@@ -200,6 +199,10 @@ class _HttpAttempt:
             return replace(_no_effect(failure, self.number), retry_after=delay)
         return Outcome("unknown", failure=failure, attempt=self.number, retry_after=delay)
 
+    def _quotable(self, response: HttpResponse) -> str:
+        """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
+        return mask(hide_texts(response.text, self.hidden)[:MAX_MASKED]) if _is_text(response) else ""
+
     def _done(self, response: HttpResponse, to_result: Callable[[HttpResponse], Any]) -> Outcome:
         if response.omitted is not None:
             return Outcome.done(omitted(response.omitted), attempt=self.number)
@@ -208,6 +211,8 @@ class _HttpAttempt:
         except ResultError as error:
             # The effect exists, but later steps would depend on a value that cannot be computed.
             message = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
+            if response.json() is None and (body := self._quotable(response)):
+                message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
             return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
 
 

@@ -16,6 +16,7 @@ from saga_activities.http.request import InvalidRequestError
 from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.protocol.size_limits import omitted
+from sagas.text.exact_json import RepeatedName
 from sagas.text.json_values import parse_json
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -129,12 +130,32 @@ def compile_result(source: Any) -> ResultFunction:
         try:
             return expression.evaluate({"response": response.to_json()})
         except ExpressionError as error:
-            raise ResultError(error.message) from None
+            raise ResultError(f"{error.message}{_without_json(response)}") from None
 
     return to_result
 
 
 def _body_result(response: HttpResponse) -> Any:
-    body = response.json()
-    # The body `null` and an empty body give null; any other body that is not JSON is the result as text.
-    return response.text if body is None and response.text.strip() not in ("", "null") else body
+    """The body `null` and an empty body give null; any other body that is not JSON is the result as text."""
+    if not response.text.strip():
+        return None
+    try:
+        return parse_json(response.text)
+    except RepeatedName as error:
+        raise ResultError(
+            f"its body has the name {error.name!r} twice in one object, and which value counts is not known; correct "
+            "the service, or take the body as text with `result: response.text`"
+        ) from None
+    except ValueError:
+        return response.text
+
+
+def _without_json(response: HttpResponse) -> str:
+    """Why ``response.json`` is null, for the end of a message; empty if the body is JSON."""
+    if not response.text.strip():
+        return "; the answer has no body"
+    try:
+        parse_json(response.text)
+    except ValueError as error:
+        return f"; the body is not usable JSON: {error}"
+    return ""

@@ -189,7 +189,7 @@ def parse_value(raw: bytes) -> Any:
     # Separators within texts count, too: they are few.
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} values")
-    return parse_json(raw, unambiguous=True)
+    return parse_json(raw)
 
 
 LAST_MILLISECOND = 253_402_300_799_999

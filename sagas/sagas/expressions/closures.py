@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.limits import ERROR_WORK, NODES_PER_STEP, VALUES_PER_STEP, Evaluation, raise_too_many_steps
 from sagas.expressions.nodes import Comprehension, walk
 from sagas.expressions.values import to_cel, type_name
+from sagas.text.exact_json import readable_json
 
 Code = Callable[[Evaluation], Any]
 
@@ -47,7 +48,7 @@ def field_access(operand: Code, name: str, owner: str, offset: int) -> Code:
         if value.__class__ is dict and name in value:
             return to_cel(value[name])
         run.charge(1)  # an error costs more than a value, and `default` makes it usual
-        raise _no_field(owner, value, name, offset)
+        raise _no_field(run, owner, value, name, offset)
 
     return select
 
@@ -63,7 +64,7 @@ def lenient_field_access(operand: Code, name: str, owner: str, offset: int, *, m
             return to_cel(value[name])
         if missing and value.__class__ is dict:
             return None
-        raise _no_field(owner, value, name, offset)
+        raise _no_field(run, owner, value, name, offset)
 
     return select
 
@@ -96,7 +97,7 @@ def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
             if value.__class__ is dict and index in value:
                 return to_cel(value[index])
             run.charge(1)
-            raise _no_field(owner, value, index, offset)
+            raise _no_field(run, owner, value, index, offset)
         if value is None:
             raise MissingError(f"{owner} is null and has no elements", offset)
         wants = "an integer" if value.__class__ is list else "a string"
@@ -113,25 +114,51 @@ def _shortened(number: int) -> str:
     return str(number) if number.bit_length() <= 64 else "of so many digits"
 
 
-def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionError:
-    shown = field[:40]
+_SHOWN_TEXT = 60
+"""Characters of a result that is a text instead of an object."""
+
+
+def _no_field(run: Evaluation, owner: str, value: Any, field: str, offset: int) -> ExpressionError:
+    shown, step = field[:40], _step_of_result(owner)
     if value is None:
-        # A default in an undo would let it pass over an effect whose result is lost.
-        help = (
-            f"a step has no result if it was skipped or its outcome is unknown: test {owner} != null, or find the"
-            " effect by step.forward_key"
-            if owner.startswith("steps.")
-            else f"write default({owner}.{shown}, …)"
-        )
+        if step is not None:
+            # A default in an undo would let it pass over an effect whose result is lost.
+            why = (
+                "the step is done without a result, as after an HTTP answer without a body"
+                if _state(run, step) in ("DONE", "CONFIRMED")
+                else "a step has no result if it was skipped, its outcome is unknown or it returned none"
+            )
+            help = f"{why}: test {owner} != null, or find the effect by step.forward_key"
+        elif owner.startswith("steps."):
+            help = f"test {owner} != null"
+        else:
+            help = f"write default({owner}.{shown}, …)"
         return MissingError(f"{owner} is null and has no field '{shown}'; {help}", offset)
     if value.__class__ is not dict:
-        return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
+        help = ""
+        if step is not None and value.__class__ is str:
+            beginning = readable_json(value[:_SHOWN_TEXT]) + ("…" if len(value) > _SHOWN_TEXT else "")
+            help = f"; a body that is not JSON is a text, and this one begins {beginning}"
+        return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'{help}", offset)
     # Neither sorted as a whole nor searched for a similar name: `default` and `||` make this a usual case, for each
     # item of a list and in maps with thousands of keys.
     names = sorted(f"'{str(key)[:40]}'" for key in islice(value, _SHOWN_FIELDS))
     listed = ", ".join(names) + (", …" if len(value) > _SHOWN_FIELDS else "")
     has = f"it has {listed}" if names else "it is empty"
     return MissingError(f"{owner} has no field '{shown}'; {has}", offset)
+
+
+def _step_of_result(owner: str) -> str | None:
+    """The step whose whole result the text of an operand stands for; None if it is anything else."""
+    match owner.split("."):
+        case ["steps", step, "result"]:
+            return step
+    return None
+
+
+def _state(run: Evaluation, step: str) -> Any:
+    steps = run.context.get("steps")
+    return steps[step].get("state") if isinstance(steps, Mapping) and isinstance(steps.get(step), Mapping) else None
 
 
 # Comprehensions (all, exists, exists_one, filter, map). Each iteration is charged to the Evaluation.

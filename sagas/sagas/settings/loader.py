@@ -24,7 +24,7 @@ from sagas.settings.temporal import TemporalSettings
 from sagas.settings.trust import require_own
 from sagas.settings.wrong_setting import WrongSetting, line_of
 from sagas.text.bounded_files import read_bounded, short_path
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import RepeatedName, decode_unambiguous
 
 CONFIG_NAME = "saga.toml"
 
@@ -225,19 +225,22 @@ def _value(variable: str, path: list[str], text: str) -> Any:
         raise UsageError(f"{variable} is not UTF-8 text") from None
     form = find_form(path)
     if form is None:
-        parsed = _parsed(text) if path[0] != "kafka" else text  # a password may look like a number
+        parsed = _parsed(variable, text) if path[0] != "kafka" else text  # a password may look like a number
         return parsed if path[0] == "vars" or isinstance(parsed, dict) else text
     if form.is_text:
         return text
-    parsed = _parsed(text)
+    parsed = _parsed(variable, text)
     if form.type == "list of strings" and not isinstance(parsed, list):
         return [item.strip() for item in text.split(",") if item.strip()]
     return parsed
 
 
-def _parsed(text: str) -> Any:
+def _parsed(variable: str, text: str) -> Any:
+    """The JSON of a variable, else its text. Raises UsageError for an object with a name twice."""
     try:
-        return decode_json(text)
+        return decode_unambiguous(text)
+    except RepeatedName as error:
+        raise UsageError(f"{variable}: {error}") from None
     except (ValueError, RecursionError):
         return text
 

@@ -109,11 +109,17 @@ def _bounded_integer(text: str) -> int:
 
 
 def decode_unambiguous(data: str | bytes) -> Any:
-    """The value of a JSON text that people or their programs write as an input. Raises as :func:`decode_json`.
-
-    Also raises ValueError if an object has the same name twice: parsers differ in which of its values counts.
+    """The value of a JSON text from outside. Raises as :func:`decode_json`, and :class:`RepeatedName`.
     """
     return _decode_or_explain(data, object_pairs_hook=_without_repetition)
+
+
+class RepeatedName(ValueError):
+    """An object of a JSON text has a name twice: parsers differ in which of its values counts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name[:60]
+        super().__init__(f"the name {self.name!r} appears twice in one object; write it once")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,7 +127,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"the name {twice[:60]!r} appears twice in one object; write it once")
+        raise RepeatedName(twice)
     return value
 
 

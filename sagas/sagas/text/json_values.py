@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any
 
-from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_json, decode_unambiguous
+from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_unambiguous
 
 MAX_DEPTH = 100
 """Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
@@ -89,16 +89,17 @@ def without_half_pairs(value: Any) -> Any:
     return value
 
 
-def parse_json(text: str | bytes, *, unambiguous: bool = False) -> Any:
-    """The value of a JSON text from outside. ``unambiguous``: refuse an object that has the same name twice.
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text from outside.
 
     Raises:
         UnicodeDecodeError: the bytes are not UTF-8.
+        RepeatedName: an object has a name twice.
         ValueError: it is not JSON, or a value that :func:`json_problem` refuses.
     """
     decoded = text if isinstance(text, str) else text.decode()
     try:
-        value = decode_unambiguous(decoded) if unambiguous else decode_json(decoded)
+        value = decode_unambiguous(decoded)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     if problem := json_problem(value):

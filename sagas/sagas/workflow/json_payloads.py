@@ -13,7 +13,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.exact_json import decode_json, decode_unambiguous, encode_json
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.json_values import MAX_DEPTH, encodable
 
@@ -35,15 +35,18 @@ def raw_json(value: Any) -> RawValue:
     return RawValue(json_payload(value))
 
 
-def read_payload(payload: Payload) -> Any:
-    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue."""
+def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
+    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue.
+
+    ``unambiguous``: it may come from another program, so no object may have a name twice.
+    """
     encoding = payload.metadata.get("encoding", b"")
     if encoding == _NULL:
         return None
     if encoding != _JSON:
         raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
     try:
-        return decode_json(payload.data)
+        return decode_unambiguous(payload.data) if unambiguous else decode_json(payload.data)
     except RecursionError:
         raise UnreadableValue(f"it is nested deeper than {MAX_DEPTH} levels") from None
     except UnicodeDecodeError:

@@ -91,7 +91,7 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
 
 def first_value(args: Sequence[RawValue]) -> Any:
     """The first argument; None without arguments. Raises UnreadableValue."""
-    return read_payload(args[0].payload) if args else None
+    return read_payload(args[0].payload, unambiguous=True) if args else None
 
 
 def request_fields(sent: RawValue) -> dict[str, Any]:

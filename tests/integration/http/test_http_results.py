@@ -53,6 +53,49 @@ async def test_a_result_that_cannot_be_computed_leaves_the_effect_in_doubt(
     assert len(server.ledger()["charges"]) == 1
 
 
+async def answered(server: PaymentServer, crm: HttpConnection, body: str, **arguments: Any) -> Outcome:
+    """The outcome of a call whose answer is 200 with this body of text."""
+    server.faults({"status": 200, "body": body})
+    return await call(crm, {**CHARGE, **arguments})
+
+
+async def test_an_answer_with_a_name_twice_is_refused(server: PaymentServer, crm: HttpConnection) -> None:
+    twice = '{"id": 1, "lines": [{"no": 7, "no": 8}]}'
+    outcome = await answered(server, crm, twice)
+    assert (outcome.kind, outcome.retryable) == ("unknown", False)
+    assert outcome.failure is not None
+    assert "its body has the name 'no' twice in one object" in outcome.failure.message
+    assert f"the body begins `{twice}`" in outcome.failure.message
+    outcome = await answered(server, crm, twice, result="response.json.id")
+    assert outcome.failure is not None
+    assert "the body is not usable JSON: the name 'no' appears twice" in outcome.failure.message
+    assert (await answered(server, crm, twice, result="response.text")).result == twice
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ('{"id": "c-', "the body is not usable JSON: a string is not closed"),
+        ('{"id": NaN}', "the body is not usable JSON: NaN is not a JSON number"),
+        ("<html>", "the body is not usable JSON: "),
+    ],
+)
+async def test_a_result_of_a_body_that_is_no_json_says_so(
+    server: PaymentServer, crm: HttpConnection, body: str, why: str
+) -> None:
+    outcome = await answered(server, crm, body, result="response.json.id")
+    assert outcome.failure is not None
+    assert why in outcome.failure.message
+    assert outcome.failure.message.endswith(f"; the body begins `{body}`")
+    assert (await answered(server, crm, body)).result == body
+
+
+async def test_a_result_of_an_answer_without_a_body_says_so(crm: HttpConnection) -> None:
+    outcome = await call(crm, {"path": "/large", "query": {"bytes": 0}, "result": "response.json.id"})
+    assert outcome.failure is not None
+    assert outcome.failure.message.endswith("; the answer has no body")
+
+
 async def test_bad_arguments_send_nothing(server: PaymentServer, crm: HttpConnection) -> None:
     for arguments in ({**CHARGE, "done": ["ok"]}, {**CHARGE, "form": {}}, {"path": "/x", "headers": {"host": "y"}}):
         outcome = await call(crm, arguments)

@@ -31,7 +31,8 @@ from starlette.routing import Route
 from saga_workers.runtime.http_server import HttpServer, error_response, json_response
 from saga_workers.runtime.shutdown import stop_on_signals
 from sagas.errors import UsageError
-from sagas.text.exact_json import canonical_json, decode_json, encode_json
+from sagas.text.exact_json import RepeatedName, canonical_json, decode_json, encode_json
+from sagas.text.json_values import parse_json
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT = 10.0
@@ -220,11 +221,13 @@ async def _respond(request: Request, operation: Callable[[Any], Reply]) -> Respo
                 body += part
                 if len(body) > MAX_BODY_BYTES:
                     return error_response(413, f"a body may have {MAX_BODY_BYTES} bytes", {"Connection": "close"})
-        status, response = operation(decode_json(bytes(body)) if body else None)
+        status, response = operation(parse_json(bytes(body)) if body else None)
     except TimeoutError:
         return error_response(408, "the body did not arrive in time", {"Connection": "close"})
     except _BadRequest as problem:
         return error_response(400, str(problem))
-    except (ValueError, RecursionError):
+    except RepeatedName as error:
+        return error_response(400, f"the body cannot be read: {error}")
+    except ValueError:
         return error_response(400, "the body is not JSON")
     return json_response(status, response)

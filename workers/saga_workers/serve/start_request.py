@@ -64,7 +64,7 @@ def parse_start(content_type: str, body: bytes) -> StartBody:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise BadRequest(415, "send the header Content-Type: application/json")
     try:
-        value = parse_json(body, unambiguous=True)
+        value = parse_json(body)
     except UnicodeDecodeError:
         raise BadRequest(400, "the body is not UTF-8 text") from None
     except ValueError as error:
