@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
@@ -10,6 +11,7 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Transformer
 from psycopg.types.datetime import IntervalLoader, TimedeltaDumper
+from sqlalchemy.exc import DBAPIError
 
 from sagas.errors import UsageError
 
@@ -102,6 +104,20 @@ def mysql_reader(description: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any
 
 def _with_text(value: Any) -> Any:
     return DatabaseInterval.of(value, mysql_time(value)) if isinstance(value, timedelta) else value
+
+
+_NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column '(.*?)' with text", re.DOTALL)
+
+
+def undecodable_column(error: DBAPIError) -> UnusableColumn | None:
+    """The refusal of text in SQLite that is not UTF-8, which its driver cannot read; None for another error."""
+    matched = _NOT_UTF8.match(str(error.orig))
+    if matched is None:
+        return None
+    return UnusableColumn(
+        f"the text in the column {matched[1]} is not UTF-8: correct the row, or read the bytes with"
+        f" `hex({matched[1]}) as {matched[1]}`"
+    )
 
 
 def unreadable_column(cursor: Any, error: psycopg.DataError) -> UnusableColumn | None:

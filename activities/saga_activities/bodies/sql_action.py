@@ -16,6 +16,7 @@ from typing import Any
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.automatic.image_recorder import ImageRecorder
 from saga_activities.automatic.restoration import restore
+from saga_activities.guard.database_errors import MAX_QUOTED
 from saga_activities.guard.postgresql import read_result
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.session import SqlSession, StatementResult
@@ -24,6 +25,7 @@ from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, r
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.tokens import shown
 
 RunStatement = Callable[[str, Mapping[str, Any]], Awaitable[StatementResult]]
 
@@ -53,7 +55,10 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
     expected = statement.get("expect_rows")
     if expected is None or rows == expected:
         return
-    message = statement.get("rejected") or f"the statement affected {rows} rows; {expected} are expected"
+    message = statement.get("rejected") or (
+        f"the statement affected {rows} row{'' if rows == 1 else 's'}, and {expected}"
+        f" {'is' if expected == 1 else 'are'} expected, in `{shown(statement['sql'], MAX_QUOTED)}`"
+    )
     raise Rejected(message, rows=rows, expected=expected)
 
 

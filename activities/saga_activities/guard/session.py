@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import CursorResult, Executable
 from sqlalchemy.engine.interfaces import BindTyping
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import BindParameter, TextClause
@@ -22,7 +22,7 @@ from saga_activities.guard.exact_parameters import ExactStatement, exact_paramet
 from saga_activities.guard.mysql_warnings import refuse_truncated
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem
-from saga_activities.result_columns import check_names, mysql_reader
+from saga_activities.result_columns import check_names, mysql_reader, undecodable_column
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import parse_guarded
@@ -67,7 +67,14 @@ class BoundParameters(dict[str, Any]):
 
 
 class UnexpectedRows(SagaError):
-    """The statement returned another number of rows than the action expects."""
+    """The statement returned another number of rows than the action expects. Another transaction may change that."""
+
+    def __init__(self, rows: int, expected: str, statement: str | Executable) -> None:
+        help = "narrow its condition" if rows else "read it with one_or_none, and raise Rejected for a refusal"
+        super().__init__(
+            f"the statement returned {rows} rows, and {expected} is expected, in `{shown(str(statement), MAX_QUOTED)}`;"
+            f" {help}"
+        )
 
 
 class UnboundParameters(UsageError):
@@ -130,14 +137,14 @@ class SqlSession:
         """The only row, or None. Raises :class:`UnexpectedRows` for more than one."""
         rows = await self.all(statement, *parameters, **named)
         if len(rows) > 1:
-            raise UnexpectedRows(f"the statement returned {len(rows)} rows; at most one is expected")
+            raise UnexpectedRows(len(rows), "at most one", statement)
         return rows[0] if rows else None
 
     async def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Row:
         """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
         rows = await self.all(statement, *parameters, **named)
         if len(rows) != 1:
-            raise UnexpectedRows(f"the statement returned {len(rows)} rows; exactly one is expected")
+            raise UnexpectedRows(len(rows), "exactly one", statement)
         return rows[0]
 
     async def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Any:
@@ -306,6 +313,10 @@ class SqlSession:
                 result = await self._connection.execute(statement, parameters)
             if self._dialect in ("mysql", "mariadb"):
                 await refuse_truncated(self._connection)
+        except OperationalError as error:
+            if (column := undecodable_column(error)) is not None:
+                raise column from error
+            raise
         except _UNBOUND as error:  # raised by a driver that has no form for a value
             raise UnboundParameters(f"a parameter cannot be sent to the database: {error}") from error
         rows = self._rows(result) if result.returns_rows else None

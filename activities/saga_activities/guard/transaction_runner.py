@@ -21,6 +21,7 @@ from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTrans
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.session import UnexpectedRows
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     BelowWatermark,
@@ -250,6 +251,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
         case DefiniteFailure():
             return Outcome("failed", failure=Failure(error.type, str(error), error.details), retryable=False)
+        case UnexpectedRows():
+            return Outcome("failed", failure=Failure("UnexpectedRows", str(error)), conflict=True)
         case UsageError():
             # The action uses the engine in an unsupported way; a retry cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)

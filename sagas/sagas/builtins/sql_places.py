@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.sql_text.dialects import DATABASES, Dialect
 from sagas.sql_text.parsed import ParsedSql, parse_sql, shared_differences
-from sagas.sql_text.sql_statements import parse_guarded, written_rows
+from sagas.sql_text.sql_statements import parse_guarded, parse_query, written_rows
 from sagas.sql_text.tokens import RefusedStatement
 
 Path = tuple[str | int, ...]
@@ -124,12 +123,11 @@ def check_sql(uses: str, arguments: Mapping[str, Any], *, reads: bool = False) -
 
     ``reads``: the call must not write. Where the database is not known, what is wrong in all dialects is refused.
     """
-    parse = parse_guarded if uses == "sql" else parse_sql
     for place in sql_places(uses, arguments):
         refusals = []
         for dialect in possible_dialects(uses, place):
             try:
-                _check(place, arguments, partial(parse, dialect=dialect), reads=reads)
+                _check(uses, place, arguments, dialect, reads=reads)
             except RefusedStatement as error:
                 refusals.append(error)
             else:
@@ -140,12 +138,17 @@ def check_sql(uses: str, arguments: Mapping[str, Any], *, reads: bool = False) -
 
 def check_query(place: SqlPlace, arguments: Mapping[str, Any]) -> None:
     """Check the SQL of an input that PostgreSQL computes. Raises :class:`RefusedStatement`."""
-    _check(place, arguments, partial(parse_sql, dialect="postgresql"))
+    _check(SPARK, place, arguments, "postgresql")
 
 
-def _check(
-    place: SqlPlace, arguments: Mapping[str, Any], parse: Callable[[str], ParsedSql], *, reads: bool = False
-) -> None:
+def parse_at(uses: str, path: Path, text: str, dialect: str) -> ParsedSql:
+    """The SQL at a path in the arguments of an action. Raises :class:`RefusedStatement` for what its place refuses."""
+    if uses == "sql":
+        return parse_guarded(text, dialect)
+    return parse_query(text, dialect) if path[-1] in ("query", "sql") else parse_sql(text, dialect)
+
+
+def _check(uses: str, place: SqlPlace, arguments: Mapping[str, Any], dialect: str, *, reads: bool = False) -> None:
     """Compare parameters and placeholders both ways in one place. Raises :class:`RefusedStatement`."""
     given = value_at(arguments, place.params) if place.params else {}
     names = given if isinstance(given, Mapping) else {}
@@ -154,7 +157,7 @@ def _check(
     parsed = []
     for path in place.statements:
         try:
-            parsed.append(parse(value_at(arguments, path)))
+            parsed.append(parse_at(uses, path, value_at(arguments, path), dialect))
         except RefusedStatement as error:
             raise RefusedStatement(f"{_shown(path)}: {error.message}", help=error.help) from None
         if reads and (keyword := written_rows(parsed[-1])) is not None:

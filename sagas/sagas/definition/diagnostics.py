@@ -427,6 +427,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     "SAGA427": _error(
         "an argument that has no effect in this form", "write it where it has an effect, as the help says, or remove it"
     ),
+    "SAGA428": _warning(
+        "an order by a parameter",
+        "write the name of the column, or `case when :order = 'price' then price end` for each column to choose from",
+    ),
     "SAGA430": _error(
         "`compensate: auto` cannot undo this",
         "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "

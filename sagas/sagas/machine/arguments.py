@@ -243,15 +243,43 @@ def wrong_value(plan: ExecutionPlan, place: str, source: Any, value: Any, proble
     return DefinitionError(f"{place}: {message}, in `{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}`")
 
 
+_SHOWN_VALUES = 3
+
+
+def unmet_requirement(run: SagaRun, entry: LedgerEntry) -> str:
+    """The message of a `require` without one: its condition, with the single values that it reads."""
+    source = (run.step(entry).do.with_ or {}).get("that")
+    if entry.override is not None or not isinstance(source, str):
+        return "the requirement is not met"
+    template, plan = compile_value(source if OPENING in source else f"{OPENING}{source}\n}}}}"), run.plan
+    paths = dict.fromkeys(
+        reference.path for _, expression in template.expressions for reference in expression.references
+    )
+    names, values = expression_context(run, entry), list[str]()
+    for path in paths:
+        value: Any = names
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and not isinstance(value, Mapping | list):
+            values.append(f"{'.'.join(path)} is {MASK if _may_be_sensitive(plan, path) else shown_value(value)}")
+    text = " ".join(source.replace(OPENING, "").replace("}}", "").split())
+    where = f", where {', '.join(values[:_SHOWN_VALUES])}" if values else ""
+    message = f"the requirement is not met: `{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}`{where}"
+    return hide_texts(message, plan.sensitive_texts(run.input))
+
+
 def _reads_sensitive_input(plan: ExecutionPlan, source: Any) -> bool:
     """True if the value may be a sensitive one, which may be too short to be recognised in a text."""
     if plan.sensitive_schema is None or not isinstance(source, str):
         return False
     template = compile_value(source if OPENING in source else f"{OPENING}{source}\n}}}}")
     paths = [reference.path for _, expression in template.expressions for reference in expression.references]
-    return any(
-        path[0] == "item" or (path[0] == "input" and is_sensitive(plan.sensitive_schema, path[1:])) for path in paths
-    )
+    return any(_may_be_sensitive(plan, path) for path in paths)
+
+
+def _may_be_sensitive(plan: ExecutionPlan, path: tuple[str, ...]) -> bool:
+    schema = plan.sensitive_schema
+    return schema is not None and (path[0] == "item" or (path[0] == "input" and is_sensitive(schema, path[1:])))
 
 
 def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[str, Any]) -> Any:

@@ -35,7 +35,7 @@ def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
         raise arguments.wrong_value(run.plan, f"{entry.id}.that", source, value, "is neither true nor false", run.input)
     if value:
         return Outcome.done(None)
-    return _rejected(str(step_arguments.get("message") or "the requirement is not met"))
+    return _rejected(str(step_arguments.get("message") or arguments.unmet_requirement(run, entry)))
 
 
 def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:

@@ -37,6 +37,15 @@ class SwallowedText(UnreadableSql):
     """A line comment takes the rest of a statement with it, because its lines were joined."""
 
 
+class SeveralStatements(RefusedStatement):
+    """A text has several statements; ``help``: what its place takes instead."""
+
+    def __init__(
+        self, offset: int, help: str = "write a list of statements under `run`, or call step.sql for each"
+    ) -> None:
+        super().__init__("several statements in one string are refused", help=help, offset=offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A statement in the style of a driver. ``names`` are the parameters in the order of their placeholders.
@@ -186,10 +195,7 @@ def shared_differences(
     return result
 
 
-_FOLDING = (
-    "YAML joins the lines of `>`, `>-` and plain text: write the SQL under `|`, which keeps its lines, or the comment "
-    "as /* … */"
-)
+_END_OF_COMMENT = "end the comment with a line break, or write it as /* … */"
 
 
 @lru_cache(maxsize=4096)
@@ -261,12 +267,12 @@ def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> 
             refuse_comment(text, token)
 
 
-def refuse_comment(text: str, comment: Token) -> None:
+def refuse_comment(text: str, comment: Token, help: str = _END_OF_COMMENT) -> None:
     """Raise :class:`SwallowedText` if the comment contains text."""
     if text[comment.start : comment.end].lstrip("#-").strip():
         raise SwallowedText(
             f"the comment `{shown(text[comment.start : comment.end])}` takes the rest of the statement with it",
-            help=_FOLDING,
+            help=help,
             offset=comment.start,
         )
 
@@ -279,9 +285,7 @@ def _refuse_several(text: str, tokens: Sequence[Token]) -> None:
         if token.kind == "end":
             ended = begun
         elif ended:
-            raise RefusedStatement(
-                "several statements in one string are refused", help="write a list of statements", offset=token.start
-            )
+            raise SeveralStatements(token.start)
         else:
             begun = True
     if not begun:

@@ -119,6 +119,7 @@ def returning(statement: str, expressions: str, *, also: bool) -> str:
 @lru_cache(maxsize=512)
 def analyse(statement: str, dialect: str) -> RowChange:
     """Return what ``statement`` changes. ``dialect`` is SQLAlchemy's name of it. Raises :class:`NotImageable`."""
+    statement = _up_to_its_end(statement, dialect)
     # Takes half a second, which only projects with `compensate: auto` pay.
     import sqlglot
     from sqlglot import exp
@@ -161,6 +162,20 @@ def analyse(statement: str, dialect: str) -> RowChange:
         return _merge(tree, source, functions, dialect, exp)
     _refuse_more_than_one_table(tree, exp)
     return _update_or_delete(tree, source, functions, dialect, exp)
+
+
+def _up_to_its_end(statement: str, dialect: str) -> str:
+    """The statement without its semicolon and the comments after that, in which nothing could be added to it.
+
+    Raises :class:`NotImageable` for a second statement.
+    """
+    tokens = split_tokens(statement, dialect)
+    end = next((index for index, token in enumerate(tokens) if token.kind == "end"), None)
+    if end is None:
+        return statement
+    if any(token.kind not in (*INSIGNIFICANT, "end") for token in tokens[end:]):
+        raise NotImageable("it is not one statement")
+    return statement[: tokens[end].start]
 
 
 def _refuse_other_reading(statement: str, tokens: Sequence[Any], dialect: str) -> None:

@@ -6,11 +6,12 @@ implicitly on every DDL statement. So the leading keyword must be on an allowlis
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from sagas.sql_text.parsed import ParsedSql, parse_sql
-from sagas.sql_text.tokens import RefusedStatement
+from sagas.sql_text.parsed import ParsedSql, SeveralStatements, parse_sql
+from sagas.sql_text.tokens import RefusedStatement, Token
 
 _ALLOWED = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "VALUES", "WITH"})
 _ALLOWED_IN_POSTGRESQL = frozenset({"CALL", "NOTIFY", "LOCK"})
@@ -45,6 +46,31 @@ def parse_guarded(statement: str, dialect: str) -> ParsedSql:
     return parsed
 
 
+_QUERIES = frozenset({"SELECT", "VALUES", "TABLE", "WITH"})
+_NO_QUERIES = frozenset("INSERT UPDATE DELETE MERGE REPLACE CREATE DROP ALTER TRUNCATE".split())  # noqa: SIM905
+
+
+@lru_cache(maxsize=2048)
+def parse_query(text: str, dialect: str) -> ParsedSql:
+    """A query of a job: of an input, of an audit, or the SQL of the job. Raises :class:`RefusedStatement`.
+
+    PostgreSQL embeds it in a statement of the engine; of Spark's statements only those that write are refused.
+    """
+    try:
+        parsed = parse_sql(text, dialect)
+    except SeveralStatements as error:
+        raise SeveralStatements(error.offset, "write one query") from None
+    first = next(parsed.significant())
+    word = parsed.text_of(first).upper()
+    written = written_rows(parsed) if first.kind == "word" else None
+    is_other = first.kind == "word" and (word not in _QUERIES if dialect == "postgresql" else word in _NO_QUERIES)
+    if written is not None or is_other:
+        raise RefusedStatement(
+            f"{written or word} is refused here: a query only reads rows", help="write a SELECT", offset=first.start
+        )
+    return parsed
+
+
 _LOCKS = (("FOR", "UPDATE"), ("FOR", "NO"), ("FOR", "SHARE"), ("FOR", "KEY"))
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
 
@@ -61,6 +87,31 @@ def written_rows(parsed: ParsedSql) -> str | None:
         if start in ("AS", "MATERIALIZED") and bracket == "(" and word in _CHANGES:
             return word
     return None
+
+
+_AFTER_ORDER = frozenset("ASC DESC NULLS LIMIT OFFSET FETCH FOR ROWS RANGE GROUPS".split())  # noqa: SIM905
+
+
+def constant_orders(parsed: ParsedSql) -> Iterator[Token]:
+    """The parameters that are a whole item of an ORDER BY: one value for all rows, which orders nothing."""
+    tokens = list(parsed.significant())
+    texts = [*(parsed.text_of(token).upper() for token in tokens), ""]
+    depth, lists = 0, set[int]()
+    for index, token in enumerate(tokens):
+        text = texts[index]
+        if token.kind == "open":
+            depth += 1
+        elif token.kind == "close":
+            lists.discard(depth)
+            depth -= 1
+        elif text == "BY" and index > 0 and texts[index - 1] == "ORDER":
+            lists.add(depth)
+        elif token.kind == "word" and text in _AFTER_ORDER - {"ASC", "DESC", "NULLS"}:
+            lists.discard(depth)
+        elif token.kind == "parameter" and depth in lists and texts[index - 1] in ("BY", ","):
+            following = tokens[index + 1] if index + 1 < len(tokens) else None
+            if following is None or texts[index + 1] in (",", ")", *_AFTER_ORDER):
+                yield token
 
 
 def main_keyword(parsed: ParsedSql) -> str:

@@ -201,7 +201,13 @@ async def rejects(step: Step, id: str, statement: str) -> Any:
         raise Rejected("not in stock") from error
 
 
-ACTIONS = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (raises, translates, rejects)])
+@action("errors.one", connection="shop")
+async def expects_one(step: Step, id: str, statement: str) -> Any:
+    await step.sql.execute(WRITE, id=id)
+    await step.sql.one(statement)
+
+
+ACTIONS = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (raises, translates, rejects, expects_one)])
 
 
 def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more: Any) -> Invocation:
@@ -311,6 +317,40 @@ async def test_a_rejection_stays_one(shop: GuardDatabase) -> None:
     saga_id = new_address().saga_id
     (outcome,) = await attempts(shop, invocation(saga_id, "do", "insert into nowhere values (1)", "errors.rejects"))
     assert (outcome.kind, outcome.failure and outcome.failure.message) == ("rejected", "not in stock")
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("op", ["do", "undo"])
+async def test_another_number_of_rows_is_a_conflict(shop: GuardDatabase, op: str) -> None:
+    """Another transaction may write the row, so there are three transactions, and the message has the statement."""
+    for statement, rows, help in (
+        ("select free from stock where sku = 'none'", 0, "read it with one_or_none, and raise Rejected for a refusal"),
+        ("select 1 union select 2", 2, "narrow its condition"),
+    ):
+        saga_id = new_address().saga_id
+        if op == "undo":
+            await make_done(shop, saga_id)
+        call = invocation(saga_id, op, statement, "errors.one", known_done=op == "undo")
+        (outcome,) = await attempts(shop, call)
+        assert (outcome.kind, outcome.repeats, outcome.retryable) == ("failed", 2, False)
+        assert outcome.failure is not None
+        assert outcome.failure.message == (
+            f"the statement returned {rows} rows, and exactly one is expected, in `{statement}`; {help}"
+        )
+        assert await traces(shop, saga_id) == 0
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("uses", ["sql", "errors.raises"])
+async def test_text_that_is_not_utf8_cannot_heal(shop: GuardDatabase, uses: str) -> None:
+    saga_id = new_address().saga_id
+    (outcome,) = await attempts(shop, invocation(saga_id, "do", "select cast(x'ff' as text) as name", uses))
+    assert (outcome.kind, outcome.retryable) == ("failed", False)
+    assert outcome.failure is not None
+    assert outcome.failure.message.endswith(
+        "the text in the column name is not UTF-8: correct the row, or read the bytes with `hex(name) as name`"
+    )
+    assert await traces(shop, saga_id) == 0
 
 
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)

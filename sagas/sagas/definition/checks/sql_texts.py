@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sagas.builtins.spark import RECONCILE, SPARK
-from sagas.builtins.sql_places import Path, SqlPlace, possible_dialects, sql_places
+from sagas.builtins.sql_places import Path, SqlPlace, parse_at, possible_dialects, sql_places
 from sagas.definition.diagnostics import Positioned, Report
 from sagas.definition.parser.draft import OperationDraft, ProjectContext, SagaDraft
 from sagas.definition.parser.yaml_nodes import MAX_COUNTED, YamlNode
@@ -15,11 +15,10 @@ from sagas.sql_text.parsed import (
     ParametersDiffer,
     ParsedSql,
     SwallowedText,
-    parse_sql,
     refuse_comment,
     shared_differences,
 )
-from sagas.sql_text.sql_statements import parse_guarded, written_rows
+from sagas.sql_text.sql_statements import constant_orders, written_rows
 from sagas.sql_text.tokens import RefusedStatement
 
 
@@ -113,9 +112,9 @@ def _mistakes(written: WrittenSql, dialect: Dialect, *, is_read: bool) -> list[_
     parsed: list[ParsedSql] = []
     mistakes: list[_Mistake] = []
     guarded = written.operation.operation.uses == "sql"
-    for node in written.statements:
+    for path, node in zip(written.place.statements, written.statements, strict=False):
         try:
-            parsed.append(parse_guarded(node.value, dialect) if guarded else parse_sql(node.value, dialect))
+            parsed.append(parse_at(written.operation.operation.uses or "", path, node.value, dialect))
             _refuse_folded_comment(node, parsed[-1])
             if is_read and guarded and (keyword := written_rows(parsed[-1])) is not None:
                 if written.operation.role == "probe":
@@ -126,8 +125,10 @@ def _mistakes(written: WrittenSql, dialect: Dialect, *, is_read: bool) -> list[_
                     help = "remove `effect: none`, and add `compensate` or `pivot: true` before the commit point"
                 mistakes.append(_Mistake("SAGA207", node, message, help))
         except RefusedStatement as error:
-            code = "SAGA425" if isinstance(error, SwallowedText) else "SAGA406"
-            mistakes.append(_Mistake(code, node.position_at(error.offset), error.message, error.help or ""))
+            code, help = "SAGA406", error.help or ""
+            if isinstance(error, SwallowedText):
+                code, help = "SAGA425", help if "\r" in node.value else _FOLDING
+            mistakes.append(_Mistake(code, node.position_at(error.offset), error.message, help))
     if mistakes or written.given is None:
         return mistakes
     if not written.statements:
@@ -140,9 +141,17 @@ def _mistakes(written: WrittenSql, dialect: Dialect, *, is_read: bool) -> list[_
             _key(written, differs.name) if differs.unused else written.statements[statement].position_at(differs.offset)
         )
         mistakes.append(_Mistake("SAGA426", position, _message(written, differs), differs.help or ""))
+    for node, statement in zip(written.statements, parsed, strict=True):
+        for token in constant_orders(statement):
+            message = f"`order by {statement.text_of(token)}` orders by one value, which is the same for all rows"
+            mistakes.append(_Mistake("SAGA428", node.position_at(token.start), message, ""))
     return mistakes
 
 
+_FOLDING = (
+    "YAML joins the lines of `>`, `>-` and plain text: write the SQL under `|`, which keeps its lines, or the comment "
+    "as /* … */"
+)
 _OUTER = "write `params` next to the `sql` that uses them"
 
 
@@ -166,4 +175,4 @@ def _refuse_folded_comment(node: YamlNode, parsed: ParsedSql) -> None:
             last = token.start + len(parsed.text_of(token).rstrip()) - 1
             # The positions in a very long text are not counted.
             if len(node.value) > MAX_COUNTED or node.position_at(token.start).line != node.position_at(last).line:
-                refuse_comment(node.value, token)
+                refuse_comment(node.value, token, _FOLDING)

@@ -149,6 +149,29 @@ ACTION_MISTAKES = [
         saga("  - {id: a, uses: sql, with: {connection: shop, run: [{sql: select 1; ⟦select 2}]}, pivot: true}\n"),
     ),
     *(
+        Mistake(
+            "SAGA406",
+            about,
+            saga(
+                "  - id: a\n    uses: spark\n    with:\n      inputs: {i: {connection: shop, query: '"
+                f"{query}'}}}}\n      sql: {job}\n      output: {{parquet: x}}\n"
+            ),
+        )
+        for about, query, job in (
+            ("an input that changes rows", "⟦delete from room", "select * from i"),
+            ("an input that is no query", "⟦call tidy()", "select * from i"),
+            ("a job that writes a table", "select 1", "⟦insert into lake.s.t select * from i"),
+        )
+    ),
+    Mistake(
+        "SAGA428",
+        "an order by a parameter",
+        saga(
+            "  - {id: a, uses: sql, effect: none,\n"
+            "     with: {connection: shop, run: 'select 1 from t order by n, ⟦:x desc', params: {x: n}}}\n"
+        ),
+    ),
+    *(
         Mistake(code, about, saga(f"  - id: a\n    uses: sql\n    pivot: true\n    with:\n{run}"))
         for code, about, run in (
             (

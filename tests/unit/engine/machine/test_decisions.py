@@ -173,7 +173,10 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"run": [{"sql": "select 1"}, {"sql": "select :x"}]}, "`run[1].sql`: the statement has the placeholder `:x`"),
         ({"run": [{"sql": "select :x"}], "params": {"x": 1}}, "`params` next to a list of statements has no effect"),
         ({"run": "commit"}, "`run`: COMMIT is refused in a guarded step: it controls the transaction"),
-        ({"run": "select 1; select 2"}, "several statements in one string are refused; write a list of statements"),
+        (
+            {"run": "select 1; select 2"},
+            "several statements in one string are refused; write a list of statements under `run`",
+        ),
         # as only some databases read it
         ({"run": "select n::text from a where m = :m", "params": {"m": 1}}, None),
         ({"run": "select `a:n` from a where m = :m", "params": {"m": 1}}, None),
