@@ -197,16 +197,18 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
 
 
 def _csv_row(cells: list[str], columns: list[_Column]) -> dict[str, Any] | str:
-    """The input of a row, or what is wrong with it."""
+    """The input of a row, or all that is wrong with its cells."""
     if len(cells) != len(columns):
         count = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
         return f"{count}, but the header has {len(columns)}; quote a cell that contains a comma or a line end"
     value: dict[str, Any] = {}
+    mistakes: list[str] = []
     for column, text in zip(columns, cells, strict=True):
         if text == "":
             continue
         if text != text.lstrip() and text.lstrip().startswith('"'):
-            return f'column {column.name}: a blank stands before the quote; write ,"…" without it'
+            mistakes.append(f'column {column.name}: a blank stands before the quote; write ,"…" without it')
+            continue
         target = value
         *parents, last = column.path
         for parent in parents:
@@ -214,8 +216,8 @@ def _csv_row(cells: list[str], columns: list[_Column]) -> dict[str, Any] | str:
         try:
             target[last] = _parse_cell(text, column)
         except ValueError as error:
-            return f"column {column.name}: {error}"
-    return value
+            mistakes.append(f"column {column.name}: {error}")
+    return ", and ".join(mistakes) or value
 
 
 def _parse_cell(text: str, column: _Column) -> Any:

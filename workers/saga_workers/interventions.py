@@ -37,7 +37,14 @@ from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
-from sagas.protocol.payloads import MACHINE_QUERY, OWNER_HEADER, RELEASE_ACTIVITY, UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import (
+    MACHINE_QUERY,
+    OWNER_HEADER,
+    RELEASE_ACTIVITY,
+    SKIP_RESTORE,
+    UNDO_SUFFIX,
+    unpack_state,
+)
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.json_values import json_problem
@@ -258,9 +265,11 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     refusal = machine.check_decision(event)
     if refusal is not None:
         raise RefusedError(f"{saga_id}: {refusal}")
-    consequences = []
+    before, consequences = machine.view(), []
     for command in machine.next(event):
         match command:
+            case Call(action=action) if action == SKIP_RESTORE:
+                consequences.append(_left_rows(before, event.step))
             case Call():
                 consequences.append(f"{command.op} {command.entry}: call {command.action}")
             case StartSaga():
@@ -271,7 +280,28 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
                 consequences.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
                 consequences.append(f"the saga ends {command.state}")
+    left = machine.view().residue[len(before.residue) :]
+    consequences += [
+        f"{row.system or row.step} {row.key or ''} stays as it is: the saga will end RESIDUE" for row in left
+    ]
     return consequences
+
+
+def _left_rows(view: SagaView, step: str) -> str:
+    """The consequence of skipping an automatic undo."""
+    parked = next((parked for parked in view.parked if parked.step == step), None)
+    rows = [
+        f"{row.table} {', '.join(f'{name}={text}' for name, text in row.key.items())}"
+        for row in (parked and parked.rows) or ()
+    ]
+    more = (parked and parked.rows_omitted) or 0
+    named = ", ".join(rows[:_SHOWN_ROWS])
+    others = max(0, len(rows) - _SHOWN_ROWS) + more
+    which = f": {named}{f' and {others} more' if others else ''}" if rows else ""
+    return f"undo {step}: its rows stay as they are now{which}; the saga will end RESIDUE and list them"
+
+
+_SHOWN_ROWS = 5
 
 
 async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str) -> str:

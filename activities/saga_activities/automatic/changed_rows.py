@@ -119,7 +119,8 @@ def _described(rows: StepRows, row: LockedRow, changed_by: str | None) -> dict[s
     table = rows.tables[row.table]
     images = (rows.first[row], rows.last[row], rows.current[row])
     existing = [image for image in images if image is not None]
-    names = [name for name in existing[0] if len({image[name] for image in existing}) > 1 or len(existing) == 1]
+    # Of a row that the step has inserted or deleted, and nobody has changed since, no column differs.
+    names = [name for name in existing[0] if len({image[name] for image in existing}) > 1] or list(existing[0])
     before, after, now = ({name: table.shown(image[name]) for name in names} if image else None for image in images)
     key = {name: table.shown(existing[0][name]) for name in table.shape.key}
     described = {"row": row.label, "table": table.shape.name, "key": key, "before": before, "after": after, "now": now}

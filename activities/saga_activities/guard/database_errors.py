@@ -185,9 +185,9 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
         return Outcome("failed", failure=Failure(kind, classified.message))
     statement = None if error is None else failed_statement(error)
     code = {} if classified.code is None else {"code": classified.code}
-    details = code | ({} if statement is None else {"statement": statement})
-    failure = Failure(kind, _explained(*_in_names(classified, error), statement), details)
     never = classified.healing == "never"
+    details = code | ({} if statement is None else {"statement": statement}) | ({"cannot_heal": True} if never else {})
+    failure = Failure(kind, _explained(*_in_names(classified, error), statement), details)
     return Outcome("failed", failure=failure, retryable=not never, conflict=classified.healing == "perhaps")
 
 

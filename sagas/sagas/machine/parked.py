@@ -14,7 +14,7 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
-from sagas.machine.decisions.rules import possible_decisions
+from sagas.machine.decisions.rules import decided_operation, possible_decisions, takes_arguments
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
@@ -134,11 +134,20 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None
 
 
 def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> tuple[str, ...]:
-    """The retry with a corrected definition, if the one that the run keeps is at fault: it would fail the same way."""
-    error = None if entry is None else {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
-    if entry is not None and ((error and error.error) or {}).get("type") != DEFINITION_FAILURE:
+    """The retry with a corrected definition or other arguments, where a plain one would fail the same way."""
+    definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
+    if entry is None:
+        return (definition,)
+    operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
+    error = (operation and operation.error) or {}
+    if error.get("type") == DEFINITION_FAILURE:
+        return (definition,)
+    if not (error.get("details") or {}).get("cannot_heal"):
         return ()
-    return (saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE"),)
+    if not takes_arguments(decided_operation(run, entry, parked.op)):
+        return (definition,)
+    corrected = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", **{"with": "{…}"})
+    return (corrected, definition)
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:

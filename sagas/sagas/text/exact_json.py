@@ -109,8 +109,7 @@ def _bounded_integer(text: str) -> int:
 
 
 def decode_unambiguous(data: str | bytes) -> Any:
-    """The value of a JSON text from outside. Raises as :func:`decode_json`, and :class:`RepeatedName`.
-    """
+    """The value of a JSON text from outside. Raises as :func:`decode_json`, and :class:`RepeatedName`."""
     return _decode_or_explain(data, object_pairs_hook=_without_repetition)
 
 

@@ -300,11 +300,11 @@ def test_a_configured_server_is_not_started(project: Project) -> None:
 
 
 def test_an_invalid_schema_file_gives_a_one_line_error(project: Project) -> None:
-    (project.root / "schema.sql").write_text("create tabel x ();", encoding="utf-8")
+    (project.root / "schema.sql").write_text("select 1;\n\ncreate tabel x ();", encoding="utf-8")
     done = project.call("dev", "up", "--only", "postgres")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert "schema.sql was not applied to shop" in done.stderr
+    assert "schema.sql:3: the database of shop refuses `create tabel x ()`: syntax error" in done.stderr
     assert "Traceback" not in done.stderr
 
 

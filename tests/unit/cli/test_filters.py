@@ -36,7 +36,14 @@ def test_an_invalid_tolerance_is_refused(text: str) -> None:
 def test_a_group_is_one_saga_step_operation_and_error() -> None:
     def waiting(saga_id: str, step: str, why: str) -> ParkedOperation:
         return ParkedOperation(
-            "shop", saga_id, step, "undo", why, f"2026-03-01T00:00:0{saga_id[-1]}Z", ("retry", "skip")
+            "shop",
+            saga_id,
+            step,
+            "undo",
+            why,
+            f"2026-03-01T00:00:0{saga_id[-1]}Z",
+            ("retry", "skip"),
+            (f"saga resolve {saga_id} {step} retry",),
         )
 
     groups = group_parked([waiting("s-2", "a#1", "no"), waiting("s-1", "a#7", "no"), waiting("s-3", "a", "it's down")])

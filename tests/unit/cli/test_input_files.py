@@ -76,6 +76,9 @@ def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
         ("a.jsonl", '{"n": NaN}', "a.jsonl:1: NaN is not a JSON number"),
         ("a.csv", "a\n" + "b" * 131_073, "a.csv:2: a cell has more than 131,072 characters; is a quote missing?"),
         ("a.csv", "n,sku\n1,a\nx,b", "a.csv:3: column n: 'x' is not a whole number"),
+        ("a.csv", 'n,ok,sku\nx,maybe, "a"', "a.csv:2: column n: 'x' is not a whole number, and column ok: 'maybe' is"
+                                           ' not true or false, and column sku: a blank stands before the quote; write'
+                                           ' ,"…" without it'),
         ("a.csv", "o.n\n007", "'007' is not a whole number: it has a leading zero; leave it out, or declare"
                                 " the field as a string"),
         ("a.csv", "sku,n\na", ":2: 1 cell, but the header has 2; quote a cell that contains a comma or a line end"),

@@ -196,7 +196,9 @@ def test_retry_after(value: str, seconds: float | None) -> None:
     assert retry_after(response, lambda: datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000, '"\\uD800"', "1e9999", '{"a": 1, "a": 2}'])
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000, '"\\uD800"', "1e9999", '{"a": 1, "a": 2}']
+)
 def test_what_is_not_json_is_null(text: str) -> None:
     assert HttpResponse(200, text=text).json() is None
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import inspect, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import outbox_postgresql
@@ -26,7 +28,7 @@ from saga_spark import ledger
 from saga_workers.runtime.database_access import access_help, driver_message, unusable
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
-from sagas.sql_text.tokens import INSIGNIFICANT, Token, split_tokens
+from sagas.sql_text.tokens import INSIGNIFICANT, Token, shown, split_tokens
 from sagas.text.shell import saga_command
 
 _RUN_SETUP = f"run `{saga_command('setup')}`"
@@ -55,16 +57,12 @@ async def set_up_database(connection: SqlConnection, shards: int = DEFAULT_SHARD
         if connection.keeps_locks:
             await asyncio.wait_for(lock_tables.create_tables(engine), _SETUP_TIMEOUT)
         if text is not None:
-            await _apply_schema(engine, text)
+            await _apply_schema(engine, connection, text)
     except guard_schema.NewerTables as error:
         raise SagaError(f"{connection.name}: {error}") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         what = f"the database of the connection {connection.name} cannot be set up"
         raise unusable(connection, what, error) from error
-    except driver_errors() as error:
-        raise SagaError(
-            f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}"
-        ) from error
     finally:
         await engine.dispose()
 
@@ -139,41 +137,68 @@ def schema_text(connection: SqlConnection) -> str | None:
         raise UsageError(f"connections.{connection.name}.schema: {file} cannot be read: {reason}") from error
 
 
-async def _apply_schema(engine: AsyncEngine, text: str) -> None:
-    """Run a file of statements in one transaction if the database can (MySQL and MariaDB commit each DDL statement)."""
+async def _apply_schema(engine: AsyncEngine, settings: SqlConnection, text: str) -> None:
+    """Run a file of statements in one transaction if the database can (MySQL and MariaDB commit each DDL statement).
+
+    Raises SagaError, with the line and the statement that the database refuses.
+    """
     async with engine.begin() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        match engine.dialect.name:
-            case "postgresql":
-                # Without arguments the server takes several statements at once, and parses them itself.
-                await driver.execute(text)
-            case "sqlite":
-                await driver.executescript(text)
-            case _:
-                await _execute_each(connection, text)
+        for offset, statement in split_statements(text, engine.dialect.name):
+            try:
+                match engine.dialect.name:
+                    case "postgresql":
+                        await driver.execute(statement)
+                    case "sqlite":
+                        await driver.executescript(f"{statement};")
+                    case _:
+                        await connection.exec_driver_sql(statement.replace("%", "%%"))
+            except (*driver_errors(), DBAPIError) as error:
+                position = getattr(getattr(error, "diag", None), "statement_position", None)
+                line = text.count("\n", 0, offset + int(position or 1) - 1) + 1
+                raise SagaError(
+                    f"{settings.schema_file}:{line}: the database of {settings.name} refuses"
+                    f" `{shown(statement, _SHOWN)}`: {driver_message(error)}",
+                    help="correct the file; its statements run each time, so write `create table if not exists`",
+                ) from error
 
 
-async def _execute_each(connection: AsyncConnection, text: str) -> None:
-    for statement in split_statements(text):
-        await connection.exec_driver_sql(statement.replace("%", "%%"))
+_SHOWN = 100
+"""Characters of a statement in a message."""
 
 
-def split_statements(text: str) -> Iterator[str]:
-    """Statements of a file for MySQL in which each ends with ``;`` at the end of a line (comments may follow there).
+def split_statements(text: str, dialect: str = "mysql") -> Iterator[tuple[int, str]]:
+    """Each statement of a file, with its offset.
 
-    A semicolon elsewhere may belong to the body of a trigger. Raises UsageError for a string that is not closed.
+    A semicolon inside of a trigger or a function ends no statement. SQLite says itself where one is complete; MySQL and
+    MariaDB have a statement end at a ``;`` at the end of a line (comments may follow there); a file for PostgreSQL with
+    the body of a function outside of quotes (``begin atomic``) is one statement. Raises UsageError for a string that is
+    not closed.
     """
-    tokens = split_tokens(text, "mysql")
-    start, begun = 0, False
+    if dialect == "postgresql" and _ATOMIC.search(text):
+        yield 0, text
+        return
+    tokens = split_tokens(text, dialect)
+    start: int | None = None
     for at, token in enumerate(tokens):
-        if token.kind == "end" and _ends_line(text, tokens[at + 1 :]):
-            if begun:
-                yield text[start : token.start].strip()
-            start, begun = token.end, False
-        elif token.kind not in INSIGNIFICANT:
-            begun = True
-    if begun:
-        yield text[start:].strip()
+        if token.kind not in (*INSIGNIFICANT, "end") and start is None:
+            start = token.start
+        elif token.kind == "end" and start is not None and _is_end(text, start, tokens, at, dialect):
+            yield start, text[start : token.start].rstrip()
+            start = None
+    if start is not None:
+        yield start, text[start:].rstrip()
+
+
+_ATOMIC = re.compile(r"\bbegin\s+atomic\b", re.IGNORECASE)
+
+
+def _is_end(text: str, start: int, tokens: Sequence[Token], at: int, dialect: str) -> bool:
+    if dialect == "postgresql":
+        return True
+    if dialect == "sqlite":
+        return sqlite3.complete_statement(text[start : tokens[at].end])
+    return _ends_line(text, tokens[at + 1 :])
 
 
 def _ends_line(text: str, following: Sequence[Token]) -> bool:
@@ -186,8 +211,6 @@ def _ends_line(text: str, following: Sequence[Token]) -> bool:
 
 def driver_errors() -> tuple[type[Exception], ...]:
     """Return what the drivers raise if they are used without SQLAlchemy, as for a schema file."""
-    import sqlite3
-
     import psycopg
 
     return (psycopg.Error, sqlite3.Error)

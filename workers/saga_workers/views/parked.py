@@ -26,7 +26,7 @@ saga that is merely running is queried with ``include_running`` only.
 
 @dataclass(frozen=True, slots=True)
 class ParkedOperation:
-    """One parked operation. ``decisions`` are those that are possible for it.
+    """One parked operation. ``decisions`` are those that are possible for it, ``commands`` make them, the best first.
 
     ``source``: the ledger if Temporal no longer has the run; then there are no decisions. ``rows``: what the view says
     about the rows of an automatic compensation.
@@ -39,6 +39,7 @@ class ParkedOperation:
     error: str
     since: str
     decisions: tuple[str, ...]
+    commands: tuple[str, ...] = ()
     source: Literal["ledger"] | None = None
     rows: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,6 +106,7 @@ def parked_operations(view: SagaView) -> list[ParkedOperation]:
             operation.why,
             operation.since,
             operation.decisions,
+            operation.commands,
             view.source,
             _rows_of(operation),
         )
@@ -154,6 +156,7 @@ def _resolve_command(saga: str, step: str, op: str, why: str, members: list[Park
     if first.source is not None:
         return saga_command("show", first.saga_id)
     if len(members) == 1:
-        return saga_command("resolve", first.saga_id, first.step, "retry", reason="…")
+        return first.commands[0]
     where = f"WorkflowType = {quote(saga)}"
-    return saga_command("resolve", step, "retry", where=where, op=op, error=why, reason="…")
+    corrected = {"definition": "FILE"} if len(first.commands) > len(first.decisions) else {}
+    return saga_command("resolve", step, "retry", where=where, op=op, error=why, reason="…", **corrected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.messaging import DROP, RELEASE
@@ -71,7 +71,7 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
     operation = decided_operation(run, entry, op)
     if decision.arguments is None:
         return None
-    if operation is None or operation.uses in _WITHOUT_ARGUMENTS:
+    if not takes_arguments(operation):
         return f"--with has no effect: {_describe_operation(entry, op)} takes no arguments"
     if (text := _expression_in(decision.arguments)) is not None:
         shown = hide_texts(text[:60], run.plan.sensitive_texts(run.input))
@@ -118,6 +118,10 @@ def decided_operation(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> O
     if op == "undo":
         return None if step.compensate is None or entry.undo is None else calls.current_alternate(step, entry.undo)
     return step.do if op == "do" else step.confirm
+
+
+def takes_arguments(operation: Operation | None) -> TypeGuard[Operation]:
+    return operation is not None and operation.uses not in _WITHOUT_ARGUMENTS
 
 
 def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:

@@ -57,6 +57,25 @@ def test_the_view_says_what_it_leaves_out() -> None:
     assert "WHERE saga_id = 's1' AND step = 'a' AND generation = 1" in shown["sql_note"]
 
 
+@pytest.mark.parametrize(
+    ("details", "uses", "corrections"),
+    [
+        ({"cannot_heal": True}, "sql", ["--with", "--definition FILE"]),
+        ({"cannot_heal": True}, RESTORE, ["--definition FILE"]),
+        ({"code": "23503"}, "sql", []),
+    ],
+)
+def test_a_retry_that_would_fail_again_is_offered_with_a_correction(
+    details: dict[str, Any], uses: str, corrections: list[str]
+) -> None:
+    (shown,) = parked(details, uses).story["parked"]
+    assert [command.split(" retry ")[0] for command in shown["commands"][: len(corrections)]] == [
+        "saga resolve s1 a"
+    ] * len(corrections)
+    assert all(text in command for text, command in zip(corrections, shown["commands"], strict=False))
+    assert len(shown["commands"]) == len(corrections) + len(shown["decisions"])
+
+
 @pytest.mark.parametrize("details", [{}, {"who": "ada"}])
 def test_an_undo_that_has_looked_at_no_row_shows_none(details: dict[str, Any]) -> None:
     (shown,) = parked(details).story["parked"]
