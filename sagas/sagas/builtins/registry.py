@@ -137,7 +137,7 @@ BUILTINS: Mapping[str, Builtin] = {
         ),
         Builtin(
             "require",
-            "rejects when the expression is false",
+            "rejects when the expression is false; without a `message`, with the expression and the values it reads",
             "engine",
             object_schema(
                 {"that": {"type": ["string", "boolean"], EXPRESSION: "rendered"}, "message": STRING}, ["that"]

@@ -150,7 +150,9 @@ async def test_each_outcome_closes_the_run_with_its_status(env: Environment) -> 
         undone = await failure(client, story["id"])
         assert (undone.type, undone.non_retryable) == ("SagaCompensated", True)
         assert undone.details[0]["state"] == "COMPENSATED"
-        assert undone.message == "undone: rejected at d: the requirement is not met: `false`"
+        assert (
+            undone.message == "undone: rejected at d: the requirement is not met: `!input.no`, where input.no is true"
+        )
         assert (await attributes(client, story["id"]))["SagaState"] == "COMPENSATED"
 
         good = await run_saga(client, "three")

@@ -232,3 +232,21 @@ def test_non_json_values_are_refused(value: Any) -> None:
 def test_invalid_unicode_is_an_error_of_matches() -> None:
     with pytest.raises(ExpressionError, match="surrogate"):
         compile_expression("x.matches('a')").evaluate({"x": "\ud800"})
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            {"result": '{"id": "c-', "state": "DONE"},
+            r'a body that is not JSON is a text, and this one begins "{\"id\": \"c-"',
+        ),
+        ({"result": "x" * 100, "state": "DONE"}, 'begins "' + "x" * 60 + '"…'),
+        ({"result": None, "state": "DONE"}, "is done without a result, as after an HTTP answer without a body"),
+        ({"result": None, "state": "SKIPPED"}, "if it was skipped, its outcome is unknown or it returned none"),
+    ],
+)
+def test_a_result_without_the_field_says_what_it_is(step: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        compile_expression("steps.pay.result.id").evaluate({"steps": {"pay": step}})
+    assert message in caught.value.message
